@@ -315,7 +315,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Read its message. If it lasts, see the server's log."),
         "tool_timeout": Description(
             "The tool gave no answer in time: the call may have happened.",
-            "Look whether it happened. The operator can raise the server's `timeout`."),
+            "Look whether it happened. The operator can raise the server's `call_timeout`."),
         "tool_unavailable": Description(
             "Too many timed-out calls of a registered tool are still running.",
             "The operator finds out why the tool hangs."),
@@ -419,7 +419,7 @@ GROUPS: Final[tuple[Group, ...]] = (
         _SCRIPT | _CLIENT | _COMMAND, {
         "already_pending": Description(
             "The effect is pending already.",
-            "Report it: the bridge should not ask for it."),
+            "Report it as a fault of the bridge."),
         "bad_outcome": Description(
             "The outcome of an effect can't be taken by the program.",
             "Report it to the tool's author, with what the tool answered."),
@@ -455,7 +455,7 @@ GROUPS: Final[tuple[Group, ...]] = (
         "too_much_at_once": Description(
             "One event would make the program do too much at once.",
             "Use smaller lists and fewer steps without effects."),
-        "unknown_effect": Description("No such effect is awaited.", "Report it: the bridge should not ask for it."),
+        "unknown_effect": Description("No such effect is awaited.", "Report it as a fault of the bridge."),
     }),
     Group("Faults of a program",
         "What the validator says of a program: the `code` of each fault, beside its `path` and `message`. "

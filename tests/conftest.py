@@ -1,10 +1,13 @@
 """Fixtures that the test modules share: real servers and real containers."""
 
+import json
+
 import pytest
 from hypothesis import HealthCheck, settings
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.log.payloads import Damaged, Unknown, decoded
 from mcp_bridge.ledger.storage.key_files import KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
@@ -28,11 +31,17 @@ pytest_plugins = [
 
 @pytest.fixture
 def whole_ledgers(tmp_path):
-    """Whatever a test has a bridge do, its ledger verifies afterwards. For the modules that work with whole bridges."""
+    """Whatever a test has a bridge do, its ledger verifies afterwards, and each entry is read as what was written.
+
+    For the modules that work with whole bridges.
+    """
     yield
     for file in tmp_path.rglob(FILE_NAME):
         if (file.parent / KEY_FILE).exists() and (file.parent / MASTER_FILE).exists():
             try:
-                look(file.parent)
+                for row in look(file.parent).rows:
+                    said = decoded(row.entry)
+                    assert not isinstance(said, Damaged | Unknown), f"nobody knows what {row} says"
+                    assert json.dumps(said.encode()) == json.dumps(row.entry.payload), f"{row} is read as {said}"
             except (BridgeError, AssertionError, ValueError) as exc:
                 pytest.fail(f"{file} doesn't verify: {exc}", pytrace=False)

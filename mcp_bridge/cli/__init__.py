@@ -13,9 +13,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments in ([], ["serve"]):
         # The path that MCP clients run and wait for: it skips the option parser, an eighth of the whole start.
-        from mcp_bridge.cli.commands.serve import serve  # noqa: PLC0415
+        from mcp_bridge.cli.commands.serve import serve
 
         sys.exit(serve(None, bare=not arguments))
-    from mcp_bridge.cli.app import app  # noqa: PLC0415
+    from mcp_bridge.cli.app import app
 
     app()

@@ -48,7 +48,7 @@ for name, group in (
     app.add_typer(group, name=name)
 
 
-def _version(asked: bool) -> None:  # noqa: FBT001
+def _version(asked: bool) -> None:
     if asked:
         version()
         raise typer.Exit
@@ -58,7 +58,7 @@ def _version(asked: bool) -> None:  # noqa: FBT001
 def root(
     ctx: typer.Context,
     config: Config = None,
-    _: Annotated[  # noqa: FBT002
+    _: Annotated[
         bool, typer.Option("--version", "-V", help="Show the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
@@ -78,7 +78,7 @@ def serve(
     config: Config = None,
 ) -> None:
     """Serve MCP on standard input and output (the default)."""
-    from mcp_bridge.cli.commands.serve import serve as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.serve import serve as work
 
     # Without a command, typer passes the context of the whole group.
     raise typer.Exit(work(config or ctx.obj, programs=tools == "programs", bare=ctx.parent is None))
@@ -100,10 +100,10 @@ def run(
         ),
     ] = None,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Run one script in a fresh sandbox, as run_python would."""
-    from mcp_bridge.cli.commands.run import run as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.run import run as work
 
     named, servers = config or ctx.obj, server or []
     raise typer.Exit(work(named, file, code, servers=servers, timeout=timeout, key=key, as_json=as_json))
@@ -120,11 +120,11 @@ def ui(
             "machine can listen while no viewer runs, and leave scripts in your browser that read the next token.",
         ),
     ] = "127.0.0.1:0",
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,  # noqa: FBT002
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
     config: Config = None,
 ) -> None:
     """Look at executions in a browser: what happened, its proofs, and what waits for a decision."""
-    from mcp_bridge.cli.commands.ui import ui as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.ui import ui as work
 
     finish(lambda: work(config or ctx.obj, listen, browser=not no_browser))
 
@@ -140,10 +140,10 @@ def erase(
     ref: Annotated[str | None, typer.Option(metavar="REF", help="The value behind a vault://ref/… reference.")] = None,
     reason: Annotated[str | None, typer.Option(help="Recorded with it, in the clear.")] = None,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Make arguments, results, code and outputs unreadable for good; the record that something happened stays."""
-    from mcp_bridge.cli.commands.erase import erase as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.erase import erase as work
 
     named = config or ctx.obj
     finish(
@@ -170,14 +170,14 @@ def replay(
         str | None, typer.Option(metavar="FILE|NAME", help="Another version: would it have done the same?")
     ] = None,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Run an execution again against its record, with no effects: does the one follow from the other?
 
     A script is run in a sandbox, and every call is answered from the record. The servers that it may use have to be
     configured; they are asked what tools they have, and may be started for that.
     """
-    from mcp_bridge.cli.commands.replay import replay as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.replay import replay as work
 
     finish(lambda: work(config or ctx.obj, execution, program, as_json=as_json), as_json=as_json)
 
@@ -186,17 +186,17 @@ def replay(
 def trust(
     ctx: typer.Context,
     folder: Annotated[Path, typer.Argument(help="By default the one you are in.")] = Path(),
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask: you have looked at what is there.")] = False,  # noqa: FBT002
-    revoke: Annotated[bool, typer.Option("--revoke", help="Take trust in the folder's files back.")] = False,  # noqa: FBT002
-    list_: Annotated[bool, typer.Option("--list", help="List what is trusted, and whether it has changed.")] = False,  # noqa: FBT002
-    as_json: Json = False,  # noqa: FBT002
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask: you have looked at what is there.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Take trust in the folder's files back.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List what is trusted, and whether it has changed.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show what a folder's mcp-bridge.toml and .mcp.json would do, and trust exactly that content.
 
     Before, and once a byte of them or of what they load has changed, they take no part.
     """
-    from mcp_bridge.cli import common  # noqa: PLC0415
-    from mcp_bridge.cli.commands import trust as work  # noqa: PLC0415
+    from mcp_bridge.cli import common
+    from mcp_bridge.cli.commands import trust as work
 
     def done() -> int:
         # The folder must not determine where trust in it is stored.
@@ -211,9 +211,9 @@ def trust(
 
 
 @app.command()
-def doctor(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def doctor(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """Find out what works here, what this host can't enforce, and how to mend it."""
-    from mcp_bridge.cli.commands.doctor import doctor as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.doctor import doctor as work
 
     raise typer.Exit(work(config or ctx.obj, as_json=as_json))
 
@@ -221,15 +221,15 @@ def doctor(ctx: typer.Context, config: Config = None, as_json: Json = False) -> 
 @app.command(epilog="Examples:\n\nmcp-bridge uninstall\n\nmcp-bridge uninstall --state --yes")
 def uninstall(
     ctx: typer.Context,
-    state: Annotated[  # noqa: FBT002
+    state: Annotated[
         bool, typer.Option("--state", help="Also the record with its keys, secrets, artifacts and memories, for good.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,  # noqa: FBT002
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     config: Config = None,
 ) -> None:
     """Remove what the bridge has made on this machine: containers, images, caches. Says what is left, and where."""
-    from mcp_bridge.cli import common  # noqa: PLC0415
-    from mcp_bridge.cli.commands import uninstall as leaving  # noqa: PLC0415
+    from mcp_bridge.cli import common
+    from mcp_bridge.cli.commands import uninstall as leaving
 
     # The folder must not determine what is removed.
     finish(lambda: leaving.uninstall(common.load(config or ctx.obj, folder=False), state=state, yes=yes))
@@ -238,7 +238,7 @@ def uninstall(
 @app.command()
 def demo(ctx: typer.Context, config: Config = None) -> None:
     """Show the main job on real servers."""
-    from mcp_bridge.cli.commands.demo import demo as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.demo import demo as work
 
     raise typer.Exit(work(config or ctx.obj))
 
@@ -256,13 +256,13 @@ def witness(
     config: Config = None,
 ) -> None:
     """Cosign the checkpoints of other bridges' ledgers: each may only grow (C2SP tlog-witness)."""
-    from mcp_bridge.cli.commands.witness import witness as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.witness import witness as work
 
     finish(lambda: work(config or ctx.obj, listen, log, name))
 
 
 @app.command()
-def version(as_json: Json = False) -> None:  # noqa: FBT002
+def version(as_json: Json = False) -> None:
     """Show the version."""
     if as_json:
         facts = {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}

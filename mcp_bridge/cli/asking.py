@@ -12,7 +12,8 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 
-from mcp_bridge.cli import common, showing
+from mcp_bridge import escaping
+from mcp_bridge.cli import showing
 
 if TYPE_CHECKING:
     from mcp_bridge.errors import BridgeError
@@ -51,7 +52,7 @@ class Terminal:
 
     async def ask(self, question: dict[str, Any]) -> bool | None:
         """The person's decision; None for "later", if the terminal is gone, or if the question is too long."""
-        shown = common.printable("\n".join(showing.question(question)))
+        shown = escaping.escape_controls("\n".join(showing.question(question)))
         async with self._turn:
             if len(shown) > MAX_SHOWN_CHARS or shown.count("\n") >= MAX_SHOWN_LINES:
                 showing.echo_err(f"mcp-bridge: {_TOO_LONG}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge import settings
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import escape_controls, escape_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,32 +27,11 @@ MAX_NAMED, MAX_NAMED_CHARS = 10, 500
 """Limits on server names in the message about servers that are left out: their number and characters."""
 
 
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def printable(text: str) -> str:
-    """Untrusted text for a terminal: control characters (except newlines and tabs) and bidi controls are escaped."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
-
-
-def escaped_json(text: str) -> str:
-    """JSON with the same characters as JSON escapes: the value stays the same."""
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def one_line(text: str) -> str:
-    """Untrusted text within a line: invisible, line-breaking and misleading characters are escaped."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii")
-        for char in text
-    )
-
-
 class _Formatter(logging.Formatter):
     """Log formatter for a terminal: messages may contain text of servers and scripts."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return escape_controls(super().format(record))
 
 
 class Configuration(NamedTuple):
@@ -89,7 +68,7 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
     handler.setFormatter(_Formatter("mcp-bridge: %(levelname)s: %(message)s"))
     logging.basicConfig(level=loaded.settings.log_level.upper(), handlers=[handler])
     if loaded.settings.log_file is not None:
-        from mcp_bridge.cli.log_file import log_to  # noqa: PLC0415  (few have one)
+        from mcp_bridge.cli.log_file import log_to
 
         log_to(loaded.settings.log_file)
     if loaded.settings.log_level != "debug":
@@ -108,7 +87,7 @@ def warn_ignored_files(files: Iterable[IgnoredFile]) -> None:
             _noticed.add(file)
             some = ", ".join(file.servers[:MAX_NAMED]) + (", …" if len(file.servers) > MAX_NAMED else "")
             servers = f" Left out: {some[:MAX_NAMED_CHARS]}." if some else ""
-            print(one_line(f"mcp-bridge: {file.code}: {file.message}{servers} {file.hint}"), file=sys.stderr)  # noqa: T201
+            print(escape_line(f"mcp-bridge: {file.code}: {file.message}{servers} {file.hint}"), file=sys.stderr)  # noqa: T201
 
 
 def warn_problems(problems: Iterable[Problem]) -> None:
@@ -117,7 +96,7 @@ def warn_problems(problems: Iterable[Problem]) -> None:
         if problem not in _noticed:
             _noticed.add(problem)
             where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
-            print(one_line(f"mcp-bridge: {problem.code}: {where}: {problem.message}"), file=sys.stderr)  # noqa: T201
+            print(escape_line(f"mcp-bridge: {problem.code}: {where}: {problem.message}"), file=sys.stderr)  # noqa: T201
 
 
 def discover_servers(loaded: settings.Loaded, *, quiet: bool = False) -> Discovery:
@@ -130,7 +109,7 @@ def discover_servers(loaded: settings.Loaded, *, quiet: bool = False) -> Discove
     Raises:
         BridgeError: `bad_config`.
     """
-    from mcp_bridge.downstream.configuration.discovery import discover  # noqa: PLC0415  (`version` and `--help` need none of it)
+    from mcp_bridge.downstream.configuration.discovery import discover
 
     own = next((layer for layer in loaded.layers if layer.trusted is None), None)
     folder = next((layer for layer in loaded.layers if layer.trusted is not None), None)
@@ -174,7 +153,7 @@ def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
     governance = None
     if loaded.has_tables:
         # Without tables there is nothing to load, and `serve` must start quickly: the bridge makes an empty one.
-        from mcp_bridge.governance.governance import govern  # noqa: PLC0415
+        from mcp_bridge.governance.governance import govern
 
         governance = govern(loaded.layers, loaded.settings.state_dir, folder_servers(loaded, found))
     ignored_files = (*loaded.ignored_files, *found.ignored_files)
@@ -199,7 +178,7 @@ def refuse_nesting(configuration: Configuration | settings.Loaded) -> None:
 def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
     """The exit status of an error; `other` if the command line isn't at fault."""
     # Only a command that fails loads the descriptions.
-    from mcp_bridge.error_codes import DESCRIPTIONS  # noqa: PLC0415
+    from mcp_bridge.error_codes import DESCRIPTIONS
 
     described = DESCRIPTIONS.get(error.code)
     return (described and described.exit_status) or other
@@ -207,5 +186,5 @@ def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
 
 def print_error(error: BridgeError, other: int = NO_SANDBOX) -> int:
     """Print an error on standard error; return its exit status."""
-    print(printable(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
+    print(escape_controls(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
     return exit_code(error, other)

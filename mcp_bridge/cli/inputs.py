@@ -32,7 +32,7 @@ def json_value(text: str, option: str) -> Any:
     Raises:
         BridgeError: `bad_argument`, which names the option.
     """
-    from mcp_bridge.kernel.values import ValueFaultError, normal  # noqa: PLC0415
+    from mcp_bridge.kernel.values import ValueFaultError, normal
 
     source = text if text.startswith("@") else option
     if text.startswith("@"):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from logging.handlers import WatchedFileHandler
 from typing import TYPE_CHECKING
 
-from mcp_bridge.cli import common
+from mcp_bridge import escaping
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class LogFile(WatchedFileHandler):
 class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         # Untrusted text must not start a line, which could be mistaken for a record.
-        return common.printable(super().format(record)).replace("\n", "\n    ")
+        return escaping.escape_controls(super().format(record)).replace("\n", "\n    ")
 
 
 def log_to(file: Path) -> None:

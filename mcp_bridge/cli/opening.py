@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import common
 from mcp_bridge.errors import BridgeError
 
@@ -62,7 +63,7 @@ def run_with_bridge(configuration: common.Configuration, work: Callable[[Bridge]
         BridgeError: As `open_bridge` and the work; `nested_bridge`.
         Terminated: SIGTERM was received.
     """
-    import anyio  # noqa: PLC0415
+    import anyio
 
     common.refuse_nesting(configuration)
     found = anyio.run(with_bridge, configuration, work)
@@ -73,9 +74,9 @@ def run_with_bridge(configuration: common.Configuration, work: Callable[[Bridge]
 
 async def with_bridge(configuration: common.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T | None:
     """As `run_with_bridge`, inside an event loop; None if SIGTERM was received."""
-    import anyio  # noqa: PLC0415
+    import anyio
 
-    from mcp_bridge.host.service import open_bridge  # noqa: PLC0415  (imports most of the project)
+    from mcp_bridge.host.service import open_bridge
 
     specs = list(configuration.discovery.servers.values())
     error: BridgeError | None = None
@@ -110,15 +111,15 @@ def run_with_database(
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
             `key_unusable`, `keyring_missing`, `state_unusable`; as the work.
     """
-    import anyio  # noqa: PLC0415
+    import anyio
 
-    from mcp_bridge.executions.artifacts import Files  # noqa: PLC0415
-    from mcp_bridge.executions.retention import tidy  # noqa: PLC0415
-    from mcp_bridge.ledger.log.rotation import is_behind  # noqa: PLC0415
-    from mcp_bridge.ledger.storage.database import Database  # noqa: PLC0415
-    from mcp_bridge.ledger.storage.schema import FILE_NAME  # noqa: PLC0415
-    from mcp_bridge.private_files import state_directory  # noqa: PLC0415
-    from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
+    from mcp_bridge.executions.artifacts import Files
+    from mcp_bridge.executions.retention import tidy
+    from mcp_bridge.ledger.log.rotation import is_behind
+    from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.schema import FILE_NAME
+    from mcp_bridge.private_files import state_directory
+    from mcp_bridge.sandbox.owner import owner_label
 
     async def opened() -> T:
         state_directory(settings.state_dir, durable=True)
@@ -140,7 +141,7 @@ def _is_writable(path: Path) -> bool:
 
 
 async def _end_on_sigterm(scope: anyio.CancelScope) -> None:
-    import anyio  # noqa: PLC0415
+    import anyio
 
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         async for _ in signals:
@@ -151,5 +152,5 @@ def print_json(value: Any, *, indent: bool = False) -> None:
     """Print complete and harmless JSON: characters that a terminal would interpret are escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=2 if indent or sys.stdout.isatty() else None)
     sys.stdout.flush()
-    sys.stdout.buffer.write(common.escaped_json(text).encode() + b"\n")
+    sys.stdout.buffer.write(escaping.escape_controls_in_json(text).encode() + b"\n")
     sys.stdout.buffer.flush()

@@ -148,7 +148,7 @@ class Sources:
         Raises:
             BridgeError: `bad_state`.
         """
-        from mcp_bridge.executions.programs.library import kept_program  # noqa: PLC0415  (rarely needed)
+        from mcp_bridge.executions.programs.library import kept_program
 
         return kept_program(self.kept[name])
 

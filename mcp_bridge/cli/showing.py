@@ -9,8 +9,9 @@ import time
 import unicodedata
 from typing import TYPE_CHECKING, Any, TextIO
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import common
-from mcp_bridge.escaping import escaped, exactly
+from mcp_bridge.escaping import escape_invisible, escape_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,12 +32,12 @@ UNENDED = frozenset({"suspended", "interrupted", "running"})
 
 def echo_err(text: str) -> None:
     """Print a line on standard error, for people who also read the output."""
-    _write(sys.stderr, common.printable(text))
+    _write(sys.stderr, escaping.escape_controls(text))
 
 
 def echo(text: str) -> None:
     """Print a line of the output."""
-    _write(sys.stdout, common.printable(text))
+    _write(sys.stdout, escaping.escape_controls(text))
 
 
 def _write(stream: TextIO, text: str) -> None:
@@ -73,7 +74,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _cell(text: str) -> str:
-    return common.printable(" ".join(text.split()))
+    return escaping.escape_controls(" ".join(text.split()))
 
 
 def _width(text: str) -> int:
@@ -114,7 +115,7 @@ def question(asked: Mapping[str, Any], whose: str = "") -> list[str]:
         whose: The owner of the asking program, `operator` or `agent`; by default as in the question.
     """
     if "tool" in asked:
-        lines, shown = [f"call of {exactly(str(asked['tool']))} with"], asked.get("arguments")
+        lines, shown = [f"call of {escape_name(str(asked['tool']))} with"], asked.get("arguments")
     else:
         lines, shown = [*_quoted(asked.get("message", ""))], asked.get("details")
     if shown not in (None, {}, []):
@@ -124,10 +125,12 @@ def question(asked: Mapping[str, Any], whose: str = "") -> list[str]:
     whose = whose or str(asked.get("origin") or "")
     of = f" (the {whose}'s)" if whose else ""
     lines += [
-        f"{name}: {exactly(str(asked[name]))}{of if name == 'program' else ''}" for name in _FACTS if asked.get(name)
+        f"{name}: {escape_name(str(asked[name]))}{of if name == 'program' else ''}"
+        for name in _FACTS
+        if asked.get(name)
     ]
     if asked.get("filled"):
-        lines.append(f"defaults of the tool, left out by the caller: {exactly(', '.join(asked['filled']))}")
+        lines.append(f"defaults of the tool, left out by the caller: {escape_name(', '.join(asked['filled']))}")
     return lines
 
 
@@ -135,7 +138,7 @@ _FACTS = ("program", "step", "why")
 
 
 def _quoted(value: Any) -> list[str]:
-    return [f"> {escaped(line)}" for line in whole_value(value).splitlines() or [""]]
+    return [f"> {escape_invisible(line)}" for line in whole_value(value).splitlines() or [""]]
 
 
 def status_of(record: Mapping[str, Any]) -> int:
@@ -159,7 +162,7 @@ def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | 
             case "program":
                 program = str(row["execution"])
                 shown = command(f"execution show {program}", config)
-                lines.append(f"{what}the program {escaped(str(row['name']))}: {shown}")
+                lines.append(f"{what}the program {escape_invisible(str(row['name']))}: {shown}")
                 lines += [f"  {line}" for line in next_steps(row["waiting"], program, config)]
             case "wait":
                 lines.append(f"{what}{moment(row.get('due'))}: then {command(f'execution resume {ident}', config)}")
@@ -171,8 +174,9 @@ def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | 
 
 def _doubt(row: Mapping[str, Any], ident: str, config: Path | None) -> list[str]:
     words = f"execution settle {ident} {row['effect']}"
+    tool = escape_invisible(row["tool"])
     return [
-        f"{row['step']} is in doubt: {escaped(row['tool'])} may have been called, {moment(row['since'])}, with",
+        f"{row['step']} is in doubt: {tool} may have been called, {moment(row['since'])}, with",
         *_quoted(row["arguments"]),
         f"say what happened: {command(f'{words} --happened [--value JSON]', config)}",
         f"  or: {command(f'{words} --failed MESSAGE', config)}",

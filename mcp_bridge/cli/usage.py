@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import common
 from mcp_bridge.cli.streams import discard_output
 from mcp_bridge.errors import BridgeError
@@ -109,9 +110,9 @@ class Commands(TyperGroup):
         command, path, word = self._meant(words)
         # The parser's suggestions are part of our hint.
         said = exc.message if hasattr(exc, "possibilities") else exc.format_message()
-        message = common.one_line(said).replace("Value error, ", "").partition(" Did you mean")[0].strip()
+        message = escaping.escape_line(said).replace("Value error, ", "").partition(" Did you mean")[0].strip()
         ended = message if message.endswith((".", "?", "!")) else f"{message}."
-        hint = common.one_line(self._hint(exc, command, path, word))
+        hint = escaping.escape_line(self._hint(exc, command, path, word))
         return common.print_error(BridgeError("usage", ended, hint=hint))
 
     def _meant(self, words: Sequence[str]) -> tuple[Any, str, str]:

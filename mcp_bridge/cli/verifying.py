@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import showing
 from mcp_bridge.errors import BridgeError
 
@@ -36,7 +37,7 @@ _BACKUPS = (b"backup.json\0", b"age-encryption.")
 
 def ledger_file(settings: Settings) -> Path:
     """The path of the ledger."""
-    from mcp_bridge.ledger.storage.schema import FILE_NAME  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.schema import FILE_NAME
 
     return settings.state_dir / FILE_NAME
 
@@ -47,7 +48,7 @@ def master_key(settings: Settings) -> MasterKey:
     Raises:
         BridgeError: `key_missing`, `key_unusable`, `keyring_missing`.
     """
-    from mcp_bridge.ledger.storage.sealing import master_key as read  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.sealing import master_key as read
 
     return read(settings.ledger.master_key, settings.state_dir, make=False)
 
@@ -58,7 +59,7 @@ def read_keys(keys: Sequence[str] | None) -> list[Verifier] | None:
     Raises:
         BridgeError: `bad_key`, `bad_argument`.
     """
-    from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
+    from mcp_bridge.ledger.proofs.signing import Verifier
 
     return [Verifier.parse(key) for given in keys for key in _key_texts(given)] if keys else None
 
@@ -86,7 +87,7 @@ def read_notes(path: Path) -> list[str]:
     Raises:
         BridgeError: `bad_argument`.
     """
-    from mcp_bridge.ledger.publish.to_file import notes_in  # noqa: PLC0415
+    from mcp_bridge.ledger.publish.to_file import notes_in
 
     try:
         with path.open("rb") as file:
@@ -117,15 +118,15 @@ def verify_here(
         BridgeError: As `known_vkey` and `verify_file`; `publish_conflict`: a target has seen another history, now or at
             an alarm that nobody has acknowledged.
     """
-    import anyio  # noqa: PLC0415
+    import anyio
 
-    from mcp_bridge.ledger.audit.audit import published, verify_file  # noqa: PLC0415
-    from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
-    from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
-    from mcp_bridge.ledger.publish.look import FileLog, check_targets  # noqa: PLC0415
-    from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
-    from mcp_bridge.ledger.storage.opening import require_end  # noqa: PLC0415
-    from mcp_bridge.ledger.storage.position import PositionFile  # noqa: PLC0415
+    from mcp_bridge.ledger.audit.audit import published, verify_file
+    from mcp_bridge.ledger.log.reading import open_ledger
+    from mcp_bridge.ledger.proofs.signing import Verifier
+    from mcp_bridge.ledger.publish.look import FileLog, check_targets
+    from mcp_bridge.ledger.storage.key_files import known_vkey
+    from mcp_bridge.ledger.storage.opening import require_end
+    from mcp_bridge.ledger.storage.position import PositionFile
 
     settings, base = loaded.settings, loaded.layers[-1].base
     path = ledger_file(settings)
@@ -170,10 +171,10 @@ def verify_given(
         BridgeError: `bad_argument`; as `verify_export`, `proofs.verify` and `verify_file`; `publish_conflict`: the copy
             was made during an alarm.
     """
-    from mcp_bridge.ledger.audit.audit import published, verify_file  # noqa: PLC0415
-    from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
-    from mcp_bridge.ledger.proofs import tlog_proof  # noqa: PLC0415
-    from mcp_bridge.ledger.proofs.exports import verify_export  # noqa: PLC0415
+    from mcp_bridge.ledger.audit.audit import published, verify_file
+    from mcp_bridge.ledger.log.reading import open_ledger
+    from mcp_bridge.ledger.proofs import tlog_proof
+    from mcp_bridge.ledger.proofs.exports import verify_export
 
     progress = showing.Progress(f"verifying {file}")
     try:
@@ -198,7 +199,7 @@ def verify_given(
 @contextmanager
 def _in_words(keys: Sequence[Verifier] | None) -> Iterator[None]:
     """If no log key was given, report that instead of the place in the file where it was missing."""
-    from mcp_bridge.ledger.proofs.signing import COSIGNATURE, shown  # noqa: PLC0415
+    from mcp_bridge.ledger.proofs.signing import COSIGNATURE
 
     try:
         yield
@@ -207,7 +208,7 @@ def _in_words(keys: Sequence[Verifier] | None) -> Iterator[None]:
             raise
         if any(key.kind != COSIGNATURE for key in keys):
             raise
-        names = ", ".join(shown(key.name) for key in keys)
+        names = ", ".join(escaping.plain_name(key.name) for key in keys)
         raise BridgeError(
             "untrusted_key",
             f"No key of the log was named, only that of the witness {names}: a witness says that a log has only grown, "
@@ -241,8 +242,8 @@ def prove_here(settings: Settings, entry: int, *, payload: bool) -> bytes:
     Raises:
         BridgeError: As `audit.prove` and `open_ledger`.
     """
-    from mcp_bridge.ledger.audit import audit  # noqa: PLC0415
-    from mcp_bridge.ledger.log.reading import open_ledger, require  # noqa: PLC0415
+    from mcp_bridge.ledger.audit import audit
+    from mcp_bridge.ledger.log.reading import open_ledger, require
 
     path = ledger_file(settings)
     require(path)
@@ -268,8 +269,8 @@ def prove_by(
     Raises:
         BridgeError: `bad_argument`; as `audit.prove_by`, `audit.prove` and `open_ledger`.
     """
-    from mcp_bridge.ledger.audit import audit  # noqa: PLC0415
-    from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
+    from mcp_bridge.ledger.audit import audit
+    from mcp_bridge.ledger.log.reading import open_ledger
 
     progress = showing.Progress(f"verifying {file}")
     try:
@@ -298,8 +299,8 @@ def _refuse_backup(file: Path, beginning: bytes) -> None:
 
 def _master_of(file: Path, settings: ReadSettings) -> MasterKey | None:
     """The master key if it is that of the copy; None for another machine's ledger, whose payloads stay encrypted."""
-    from mcp_bridge.ledger.audit.table_audit import check_master  # noqa: PLC0415
-    from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
+    from mcp_bridge.ledger.audit.table_audit import check_master
+    from mcp_bridge.ledger.log.reading import open_ledger
 
     try:
         master = master_key(settings())
@@ -333,7 +334,7 @@ def _facts(found: Verdict, keys: Sequence[Verifier] | None) -> dict[str, Any]:
 
 def _silent(keys: Sequence[Verifier] | None, cosigners: Sequence[Verifier]) -> list[str]:
     """The given witness keys that have cosigned nothing in what was verified."""
-    from mcp_bridge.ledger.proofs.signing import COSIGNATURE  # noqa: PLC0415
+    from mcp_bridge.ledger.proofs.signing import COSIGNATURE
 
     return [key.vkey for key in keys or () if key.kind == COSIGNATURE and key not in cosigners]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Outcome, Redo
 from mcp_bridge.kernel.machine import IN_DOUBT
+from mcp_bridge.ledger.log.payloads import EffectOutcome, ToolIntent, Transition, understood
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,10 +93,10 @@ def started_calls(entries: Sequence[Recorded]) -> dict[int, dict[str, Any]]:
     """
     found: dict[int, dict[str, Any]] = {}
     for recorded in entries:
-        payload = recorded.entry.payload
-        if recorded.entry.kind == "intent" and payload.get("kind") == "tool" and "effect" in payload:
-            told = {"effect": payload["effect"], "step": recorded.entry.step, "tool": payload["tool"]}
-            found[payload["effect"]] = told | {"arguments": payload["arguments"], "since": recorded.time}
+        match understood(recorded):
+            case ToolIntent(tool, arguments, effect=int(effect)):
+                told = {"effect": effect, "step": recorded.entry.step, "tool": tool}
+                found[effect] = told | {"arguments": arguments, "since": recorded.time}
     return found
 
 
@@ -107,13 +108,11 @@ def effects_in_doubt(entries: Sequence[Recorded]) -> set[int]:
     """
     found: set[int] = set()
     for recorded in entries:
-        kind, payload = recorded.entry.kind, recorded.entry.payload
-        if kind == "outcome" and "effect" in payload:
-            found.discard(payload["effect"])
-            if (payload["status"], payload.get("code")) == ("pending", IN_DOUBT):
-                found.add(payload["effect"])
-        elif kind == "transition" and payload.get("event") == "redo":
-            found.discard(payload["effect"])
+        match understood(recorded):
+            case EffectOutcome(Outcome(effect=effect, status="pending", code=code)) if code == IN_DOUBT:
+                found.add(effect)
+            case EffectOutcome(Outcome(effect=effect)) | Transition(Redo(effect=effect)):
+                found.discard(effect)
     return found
 
 

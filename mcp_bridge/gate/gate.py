@@ -23,7 +23,7 @@ import anyio.to_thread
 from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.scripts.call_history import PENDING, TAKEN_BACK, failure
+from mcp_bridge.executions.scripts.call_history import failure
 from mcp_bridge.gate.admission import Admission, ApprovalNeededError, Place, projected
 from mcp_bridge.gate.model_steps import ModelSteps, amounts, kernel_usage
 from mcp_bridge.governance.governance import LOCAL
@@ -34,6 +34,7 @@ from mcp_bridge.kernel.machine import APPROVAL
 from mcp_bridge.kernel.references import WHOLE
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import PENDING, TAKEN_BACK
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop, on_thread, time_limit
 from mcp_bridge.policy.redaction.json_walk import leaves

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import LOCAL
 from mcp_bridge.governance.tool_names import split, tool_names
+from mcp_bridge.kernel.steps import MapStep, ProgramStep, ToolStep
 from mcp_bridge.policy.rules.call import Call, ProgramRef, StepContext
 from mcp_bridge.policy.rules.decision import denial_in_any_case
 from mcp_bridge.policy.rules.globs import ToolNames
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.catalog import Catalog
     from mcp_bridge.governance.governance import Governance
-    from mcp_bridge.kernel.program import Program, Step
+    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.steps import Step
     from mcp_bridge.policy.rules.call import Origin
 
 MAX_TOLD = 20
@@ -91,11 +93,11 @@ def _calls(program: Program, origin: Origin, governance: Governance) -> Iterator
             continue
         seen.add((id(placed.program), placed.ref))
         for path, step in _steps(placed):
-            if step.kind == "tool":
+            if isinstance(step, ToolStep):
                 yield path, step.tool, placed.ref
-            if step.compensation is not None:
-                yield f"{path}.compensate", step.compensation.tool, placed.ref
-            if step.program is not None:
+                if step.compensation is not None:
+                    yield f"{path}.compensate", step.compensation.tool, placed.ref
+            elif isinstance(step, ProgramStep):
                 waiting.append(_Placed(step.program, _ref(step, placed.ref, governance), f"{path}/"))
 
 
@@ -104,14 +106,14 @@ def _steps(placed: _Placed) -> Iterator[tuple[str, Step]]:
     while waiting:
         path, step = waiting.pop(0)
         yield path, step
-        is_map = step.kind == "map"
+        is_map = isinstance(step, MapStep)
         waiting += [(f"{path}[]" if is_map else placed.prefix + child.id, child) for child in step.children]
 
 
-def _ref(step: Step, around: ProgramRef, governance: Governance) -> ProgramRef:
+def _ref(step: ProgramStep, around: ProgramRef, governance: Governance) -> ProgramRef:
     """As the gate has it when the step is reached: one that is written out is a part of the program around it."""
     name, program = step.program_name, step.program
-    if name is None or program is None:
+    if name is None:
         return around
     known = governance.programs.get(name)
     is_operators = known is not None and known.hash == program.hash

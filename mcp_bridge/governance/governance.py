@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.escaping import exactly
-from mcp_bridge.governance.lookalikes import skeleton
+from mcp_bridge.escaping import escape_name
+from mcp_bridge.lookalikes import skeleton
 from mcp_bridge.policy.redaction.patterns import projection_from_toml
 from mcp_bridge.policy.rules.globs import ToolGlob
 from mcp_bridge.policy.rules.rules import NOWHERE, Policy, Source, read
@@ -261,7 +261,7 @@ def refuse_local(governance: Governance, specs: Sequence[ServerSpec]) -> None:
         if governance.registry.tools and skeleton(spec.name) == skeleton(LOCAL):
             raise BridgeError(
                 "bad_config",
-                f"The server '{exactly(spec.name)}' of {spec.source} has the name of the operator's own tools,"
+                f"The server '{escape_name(spec.name)}' of {spec.source} has the name of the operator's own tools,"
                 " or one that looks like it.",
                 hint="Give the server another name.",
                 file=spec.source,

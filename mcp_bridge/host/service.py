@@ -146,14 +146,11 @@ class Bridge:
         """How large the ledger is."""
         return self._database.measured
 
-    # What runs scripts and programs is loaded when the first one comes: a server that is asked for its tools alone
-    # starts sooner.
-
     @functools.cached_property
     def lifecycle(self) -> Lifecycle:
         """That of the bridge's executions."""
-        from mcp_bridge.executions.lifecycle import Lifecycle  # noqa: PLC0415
-        from mcp_bridge.executions.request_identity import Keys  # noqa: PLC0415
+        from mcp_bridge.executions.lifecycle import Lifecycle
+        from mcp_bridge.executions.request_identity import Keys
 
         return Lifecycle(
             ProgramStore(self._database),
@@ -166,7 +163,7 @@ class Bridge:
     @functools.cached_property
     def programs(self) -> Programs:
         """The bridge's programs."""
-        from mcp_bridge.executions.programs.lifecycle import ProgramRules, Programs  # noqa: PLC0415
+        from mcp_bridge.executions.programs.lifecycle import ProgramRules, Programs
 
         rules = ProgramRules(
             self._denied_steps, self._governance.refuses_denied_steps, self.settings.ledger.subject_fields
@@ -174,7 +171,7 @@ class Bridge:
         return Programs(self.lifecycle, self._governance.programs, self._tasks, rules)
 
     async def _denied_steps(self, program: Program, origin: Origin) -> list[DeniedStep]:
-        from mcp_bridge.governance.denied_steps import denied_steps  # noqa: PLC0415
+        from mcp_bridge.governance.denied_steps import denied_steps
 
         # On a thread where it is large: each step is held against all rules.
         return await off_loop(
@@ -184,13 +181,13 @@ class Bridge:
     @functools.cached_property
     def scripts(self) -> Scripts:
         """The bridge's scripts."""
-        from mcp_bridge.executions.scripts.lifecycle import Scripts  # noqa: PLC0415
+        from mcp_bridge.executions.scripts.lifecycle import Scripts
 
         return Scripts(self.lifecycle, PRINCIPAL, self)
 
     @functools.cached_property
     def _usages(self) -> Usages:
-        from mcp_bridge.policy.rules.budgets import Usages  # noqa: PLC0415
+        from mcp_bridge.policy.rules.budgets import Usages
 
         return Usages()
 
@@ -279,7 +276,7 @@ class Bridge:
             artifacts.abort()
 
     async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
-        from mcp_bridge.host.requests import Requests  # noqa: PLC0415
+        from mcp_bridge.host.requests import Requests
 
         script, gate, job, _ = active
         execution = script.execution
@@ -414,13 +411,13 @@ class Bridge:
 
     @functools.cached_property
     def _program_commands(self) -> ProgramCommands:
-        from mcp_bridge.executions.programs.commands import ProgramCommands  # noqa: PLC0415
+        from mcp_bridge.executions.programs.commands import ProgramCommands
 
         return ProgramCommands(self.programs, PRINCIPAL, self)
 
     @functools.cached_property
     def _script_commands(self) -> ScriptCommands:
-        from mcp_bridge.executions.scripts.commands import ScriptCommands  # noqa: PLC0415
+        from mcp_bridge.executions.scripts.commands import ScriptCommands
 
         return ScriptCommands(self.scripts)
 
@@ -430,7 +427,7 @@ class Bridge:
         Raises:
             BridgeError: As `replayed`.
         """
-        from mcp_bridge.executions.replay import replayed  # noqa: PLC0415
+        from mcp_bridge.executions.replay import replayed
 
         return await replayed(self.lifecycle.store, self.lifecycle.recorder, stored, runner=self)
 
@@ -452,7 +449,7 @@ class Bridge:
         recorder: Recorder | None = None,
         news: Callable[[str], None] | None = None,
     ) -> Gate:
-        from mcp_bridge.gate.gate import Gate  # noqa: PLC0415
+        from mcp_bridge.gate.gate import Gate
 
         allowance = Allowance(self._database)
         allowance.counts(execution)

@@ -25,10 +25,10 @@ _SHOWN_CHARS = 40
 
 
 class ConditionSyntaxError(ValueError):
-    """A text that is no condition.
+    """A text that isn't a condition.
 
     Attributes:
-        position: Index of the character where reading it failed.
+        position: Index of the character where parsing failed.
     """
 
     def __init__(self, message: str, position: int) -> None:
@@ -37,14 +37,14 @@ class ConditionSyntaxError(ValueError):
 
 
 Reference = tuple[str, tuple[str, ...]]
-"""Its first name, and the rest of its path."""
+"""First name, and the rest of the path."""
 
 
 class ConditionError(ValueError):
-    """A condition that these values give no answer to, such as `None > 5`.
+    """A condition that can't be evaluated with these values, such as `None > 5`.
 
     Attributes:
-        references: Those that stood in the comparison itself.
+        references: The operands of the comparison that are references.
     """
 
     def __init__(self, message: str, references: tuple[Reference, ...] = ()) -> None:
@@ -75,7 +75,7 @@ _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": Fal
 Comparison = Callable[[Any, Any], Any]
 
 _EQUATING = frozenset({"==", "!=", "in", "not in", "contains"})
-"""Comparisons that have an answer where a side of them leads nowhere."""
+"""Comparisons that have a result even where a side is a reference that leads nowhere."""
 
 _LONG_CHARS = 64 << 10
 
@@ -83,7 +83,7 @@ _LONG_CHARS = 64 << 10
 def _is_in(part: Any, whole: Any) -> bool:
     if type(whole) is not str or type(part) is not str or len(part) > _LONG_CHARS or len(whole) <= _LONG_CHARS:
         return part in whole
-    # A step at a time: whoever shares the interpreter waits for one.
+    # In pieces: other threads wait for the interpreter while one search runs.
     return any(
         whole.find(part, start, start + _LONG_CHARS + len(part)) >= 0 for start in range(0, len(whole), _LONG_CHARS)
     )
@@ -105,15 +105,15 @@ _Node = Callable[[Lookup], Any]
 
 
 class Condition:
-    """A condition, read once and asked many times.
+    """A condition, parsed once and evaluated many times.
 
     Args:
         text: The condition.
-        comparisons: What its signs (`==`, `contains`, …) mean; each may raise `ConditionError`.
+        comparisons: What its operators (`==`, `contains`, …) mean; each may raise `ConditionError`.
         truth: Whether a value counts as true; may raise `ConditionError`.
 
     Raises:
-        ConditionSyntaxError: It is none.
+        ConditionSyntaxError: The text isn't a condition.
     """
 
     __slots__ = ("_node", "_truth", "equated", "roots", "text")
@@ -130,7 +130,10 @@ class Condition:
         self.roots = frozenset(parser.roots)
         """The first names of its references."""
         self.equated = frozenset(parser.equated)
-        """Its references that stand beside anything but `None` where None is compared as well as any value."""
+        """Its references in comparisons that take None as well as any value, but for those with `None` itself.
+
+        Where such a reference leads nowhere, the comparison counts it as None, which may not be meant.
+        """
 
     def holds(self, lookup: Lookup) -> bool:
         """Whether it is true.
@@ -145,10 +148,10 @@ class Condition:
 
 
 def condition(text: str) -> Condition:
-    """A condition of a program. Of the last ones, what was read is kept: in memory that is fifty times their text.
+    """A condition of a program. The last ones are cached; not all, as one takes fifty times the memory of its text.
 
     Raises:
-        ConditionSyntaxError: It is none.
+        ConditionSyntaxError: The text isn't a condition.
     """
     return _short(text) if len(text) <= SHORT_CHARS else _long(text)
 
@@ -191,7 +194,7 @@ class _Parser:
         return self._tokens[self._index] if self._index < len(self._tokens) else None
 
     def _take(self, *texts: str) -> bool:
-        """Go on if these words or signs are next."""
+        """Consume these words or signs, if they are next; whether they were."""
         if tuple(token.text for token in self._tokens[self._index : self._index + len(texts)]) == texts:
             self._index += len(texts)
             return True
@@ -294,7 +297,7 @@ class _Parser:
 
 
 class _Reference:
-    """A reference as a node: one that leads nowhere is None."""
+    """A reference as a node. Its value is None where it leads nowhere."""
 
     __slots__ = ("path", "root")
 

@@ -2,7 +2,10 @@
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from mcp_bridge.kernel.values import normal
+from mcp_bridge.kernel.values import ValueFaultError, normal
+
+MAX_USAGE = 10**15
+"""Most tokens, or dollars, that one answer of a model may have taken."""
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
@@ -16,11 +19,11 @@ StepStatus = Literal["success", "failed", "skipped", "pending"]
 Status = Literal["running", "suspended", "success", "failed", "budget_exceeded", "stalled", "cancelled"]
 
 PENDING = "PENDING"
-"""A tool that gives this text has not finished: its program is suspended until it is resumed."""
+"""A tool that gives this text hasn't finished: its program is suspended until it is resumed."""
 
 
 class Usage(NamedTuple):
-    """What a model step took."""
+    """What a model's answers took."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -28,7 +31,7 @@ class Usage(NamedTuple):
     cost_usd: float = 0
 
     def plus(self, other: "Usage") -> "Usage":
-        """Both together."""
+        """The sum."""
         return Usage(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
@@ -38,7 +41,7 @@ class Usage(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """Something that the machine wants done, and of which it wants to hear the outcome (of a `cancel`: nothing).
+    """What the machine asks its host to do. It expects an outcome of every effect but `cancel`.
 
     Attributes:
         id: Counts up from 1 in each execution.
@@ -70,11 +73,11 @@ class Outcome(NamedTuple):
 
     Attributes:
         effect: Its id.
-        status: How.
-        value: For `ok`: any JSON value; of a model its text; of an approval `{"approved": bool, …}`.
-        code: For the others: stable and short. For `pending`: `approval`, `in_doubt`, or empty.
-        message: For the others: for people.
-        usage: Of a model, however it ended.
+        status: How it ended.
+        value: With `ok`: any JSON value; of a model its text; of an approval `{"approved": bool, …}`.
+        code: With the others: stable and short. With `pending`: `approval`, `in_doubt`, or empty.
+        message: With the others: for people.
+        usage: What a model took, however it ended.
     """
 
     effect: int
@@ -86,12 +89,12 @@ class Outcome(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """What a suspended tool or event was waiting for has happened.
+    """What a suspended tool or event waits for has happened.
 
     Attributes:
         payload: Readable as `$__webhook__`, and as the step's output.
         source: `WEBHOOK`, `OPERATOR` or `TIMER`; readable as `$__webhook_source__`.
-        effect: Which; None for the one that has waited longest.
+        effect: The effect's id; None for the one that has been suspended longest.
     """
 
     payload: Any = None
@@ -100,16 +103,16 @@ class Resume(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """End the execution; what has to be undone is undone first."""
+    """End the execution, after undoing what has to be undone."""
 
     reason: str = "cancelled"
 
 
 class Redo(NamedTuple):
-    """A person says of an effect in doubt that it has not happened: it is wanted as before.
+    """A person says that an effect in doubt has not happened: it is asked for again.
 
     Attributes:
-        effect: Which.
+        effect: Its id.
     """
 
     effect: int
@@ -119,7 +122,7 @@ Event = Outcome | Resume | Cancel | Redo
 
 
 class IllegalEventError(ValueError):
-    """An event that the state has no transition for. The state is as it was.
+    """An event for which the state has no transition. The state is as it was.
 
     Attributes:
         code: `ended`, `unknown_effect`, `not_pending`, `already_pending`, `not_resumable`, `not_in_doubt`,
@@ -132,16 +135,16 @@ class IllegalEventError(ValueError):
 
 
 class StepResult(NamedTuple):
-    """A row of the trace: one step, ended (or pending, if it suspended its program).
+    """A row of the trace: a step that has ended, or is pending and suspends its program.
 
     Attributes:
         id: The step's path; `charge.compensate` for what undid it.
         status: How it ended.
         output: Its value; None unless it succeeded.
         error: For people, or None.
-        code: The error's, or None.
+        code: Of the error, or None.
         retries: Attempts after the first.
-        usage: Of a model step, all attempts together.
+        usage: Of a model step: what all of its attempts took.
     """
 
     id: str
@@ -151,3 +154,74 @@ class StepResult(NamedTuple):
     code: str | None = None
     retries: int = 0
     usage: Usage | None = None
+
+
+# --- what may enter a state -------------------------------------------------------------------------------------------
+
+
+def checked_outcome(outcome: Outcome, kind: EffectKind) -> Outcome:
+    """The outcome, with value and usage in normal form.
+
+    Args:
+        outcome: As it came.
+        kind: Of its effect.
+
+    Raises:
+        IllegalEventError: `bad_value`: it can't be the outcome of such an effect.
+    """
+    value, usage = None, outcome.usage
+    if outcome.status == "ok":
+        value = checked_value(outcome.value, kind)
+    if usage is not None:
+        usage = _checked_usage(usage)
+    if outcome.status != "ok":
+        check_texts(outcome.code, outcome.message)
+    elif value is outcome.value and usage is None:
+        return outcome
+    return Outcome(outcome.effect, outcome.status, value, outcome.code, outcome.message, usage)
+
+
+def checked_value(value: Any, kind: EffectKind) -> Any:
+    """The value of a successful outcome (or the payload of a resume) in normal form.
+
+    Args:
+        value: As it came.
+        kind: Of its effect.
+
+    Raises:
+        IllegalEventError: `bad_value`: it can't be the value of such an effect.
+    """
+    try:
+        value = normal(value)
+    except ValueFaultError as exc:
+        raise IllegalEventError("bad_value", f"the outcome is no JSON value: {exc}") from None
+    if kind == "llm" and not isinstance(value, str):
+        raise IllegalEventError("bad_value", "a model's answer is text")
+    if kind == "approval" and not (isinstance(value, dict) and isinstance(value.get("approved"), bool)):
+        raise IllegalEventError("bad_value", "a decision is an object with 'approved': true or false")
+    return value
+
+
+def _checked_usage(usage: Usage) -> Usage:
+    try:
+        checked = Usage(*normal(list(usage)))
+    except ValueFaultError as exc:
+        raise IllegalEventError("bad_value", f"a usage is of numbers: {exc}") from None
+    kinds = [type(count) for count in checked]
+    if kinds[:3] != [int, int, int] or kinds[3] not in (int, float) or not all(0 <= n <= MAX_USAGE for n in checked):
+        raise IllegalEventError("bad_value", f"a usage is of whole tokens and a cost, from 0 to {MAX_USAGE}")
+    return checked
+
+
+def check_texts(*texts: str) -> None:
+    """Check texts of an event.
+
+    Raises:
+        IllegalEventError: `bad_value`: no UTF-8 can carry one of them.
+    """
+    for text in texts:
+        if not text.isascii():
+            try:
+                normal(text)
+            except ValueFaultError as exc:
+                raise IllegalEventError("bad_value", str(exc)) from None

@@ -41,7 +41,7 @@ class Fault(NamedTuple):
 
 
 def _optional(fragment: Json) -> Json:
-    """Null is as good as leaving the field out."""
+    """The fragment with null, which stands for a missing field."""
     if "anyOf" in fragment:
         return {"anyOf": [*fragment["anyOf"], {"type": "null"}]}
     if "enum" in fragment:
@@ -112,7 +112,7 @@ FIELDS: dict[str, tuple[Json, Any]] = {
     "program": ({"anyOf": [_NAME, _OBJECT]}, None),
     "context": (_OBJECT, {}),
 }
-"""Every field that a step of any type has: its fragment and its default."""
+"""Every field of every type of step: its fragment and its default."""
 
 _EFFECT = ("on_error", "max_retries", "retry", "timeout_seconds", "output_key")
 _FLOW = ("is_terminal", "next_step")
@@ -168,10 +168,10 @@ Place = Literal["program", "parallel", "map"]
 
 @functools.cache
 def step_fragment(kind: str, place: Place = "program") -> Json:
-    """The fragment for a step of this type, what is nested in it left open. Don't change it.
+    """The fragment for a step of this type, without the steps inside it. Don't change it.
 
-    A field that belongs to another type may be there with its default value, as writers of whole records leave it.
-    Inside another step a step has no flow of its own, and the body of a map step needs no name.
+    A field that belongs to another type may be there with its default value, since some programs write whole records.
+    A step inside another has no flow of its own, and the body of a map step needs no id.
     """
     spec = TYPES[kind]
     own = {"id", *spec.required, *spec.optional} - set(_FLOW if place != "program" else ())
@@ -186,10 +186,10 @@ def step_fragment(kind: str, place: Place = "program") -> Json:
 
 
 def json_schema() -> Json:
-    """The JSON Schema (draft 2020-12) of a program: what it accepts is what the validator finds no fault of form with.
+    """The JSON Schema (draft 2020-12) of a program: it accepts what the validator finds no fault of form in.
 
-    Not in it, for no schema can say it: targets that exist, unique ids, conditions and references that can be read,
-    programs that are known, how deep programs nest.
+    It doesn't have what no schema can say: targets that exist, unique ids, valid conditions and references, known
+    programs, how deep programs nest.
     """
     places: dict[Place, tuple[str, ...]] = {"program": tuple(TYPES), "parallel": PARALLEL_TYPES, "map": MAP_TYPES}
     definitions: Json = {}

@@ -4,42 +4,53 @@ import difflib
 import functools
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any
 
+from mcp_bridge.kernel import flow
 from mcp_bridge.kernel import format as form
 from mcp_bridge.kernel.conditions import ConditionSyntaxError, condition
 from mcp_bridge.kernel.format import Fault
-from mcp_bridge.kernel.references import NAME, PATH, Template, names_of
+from mcp_bridge.kernel.references import STANDALONE
+from mcp_bridge.kernel.steps import (
+    ApprovalStep,
+    ConditionStep,
+    EventStep,
+    MapStep,
+    ModelStep,
+    ParallelStep,
+    ProgramStep,
+    Row,
+    Step,
+    ToolStep,
+    WaitStep,
+)
 from mcp_bridge.kernel.values import ValueFaultError, canonical, digest, normal
 
 MAX_BYTES = 8 << 20
 """Largest program, in canonical bytes."""
 
-MAX_REMEMBERED_CHARS = 64 << 10
-"""Largest program, as JSON text, that is kept at hand for being run again."""
+MAX_CACHED_CHARS = 64 << 10
+"""Largest program, as JSON text, that is cached."""
 
 MAX_NESTED_PROGRAMS = 8
 """Deepest chain of programs that run programs."""
 
 MAX_FAULTS = 200
-"""Faults that are told of one program; after as many it is read no further."""
+"""Most faults that are reported of one program; after that many the rest of it isn't read."""
 
 _MAX_HINTS, _MAX_HINT_IDS, _MAX_HINT_CHARS = 20, 200, 60
-"""What finding the id that was meant may cost: in how many faults, among how many ids, of what length."""
+"""Bounds on the search for the id that was meant: faults with a hint, ids compared, characters of an id."""
 
-BACKOFF_SECONDS = 30.0
-"""Longest wait before another attempt, where a step doesn't say."""
-
-_REFERENCE = re.compile(rf"\${PATH}")
+_TARGETS = ("next_step", "then", "otherwise")
+"""Fields of a row that name another step."""
 
 Resolve = Callable[[str], "Program | None"]
-"""A program by the name that a `program` step uses, or None; an `InvalidProgramError` becomes a fault of that step."""
+"""The program with this name, or None. An `InvalidProgramError` becomes a fault of the step that runs it."""
 
 
 class InvalidProgramError(ValueError):
-    """Data that is no program.
+    """Data that isn't a valid program.
 
     Attributes:
         faults: Everything that is wrong with it (at most `MAX_FAULTS`), in the order of the data.
@@ -51,148 +62,16 @@ class InvalidProgramError(ValueError):
         super().__init__(f"the program is not valid: {faults[0]}{more}")
 
 
-class Retry(NamedTuple):
-    """When to try again.
-
-    Attributes:
-        attempts: In all, the first included.
-        schedule: Seconds before the second, third… attempt; empty for exponential waits.
-        delay, multiplier, most: Of exponential waits: the first, the factor, the longest.
-    """
-
-    attempts: int = 1
-    schedule: tuple[float, ...] = ()
-    delay: float = 1
-    multiplier: float = 2
-    most: float = BACKOFF_SECONDS
-
-    def seconds(self, attempt: int) -> float:
-        """How long to wait after attempt number `attempt` (from 1) has failed."""
-        if self.schedule:
-            return self.schedule[attempt - 1]
-        seconds = self.delay
-        # Not `**`: of a fraction that is the C library's power, whose last digit differs from one to the next.
-        for _ in range(attempt - 1):
-            if seconds >= self.most:
-                break
-            seconds *= self.multiplier
-        return cast("float", normal(min(seconds, self.most)))
-
-
-_ONCE = Retry()
-
-
-class Compensation(NamedTuple):
-    """What undoes a step that has succeeded."""
-
-    tool: str
-    args: Template
-
-
-_NOTHING, _NO_FIELDS = Template(None), Template({})
-"""What most of a step's templates are: these are shared."""
-
-
-class Step:
-    """A step, ready to run. Only the attributes of its own type are set to something.
-
-    Attributes:
-        id: Unique in its program.
-        kind: Its type.
-        index: Its place in its program's list; -1 inside another step.
-        next, then, otherwise: Places in the program's list, or None.
-        parses: Whether a text that it gives is read as JSON.
-        children: Of a parallel step: what it runs. Of a map step: its body alone.
-        timeout: Seconds, or None.
-        seconds: Of a wait: a template of a number.
-        over: Of a map: a template of a list.
-        program: Of a sub-program.
-        program_name: Of a sub-program that is run by name; None for one that is written out.
-    """
-
-    __slots__ = (
-        "allowed_outputs", "args", "children", "compensation", "condition", "context", "details", "event", "id",
-        "index", "is_terminal", "item_name", "kind", "max_concurrency", "message", "next", "on_error", "on_timeout",
-        "otherwise", "output_key", "over", "parses", "program", "program_name", "prompt", "retry", "seconds",
-        "system", "then", "timeout", "tool",
-    )  # fmt: skip
-
-    def __init__(self, data: Mapping[str, Any], index: int) -> None:
-        self.id: str = data.get("id") or ""
-        self.kind: str = data["type"]
-        self.index = index
-        self.on_error: str = data.get("on_error", "fail")
-        self.retry = _retry(data)
-        self.timeout: float | None = data.get("timeout_seconds")
-        self.is_terminal: bool = data.get("is_terminal", False)
-        self.output_key: str | None = data.get("output_key")
-        self.next: int | None = None
-        self.then: int | None = None
-        self.otherwise: int | None = None
-        self.children: tuple[Step, ...] = ()
-        self.program: Program | None = None
-        named = data.get("program")
-        self.program_name: str | None = named if isinstance(named, str) else None
-        self.condition: str | None = None
-        self.compensation: Compensation | None = None
-        if undo := data.get("compensate"):
-            self.compensation = Compensation(undo["tool"], Template(undo.get("args", {})))
-        self.parses: bool = data.get("parse") == "json"
-        self.tool: str = data.get("tool") or ""
-        self.args = _template(data.get("args", {}))
-        self.prompt = _template(data.get("prompt"))
-        self.system = _template(data.get("system"))
-        allowed = data.get("allowed_outputs")
-        self.allowed_outputs: tuple[str, ...] | None = None if allowed is None else tuple(allowed)
-        self.on_timeout: str = data.get("on_timeout", "fail")
-        self.max_concurrency: int | None = data.get("max_concurrency")
-        self.message = _template(data.get("message"))
-        self.details = _template(data.get("details"))
-        self.seconds = _template(_dotted(data.get("seconds")))
-        self.event: str | None = data.get("event")
-        self.over = _template(_dotted(data.get("over")))
-        self.item_name: str = data.get("as", "item")
-        self.context = _template(data.get("context", {}))
-
-
-def _template(value: Any) -> Template:
-    if value is None:
-        return _NOTHING
-    return Template(value) if value != {} else _NO_FIELDS
-
-
-def _dotted(value: Any) -> Any:
-    """A reference that stands alone, with its indices as texts have them."""
-    return "$" + ".".join(names_of(value)) if isinstance(value, str) and _REFERENCE.fullmatch(value) else value
-
-
-def _retry(data: Mapping[str, Any]) -> Retry:
-    told = data.get("retry")
-    if told is None:
-        attempts = data.get("max_retries")
-        return Retry(3 if attempts is None else max(attempts, 1)) if data.get("on_error") == "retry" else _ONCE
-    schedule = tuple(told.get("schedule", ()))
-    if schedule:
-        return Retry(len(schedule) + 1, schedule)
-    return Retry(
-        told.get("max_attempts", 3),
-        (),
-        told.get("delay_seconds", 1),
-        told.get("multiplier", 2),
-        told.get("max_delay_seconds", BACKOFF_SECONDS),
-    )
-
-
 class Program:
-    """A program that has been found valid. Immutable; may be run any number of times, at once too.
+    """A valid program. Immutable: any number of machines may run it at once.
 
     Attributes:
-        data: What it was made from, in normal form. Don't change it.
-        hash: SHA-256 of its canonical form, the programs that it runs included.
+        data: The data that it was made from, in normal form. Don't change it.
+        hash: SHA-256 of its canonical form, with those of the programs that it runs by name.
         steps: In the order of the list.
-        index: Ids of steps to their places.
-        uses: The programs that its steps, and programs that they write out, run by name.
-        nested: Most programs within programs beneath it.
+        index: From a step's id to its index in the list.
+        uses: The programs that its steps (and programs written out in them) run by name.
+        nested: Levels of programs beneath it.
     """
 
     __slots__ = (
@@ -213,12 +92,13 @@ class Program:
         self.uses = dict(uses)
         pinned = {name: program.hash for name, program in uses.items()}
         self.hash: str = digest({"program": data, "uses": pinned} if pinned else data)
-        self.nested: int = max((step.program.nested + 1 for step in _all_steps(steps) if step.program), default=0)
+        inner = [step.program for step in _all_steps(steps) if isinstance(step, ProgramStep)]
+        self.nested: int = max((program.nested + 1 for program in inner), default=0)
 
     @property
     def warnings(self) -> tuple[Fault, ...]:
         """What is legal, and looks like a mistake: steps that nothing leads to, indices in brackets in a text."""
-        return (*_unreachable(self.steps), *_bracketed(self.data))
+        return tuple(flow.warnings(self.steps, self.data))
 
     def tools(self) -> set[str]:
         """Names of the tools that its steps may call, sub-programs' included."""
@@ -231,11 +111,9 @@ class Program:
                 continue
             seen.add(id(program))
             for step in _all_steps(program.steps):
-                if step.kind == "tool":
-                    found.add(step.tool)
-                if step.compensation:
-                    found.add(step.compensation.tool)
-                if step.program:
+                if isinstance(step, ToolStep):
+                    found |= {step.tool, step.compensation.tool} if step.compensation else {step.tool}
+                elif isinstance(step, ProgramStep):
                     waiting.append(step.program)
         return found
 
@@ -255,7 +133,7 @@ def bundle(program: Program) -> dict[str, Any]:
 
 
 def unbundle(data: dict[str, Any]) -> Program:
-    """The program that `bundle` wrote down. One that was read lately isn't read again.
+    """The program that `bundle` wrote down; the last ones that were read are cached.
 
     Raises:
         InvalidProgramError: As `parse`.
@@ -264,11 +142,11 @@ def unbundle(data: dict[str, Any]) -> Program:
         text = json.dumps(data)
     except (TypeError, ValueError, RecursionError):
         return _unbundle(data)
-    return _unbundle(data) if len(text) > MAX_REMEMBERED_CHARS else _remembered(text)
+    return _unbundle(data) if len(text) > MAX_CACHED_CHARS else _cached(text)
 
 
 @functools.lru_cache(maxsize=32)
-def _remembered(text: str) -> Program:
+def _cached(text: str) -> Program:
     return _unbundle(json.loads(text))
 
 
@@ -283,7 +161,7 @@ def parse(data: Any, resolve: Resolve | None = None) -> Program:
     """Read a program.
 
     Args:
-        data: What claims to be one.
+        data: Untrusted.
         resolve: Finds the programs that its steps run by name.
 
     Raises:
@@ -298,22 +176,25 @@ def parse(data: Any, resolve: Resolve | None = None) -> Program:
     size = len(canonical(data))
     if size > MAX_BYTES:
         raise InvalidProgramError([Fault("", "too_large", f"the program has {size} bytes; the limit is {MAX_BYTES}")])
-    # Whatever a store does meanwhile, one name is one program throughout.
-    return _Reader(functools.cache(resolve or _resolve_nothing), 0).program(data)
+    # Cached, so that a name stands for one program throughout, even if the store changes meanwhile.
+    return _Parser(functools.cache(resolve or _resolve_nothing), 0).program(data)
 
 
 def _resolve_nothing(_name: str) -> None:
     return None
 
 
-class _Reader:
-    """Reads one program, going on after each fault."""
+class _Parser:
+    """Parses one program, and goes on after each fault."""
 
     def __init__(self, resolve: Resolve, depth: int) -> None:
         self._resolve = resolve
         self._depth = depth
         self._faults: list[Fault] = []
-        self._places: dict[str, str] = {}
+        self._paths: dict[str, str] = {}
+        """Of the first step with each id."""
+        self._index: dict[str, int] = {}
+        """The same steps' indices, of those in the list itself."""
         self._uses: dict[str, Program] = {}
 
     def program(self, data: dict[str, Any]) -> Program:
@@ -322,17 +203,17 @@ class _Reader:
         self._add(form.faults(data, fragment, ""))
         rows = data.get("steps")
         rows = rows if isinstance(rows, list) and len(rows) <= form.MAX_STEPS else []
+        self._index = {row["id"]: index for index, row in reversed(list(enumerate(rows))) if _has_id(row)}
         steps = [self._step(row, f"steps[{index}]", index) for index, row in enumerate(rows)]
-        ids = {row["id"]: index for index, row in reversed(list(enumerate(rows))) if _has_id(row)}
-        for index, (row, step) in enumerate(zip(rows, steps, strict=True)):
+        for index, row in enumerate(rows):
             if isinstance(row, dict):
-                self._targets(row, step, ids, f"steps[{index}]")
+                self._check_targets(row, f"steps[{index}]")
         if self._faults:
             raise InvalidProgramError(self._faults)
         return Program(data, [step for step in steps if step], self._uses)
 
     def _step(self, row: Any, path: str, index: int, place: form.Place = "program") -> Step | None:
-        """The step, or None after a fault; nested steps are read either way."""
+        """The step, or None if it has a fault; steps inside it are parsed either way."""
         before = len(self._faults)
         if before >= MAX_FAULTS:
             return None
@@ -353,23 +234,41 @@ class _Reader:
         if row.get("seconds") is not None and row.get("event") is not None:
             self._fault(path, "bad_value", "a wait is for 'seconds' or for an 'event', not both")
         children = self._children(row, kind, path)
-        when = self._condition(row, kind, path)
+        self._check_condition(row, kind, path)
         program = self._program(row, kind, path)
-        self._retry_and_references(row, path)
-        if len(self._faults) > before:
-            return None
-        step = Step(row, index)
-        step.children, step.condition, step.program = children, when, program
-        return step
+        self._check_retry_and_references(row, path)
+        return None if len(self._faults) > before else self._made(row, index, children, program)
+
+    def _made(self, row: Row, index: int, children: tuple[Step, ...], program: Program | None) -> Step:
+        """The step of a row without a fault. Targets that don't exist are left out, and become faults later."""
+        named = {name: row[name] for name in _TARGETS if row.get(name) is not None}
+        targets = {name: self._index[target] for name, target in named.items() if target in self._index}
+        match row["type"]:
+            case "tool":
+                return ToolStep(row, index, targets)
+            case "llm":
+                return ModelStep(row, index, targets)
+            case "condition":
+                return ConditionStep(row, index, targets)
+            case "parallel":
+                return ParallelStep(row, index, targets, children)
+            case "approval":
+                return ApprovalStep(row, index, targets)
+            case "wait":
+                return WaitStep(row, index, targets) if row.get("event") is None else EventStep(row, index, targets)
+            case "map":
+                return MapStep(row, index, targets, children[0])
+        assert program is not None  # noqa: S101 - without a program it has a fault
+        return ProgramStep(row, index, targets, program)
 
     def _take_id(self, row: dict[str, Any], path: str, place: form.Place) -> None:
         if place == "map" or not _has_id(row):
             return
         name = row["id"]
-        if name in self._places:
-            self._fault(f"{path}.id", "duplicate_id", f"{self._places[name]} has the id {name!r} already")
+        if name in self._paths:
+            self._fault(f"{path}.id", "duplicate_id", f"{self._paths[name]} has the id {name!r} already")
         else:
-            self._places[name] = path
+            self._paths[name] = path
 
     def _wrong_type(self, row: dict[str, Any], kind: Any, kinds: tuple[str, ...], path: str) -> None:
         listed = ", ".join(kinds)
@@ -389,37 +288,35 @@ class _Reader:
             children = [self._step(row["step"], f"{path}.step", -1, "map")]
         return tuple(child for child in children if child)
 
-    def _condition(self, row: dict[str, Any], kind: str, path: str) -> str | None:
+    def _check_condition(self, row: dict[str, Any], kind: str, path: str) -> None:
         text = row.get("condition")
         if kind != "condition" or not isinstance(text, str) or not text:
-            return None
+            return
         try:
             condition(text)
         except ConditionSyntaxError as exc:
             self._fault(f"{path}.condition", "bad_condition", str(exc))
-            return None
-        return text
 
     def _program(self, row: dict[str, Any], kind: str, path: str) -> Program | None:
-        told = row.get("program")
-        if kind != "program" or not isinstance(told, (str, dict)):
+        given = row.get("program")
+        if kind != "program" or not isinstance(given, (str, dict)):
             return None
         where = f"{path}.program"
-        if isinstance(told, dict):
+        if isinstance(given, dict):
             if self._depth >= MAX_NESTED_PROGRAMS:
                 self._fault(where, "too_large", f"programs nest deeper than {MAX_NESTED_PROGRAMS}")
                 return None
             try:
-                inner = _Reader(self._resolve, self._depth + 1).program(told)
+                inner = _Parser(self._resolve, self._depth + 1).program(given)
             except InvalidProgramError as exc:
                 self._add(fault._replace(path=f"{where}.{fault.path}".rstrip(".")) for fault in exc.faults)
                 return None
             self._uses |= inner.uses
         else:
-            found = self._named(told, where)
+            found = self._named(given, where)
             if found is None:
                 return None
-            inner = self._uses[told] = found
+            inner = self._uses[given] = found
         if self._depth + inner.nested >= MAX_NESTED_PROGRAMS:
             self._fault(where, "too_large", f"programs nest deeper than {MAX_NESTED_PROGRAMS}")
         return inner
@@ -435,27 +332,23 @@ class _Reader:
             self._fault(where, "unknown_program", f"there is no program {name[:60]!r}")
         return found
 
-    def _retry_and_references(self, row: dict[str, Any], path: str) -> None:
+    def _check_retry_and_references(self, row: dict[str, Any], path: str) -> None:
         retry = row.get("retry")
         if isinstance(retry, dict) and "schedule" in retry and len(retry) > 1:
             self._fault(f"{path}.retry", "bad_value", "'schedule' says it all: leave the other fields out")
         for name in ("seconds", "over"):
             text = row.get(name)
-            if isinstance(text, str) and not _REFERENCE.fullmatch(text):
+            if isinstance(text, str) and not STANDALONE.fullmatch(text):
                 self._fault(f"{path}.{name}", "bad_reference", f"{text[:60]!r} is no reference such as '$items'")
 
-    def _targets(self, row: dict[str, Any], step: Step | None, ids: dict[str, int], path: str) -> None:
-        for name in ("next_step", "then", "otherwise"):
+    def _check_targets(self, row: dict[str, Any], path: str) -> None:
+        for name in _TARGETS:
             target = row.get(name)
-            if not isinstance(target, str) or not target:
-                continue
-            place = ids.get(target)
-            if place is None:
-                self._fault(f"{path}.{name}", "unknown_step", f"no step {target[:60]!r}{self._meant(target, ids)}")
-            elif step is not None:
-                setattr(step, {"next_step": "next"}.get(name, name), place)
+            if isinstance(target, str) and target and target not in self._index:
+                self._fault(f"{path}.{name}", "unknown_step", f"no step {target[:60]!r}{self._hint(target)}")
 
-    def _meant(self, target: str, ids: dict[str, int]) -> str:
+    def _hint(self, target: str) -> str:
+        ids = self._index
         if len(self._faults) >= _MAX_HINTS or len(ids) > _MAX_HINT_IDS or len(target) > _MAX_HINT_CHARS:
             return ""
         close = difflib.get_close_matches(target, [name for name in ids if len(name) <= _MAX_HINT_CHARS], n=1)
@@ -475,7 +368,7 @@ def _has_id(row: Any) -> bool:
 def _in_context(
     faults: Iterator[Fault], row: dict[str, Any], kind: str, path: str, place: form.Place
 ) -> Iterator[Fault]:
-    """A field that is fine in another type of step says so, instead of what it would have to be here."""
+    """The faults; one of a field that belongs to another type of step says so, not which value it would need here."""
     known = {"type", "id", *form.TYPES[kind].required, *form.TYPES[kind].optional}
     for fault in faults:
         name = fault.path[len(path) + 1 :]
@@ -493,54 +386,3 @@ def _all_steps(steps: list[Step] | tuple[Step, ...]) -> Iterator[Step]:
     for step in steps:
         yield step
         yield from step.children
-
-
-def edges(step: Step, count: int) -> list[tuple[str, int]]:
-    """Where a step may lead, as the kernel's flow has it: label and place; -1 for the end."""
-    follow = step.next if step.next is not None else (step.index + 1 if step.index + 1 < count else -1)
-    if step.kind == "condition":
-        found = [("then", step.then), ("otherwise", step.otherwise)]
-        out = [(label, place) for label, place in found if place is not None]
-        return [*out, ("skipped", follow)] if step.on_error == "skip" else out
-    out = [("", -1 if step.is_terminal and step.next is None else follow)]
-    return [*out, ("denied", step.otherwise)] if step.otherwise is not None else out
-
-
-_BRACKETED = re.compile(rf"(?<!\$)\${NAME}\[[0-9]+\]")
-
-_MAX_WARNINGS = 20
-
-
-def _bracketed(data: dict[str, Any]) -> Iterator[Fault]:
-    """Texts with an index as only conditions, `over` and `seconds` have it: there it is text, as it always was."""
-    waiting: list[tuple[str, Any]] = [(f"steps[{index}]", row) for index, row in enumerate(data["steps"])][::-1]
-    found = 0
-    while waiting and found < _MAX_WARNINGS:
-        path, value = waiting.pop()
-        if isinstance(value, dict):
-            inner = [(f"{path}.{name}", item) for name, item in value.items() if name not in _REFERRING]
-            waiting += inner[::-1]
-        elif isinstance(value, list):
-            waiting += [(f"{path}[{index}]", item) for index, item in enumerate(value)][::-1]
-        elif isinstance(value, str) and "[" in value and (match := _BRACKETED.search(value)):
-            found += 1
-            dotted = "$" + ".".join(names_of(match[0]))
-            message = f"the brackets of {match[0][:60]} are text here: an index is written {dotted[:60]}"
-            yield Fault(path, "index_in_text", message)
-
-
-_REFERRING = frozenset({"condition", "over", "seconds", "program"})
-
-
-def _unreachable(steps: tuple[Step, ...]) -> Iterator[Fault]:
-    seen: set[int] = set()
-    waiting = [0]
-    while waiting:
-        place = waiting.pop()
-        if place in seen or place < 0:
-            continue
-        seen.add(place)
-        waiting += [target for _, target in edges(steps[place], len(steps))]
-    for step in steps:
-        if step.index not in seen:
-            yield Fault(f"steps[{step.index}]", "unreachable", f"nothing leads to step {step.id!r}")

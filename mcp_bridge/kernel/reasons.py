@@ -1,6 +1,6 @@
-"""Why a comparison has no answer, or had one with nothing: what its references stand for, in words.
+"""Why a condition failed, or compared a missing value: what its references stand for, in words.
 
-This is told and never part of a state, whose bytes have what they always had.
+These texts are for people. They aren't part of a state, so that they may change without changing its bytes.
 """
 
 from collections.abc import Iterable
@@ -13,9 +13,11 @@ from mcp_bridge.kernel.values import NotJSONError, canonical, parsed
 _SHOWN_CHARS = 60
 _SHOWN_NAMES = 10
 
-# Of a path that is looked into, and of a text that is tried as JSON.
 _MAX_NAMES = 50
+"""Of a path that is followed."""
+
 _TRIED_CHARS = 10_000
+"""Of a text that is parsed to see whether it is JSON."""
 
 
 def reason(error: ConditionError, lookup: Lookup) -> str:
@@ -23,17 +25,17 @@ def reason(error: ConditionError, lookup: Lookup) -> str:
 
     Args:
         error: What the condition raised.
-        lookup: What it was asked with.
+        lookup: What it was evaluated with.
     """
     return "; ".join(dict.fromkeys(_stands_for(root, path, lookup) for root, path in error.references))
 
 
 def counted_as_none(references: Iterable[Reference], lookup: Lookup) -> str:
-    """A sentence on each reference that leads nowhere, where a condition went on with None.
+    """A sentence on each reference that leads nowhere and was counted as None by a condition.
 
     Args:
-        references: Those.
-        lookup: What it was asked with.
+        references: Those references.
+        lookup: What the condition was evaluated with.
     """
     return "; ".join(
         f"{_written(root, path[:_MAX_NAMES])} counts as None: {_stands_for(root, path, lookup)}"
@@ -72,7 +74,7 @@ def _kind(value: Any) -> str:
 
 
 def _advice(value: Any) -> str:
-    """What makes values of a text."""
+    """How a text that is JSON becomes a value; empty for anything else."""
     if not isinstance(value, str) or len(value) > _TRIED_CHARS:
         return ""
     try:

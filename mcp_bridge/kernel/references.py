@@ -1,11 +1,11 @@
-"""`$name` and `$step.output.field`: how programs refer to their context and to what earlier steps gave.
+"""`$name` and `$step.output.field`: how programs refer to their context and to the outputs of earlier steps.
 
-A text that is one reference takes the value as it is; within a longer text a reference is written as Python's `str`
-has it, the names of objects in order; one that leads nowhere stays as it is written; `$$` is a dollar sign. Lists and
-objects are filled at any depth, values only, never names.
+A text that is one reference becomes the value itself. Within a longer text the value is written as Python's `str`
+writes it, the names of objects in order. A reference that leads nowhere stays as it is; `$$` is a dollar sign. Lists
+and objects are filled at any depth: their values, never their names.
 
-Filling is bounded: a few references to a large value would otherwise make one that no memory holds, and each turn of a
-loop one that is deeper.
+Filling is bounded: otherwise a few references to a large value would make one that fits no memory, and each turn of a
+loop a deeper one.
 """
 
 import functools
@@ -17,20 +17,23 @@ from mcp_bridge.kernel.values import MAX_DEPTH
 
 NAME = r"\w+(?:\.\w+)*"
 PATH = rf"{NAME}(?:\[[0-9]+\](?:\.{NAME})?)*"
-"""A reference after its dollar sign where it stands alone, in a condition for one: `$a[0].b` is `$a.0.b`."""
+"""A reference after its dollar sign where it stands alone, as in a condition: `$a[0].b` is `$a.0.b`."""
 
 _REFERENCE = re.compile(rf"\$(?:\$|({NAME}))")
 WHOLE = re.compile(rf"\$({NAME})")
-"""A text that is nothing but a reference."""
+"""A text that is one reference, as templates have it."""
 
 MAX_TEXT_CHARS = 4 << 20
 """Longest text that filling may make."""
 
 MAX_FILLED = 8 << 20
-"""Most that filling may make in all: characters of texts and names, and one for each value."""
+"""Largest value that filling may make: characters of texts and names, and one for each value."""
 
 SHORT_CHARS = 200
-"""A text, or a condition, of at most so many is short: what is read of some hundreds of them is kept."""
+"""Longest text, or condition, of which the parsed form is cached."""
+
+STANDALONE = re.compile(rf"\${PATH}")
+"""A text that is one reference, written as `over`, `seconds` and conditions may have it."""
 
 _MAX_INDEX_DIGITS = 9
 
@@ -53,6 +56,11 @@ class TextTooLongError(ValueError):
 def names_of(reference: str) -> tuple[str, ...]:
     """The names and indices of a `PATH` with its dollar sign."""
     return tuple(reference[1:].replace("[", ".").replace("]", "").split("."))
+
+
+def dotted(value: Any) -> Any:
+    """A text that is one reference, with its indices as templates have them: `$a[0]` becomes `$a.0`. Else the value."""
+    return "$" + ".".join(names_of(value)) if isinstance(value, str) and STANDALONE.fullmatch(value) else value
 
 
 def walk(value: Any, path: tuple[str, ...], *, of_step: bool, compares: bool = False) -> Any:
@@ -86,7 +94,7 @@ def walk(value: Any, path: tuple[str, ...], *, of_step: bool, compares: bool = F
 
 
 def written(value: Any) -> str:
-    """A value as it stands in a text. Equal values are written alike, in whatever order their names came."""
+    """A value as it is written within a text. Equal values are written alike, in whatever order their names came."""
     return _shown(value) if isinstance(value, (dict, list)) else str(value)
 
 
@@ -99,9 +107,9 @@ def _shown(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text in quotes, as `repr` has it, but for which characters are escaped: those that every Unicode version would.
+    """A text in quotes, as `repr` writes it, but with a fixed set of characters that are escaped.
 
-    What `repr` escapes beyond them differs between Python's versions, and with it the state's bytes would.
+    The set of `repr` depends on the Unicode version of Python. The state's bytes, which have such texts, must not.
     """
     if text.isascii():
         return repr(text)
@@ -121,7 +129,7 @@ def _escape(character: str, sign: str) -> str:
 
 
 def _room_beside(value: Any, room: int, depth: int = MAX_DEPTH) -> int:
-    """What is left of `room` characters and values after this one; below zero, and counted no further, if it is none.
+    """What is left of `room` (characters and values) beside this value; below zero if it is too large.
 
     Raises:
         TextTooLongError: It is nested deeper than `depth`.
@@ -134,7 +142,7 @@ def _room_beside(value: Any, room: int, depth: int = MAX_DEPTH) -> int:
         if isinstance(value, dict):
             room -= sum(map(len, value))
         for item in value.values() if isinstance(value, dict) else value:
-            # Most are small: a call for each would cost more than all else.
+            # Most items are small, and a call for each would cost more than all else.
             kind = type(item)
             if kind is int or kind is str or kind is bool:
                 room -= len(item) + 1 if kind is str else 1
@@ -146,7 +154,7 @@ def _room_beside(value: Any, room: int, depth: int = MAX_DEPTH) -> int:
 
 
 def measured(value: Any) -> tuple[int, int]:
-    """Characters of a value's texts and names, and how many values there are in it."""
+    """The size of a value: characters of its texts and names, and the number of values in it."""
     characters = count = 0
     waiting = [value]
     while waiting:
@@ -163,9 +171,10 @@ def measured(value: Any) -> tuple[int, int]:
 
 
 class Template:
-    """A value with references in it. It is filled from its text each time: what is read of it is kept only if short.
+    """A value with references in it.
 
-    A program may have a million references. Read, each takes a hundred times the memory of its text.
+    Its texts are parsed each time that it is filled; only short ones are cached. A program may have a million
+    references, and each takes a hundred times the memory of its text when it is parsed.
 
     Args:
         value: Normal JSON.
@@ -218,7 +227,7 @@ def _filled(value: Any, lookup: Lookup) -> Any:
     changed = {}
     for place, item in value.items() if isinstance(value, dict) else enumerate(value):
         kind = type(item)
-        # Most are these, and a call for each would cost more than all else.
+        # Most items are these, and a call for each would cost more than all else.
         if kind is int or (kind is str and "$" not in item):
             continue
         if (new := _filled(item, lookup)) is not item:
@@ -250,7 +259,7 @@ def _filled_text(text: str, lookup: Lookup) -> Any:
 
 
 def _parts(text: str) -> Iterator[_Part]:
-    """What a text consists of: text, and references with their first names and the rest of their paths."""
+    """The parts of a text: texts, and references with their first names and the rest of their paths."""
     end = 0
     for match in _REFERENCE.finditer(text):
         if end < match.start():
@@ -273,7 +282,7 @@ def _short_parts(text: str) -> tuple[_Part, ...]:
 def _piece(value: Any, reference: str) -> str:
     if value is MISSING:
         return reference
-    # Before it is written: what is shared many times over is small only until then.
+    # Before it is written: a value that has one part many times is small in memory, and large as a text.
     if isinstance(value, (dict, list)) and _room_beside(value, MAX_TEXT_CHARS) < 0:
         raise TextTooLongError
     return written(value)

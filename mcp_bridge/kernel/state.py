@@ -1,7 +1,7 @@
-"""A machine's state as canonical bytes, and back: to be suspended here and resumed in another process, another day.
+"""A machine's state as canonical bytes, and back: an execution is suspended in one process and resumed in another.
 
-Two states that are equal have equal bytes (RFC 8785), and so equal hashes. The program isn't in them, only its hash:
-whoever restores a state brings the program, and gets an error if it is another one.
+Equal states have equal bytes (RFC 8785), and so equal hashes. The program isn't in them, only its hash: the caller of
+`restore` brings the program.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import json
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mcp_bridge.kernel.events import Effect, EffectKind, Status, StepResult, StepStatus, Usage
-from mcp_bridge.kernel.machine import UNDO_STEP, Machine
-from mcp_bridge.kernel.tasks import UNDO, Group, Leaf, Level, Nested, Task
+from mcp_bridge.kernel.level import Level
+from mcp_bridge.kernel.machine import Machine
+from mcp_bridge.kernel.steps import CompensationStep, MapStep
+from mcp_bridge.kernel.tasks import Group, Leaf, Map, Nested, Task, compensation_for, task_for
 from mcp_bridge.kernel.values import canonical, normal
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
-    from mcp_bridge.kernel.program import Program, Step
+    from mcp_bridge.kernel.program import Program
 
 VERSION = 1
 
@@ -24,7 +26,7 @@ Json = dict[str, Any]
 
 
 class StateError(ValueError):
-    """Bytes that are no state of this program.
+    """Bytes that aren't a state of this program.
 
     Attributes:
         code: `bad_state`, `other_version`, `other_program`.
@@ -41,7 +43,7 @@ def dump(machine: Machine) -> bytes:
 
 
 def tree(machine: Machine) -> Json:
-    """The state as JSON, which stays as it is when the machine goes on: to be written down elsewhere."""
+    """The state as JSON. It doesn't change when the machine goes on, so another thread may encode it."""
     return {
         "version": VERSION,
         "program": machine.program.hash,
@@ -53,9 +55,9 @@ def tree(machine: Machine) -> Json:
 
 
 def restore(program: Program, data: bytes) -> Machine:
-    """A machine in the state that `dump` wrote down. `effects` is empty: `awaited` tells what it waits for.
+    """A machine in the state that `dump` wrote. Its `effects` are empty: `awaited` has what it waits for.
 
-    Whether a value in them is the one that was written is for whoever keeps them to know: by their hash.
+    The form of the bytes is checked, not their authenticity: the caller has to know their hash.
 
     Raises:
         StateError: The bytes are damaged, of a later version, or of another program.
@@ -87,7 +89,7 @@ def restore(program: Program, data: bytes) -> Machine:
 
 
 def row_json(row: StepResult) -> Json:
-    """A row of the trace as a JSON object; what is empty is left out."""
+    """A row of the trace as a JSON object, without empty fields."""
     out: Json = {"id": row.id, "status": row.status}
     if row.status in {"success", "pending"}:
         out["output"] = row.output
@@ -101,12 +103,12 @@ def row_json(row: StepResult) -> Json:
 
 
 def told_rows(machine: Machine) -> list[Json]:
-    """The rows of the trace as they are told: as JSON objects, with what is told of conditions as `why`."""
+    """The rows of the trace for people: as JSON objects, with the reasons why conditions failed as `why`."""
     rows = [row_json(row) for row in machine.rows]
-    for place, text in machine.reasons.items():
-        # A row of another program's step comes when that has ended.
-        if place < len(rows):
-            rows[place]["why"] = text
+    for index, text in machine.reasons.items():
+        # The row of an inner program's condition comes only when that program has ended.
+        if index < len(rows):
+            rows[index]["why"] = text
     return rows
 
 
@@ -174,7 +176,7 @@ _PHASES = Literal["run", "backoff", "aborted"]
 
 def _level(level: Level) -> Json:
     out: Json = {name: getattr(level, name) for name in _PLAIN}
-    # Values never change, but names get others.
+    # Copied, since names get other values; the values themselves never change.
     out["context"], out["outputs"] = dict(level.context), dict(level.outputs)
     out["undo"] = [list(undo) for undo in level.undo]
     out["ending"] = level.ending and list(level.ending)
@@ -184,7 +186,7 @@ def _level(level: Level) -> Json:
 
 def _task(task: Task) -> Json:
     out: Json = {
-        "undo": task.slot == UNDO,
+        "undo": isinstance(task.step, CompensationStep),
         "attempt": task.attempt,
         "phase": task.phase,
         "usage": task.usage and task.usage._asdict(),
@@ -192,7 +194,7 @@ def _task(task: Task) -> Json:
         "deadline": task.deadline and task.deadline._asdict(),
     }
     if isinstance(task, Group):
-        out["items"], out["next"] = task.items, task.next
+        out["items"], out["next"] = task.items if isinstance(task, Map) else None, task.next
         out["tasks"] = {str(slot): _task(child) for slot, child in enumerate(task.tasks) if child is not None}
         out["results"] = {str(slot): row_json(row) for slot, row in enumerate(task.results) if row is not None}
     elif isinstance(task, Nested):
@@ -201,7 +203,7 @@ def _task(task: Task) -> Json:
 
 
 class _Reader:
-    """Builds levels and tasks, and collects what waits."""
+    """Makes levels and tasks, and collects those that wait."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, Task] = {}
@@ -223,27 +225,11 @@ class _Reader:
         if task is None:
             return
         if task["undo"]:
-            path = f"{level.undo[-1][0]}.compensate"
-            level.task = self._task(task, Leaf(UNDO_STEP, level, None, UNDO, None, path))
+            level.task = self._task(task, compensation_for(level))
         else:
             step = level.program.steps[level.position]
-            level.task = self._task(task, self._empty(step, level, None, 0, None, level.prefix + step.id, data=task))
-
-    def _empty(
-        self,
-        step: Step,
-        level: Level,
-        owner: Group | None,
-        slot: int,
-        scope: Json | None,
-        path: str,
-        *,
-        data: Json,
-    ) -> Task:
-        if step.kind in {"parallel", "map"}:
-            items = _of(list if step.kind == "map" else type(None), data["items"])
-            return Group(step, level, owner, slot, scope, path, items=items)
-        return (Nested if step.kind == "program" else Leaf)(step, level, owner, slot, scope, path)
+            items = _of(list, task["items"]) if isinstance(step, MapStep) else []
+            level.task = self._task(task, task_for(level, step, items))
 
     def _task(self, data: Json, task: Task) -> Task:
         task.attempt, task.phase = _of(int, data["attempt"]), _one_of(_PHASES, data["phase"])
@@ -251,19 +237,22 @@ class _Reader:
         if bool(data["effect"]) is bool(data.get("tasks") or data.get("inner")):
             raise ValueError("a step waits for an effect or for what is beneath it")
         if data["effect"]:
+            if task.phase != "backoff" and not (task.phase == "run" and isinstance(task, Leaf)):
+                raise ValueError("a task waits for an effect that isn't its own")
             task.effect = _effect(data["effect"])
             self._awaits(task.effect.id, task, self.waiting)
         if data["deadline"]:
             task.deadline = _effect(data["deadline"])
             self._awaits(task.deadline.id, task, self.deadlines)
         if isinstance(task, Group):
+            if not isinstance(task, Map):
+                _of(type(None), data["items"])
             task.next, task.active = _of(int, data["next"]), len(data["tasks"])
             for slot, row in data["results"].items():
                 task.results[int(slot)] = _row(row)
             for slot, child in data["tasks"].items():
-                task.tasks[int(slot)] = self._task(child, self._empty(*task.place(int(slot)), data=child))
+                task.tasks[int(slot)] = self._task(child, task.task_for(int(slot)))
         elif isinstance(task, Nested) and data["inner"]:
-            assert task.step.program is not None  # noqa: S101 - the validator's word
             task.inner = Level(task.step.program, {}, task, f"{task.path}/")
             self.level(task.inner, data["inner"])
         return task

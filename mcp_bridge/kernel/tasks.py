@@ -1,117 +1,31 @@
-"""The parts of a machine's state: levels (programs under way) and the tree of tasks beneath each."""
+"""Steps under way, as a tree: a leaf waits for an effect, a group for its tasks, a nested task for a program."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.kernel.references import MISSING, walk
+from mcp_bridge.kernel.steps import AnyLeaf, CompensationStep, LeafStep, MapStep, ParallelStep, ProgramStep, Step
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcp_bridge.kernel.events import Effect, StepResult, Usage
-    from mcp_bridge.kernel.program import Program, Step
-    from mcp_bridge.kernel.references import Lookup
+    from mcp_bridge.kernel.level import Level
 
-CONTEXT = "ctx"
-"""`$ctx.k` reads the context, unless something else has that name."""
-
-DEFAULT_MAX_STEPS = 10_000
-"""Steps that a program without `max_steps` may execute beyond the length of its list: the bound on loops."""
-
-UNDO = -1
-"""The slot of a task that compensates."""
-
-Undo = tuple[str, str, dict[str, Any] | None]
-"""Path, tool and filled-in arguments of a compensation; None where filling them in failed."""
-
-Ending = tuple[str, str, str | None]
-"""Final status, error code and message of a level that is winding down."""
-
-
-class Level:
-    """One program under way.
-
-    Attributes:
-        program: It.
-        owner: The step that runs it, or None for the outermost.
-        prefix: Of its steps' paths.
-        context: What it was started with and what `output_key` added; names to normal values.
-        outputs: Ids of steps to what they gave last.
-        position: Place of the current step.
-        branch: Whether the current step is a condition's target.
-        steps: Executed so far.
-        tokens: Used so far, nested programs' included.
-        last_output: Of the step that succeeded last.
-        stalled: Consecutive steps that changed no output.
-        changed: Whether an output has changed since the last comparison; None before the first.
-        max_steps: Most steps that it may execute.
-        has_token_budget: Whether it, or a level above it, has a bound on tokens.
-        undo: What to do, last first, if it doesn't end well.
-        ending: How it will end when everything is undone.
-        status: `running`, or how it has ended.
-        task: Of the current step, or of the compensation under way.
-    """
-
-    __slots__ = (
-        "branch", "changed", "context", "ending", "has_token_budget", "last_output", "max_steps", "outputs", "owner",
-        "position", "prefix", "program", "stalled", "status", "steps", "task", "tokens", "undo",
-    )  # fmt: skip
-
-    def __init__(self, program: Program, context: dict[str, Any], owner: Nested | None, prefix: str) -> None:
-        self.program = program
-        self.owner = owner
-        self.prefix = prefix
-        self.context = context
-        self.outputs: dict[str, Any] = {}
-        self.position = 0
-        self.branch = False
-        self.steps = 0
-        self.tokens = 0
-        self.last_output: Any = None
-        self.stalled = 0
-        self.changed: bool | None = None
-        limit = program.max_steps
-        self.max_steps = DEFAULT_MAX_STEPS + len(program.steps) if limit is None else limit
-        self.has_token_budget: bool = program.max_tokens is not None or (
-            owner is not None and owner.level.has_token_budget
-        )
-        self.undo: list[Undo] = []
-        self.ending: Ending | None = None
-        self.status = "running"
-        self.task: Task | None = None
-
-    def filled(self, root: str, path: tuple[str, ...]) -> Any:
-        """What a reference in a text or an argument stands for: steps come before the context."""
-        if root in self.outputs:
-            return walk(self.outputs[root], path, of_step=True)
-        if root in self.context:
-            return walk(self.context[root], path, of_step=False)
-        return walk(dict(self.context), path, of_step=False) if root == CONTEXT else MISSING
-
-    def compared(self, root: str, path: tuple[str, ...]) -> Any:
-        """What a reference in a condition stands for: the context comes before steps."""
-        if root in self.context:
-            return walk(self.context[root], path, of_step=False, compares=True)
-        if root in self.outputs:
-            return walk(self.outputs[root], path, of_step=True, compares=True)
-        return walk(dict(self.context), path, of_step=False, compares=True) if root == CONTEXT else MISSING
-
-    def within(self, scope: dict[str, Any] | None) -> Lookup:
-        """A lookup for texts and arguments where some more names are known."""
-        if scope is None:
-            return self.filled
-        return lambda root, path: walk(scope[root], path, of_step=False) if root in scope else self.filled(root, path)
+Scope = dict[str, Any]
+"""Names that only one task knows: a map's item and its index."""
 
 
 class Task:
-    """A step under way: waiting for an effect, or for the tasks beneath it.
+    """A step under way.
 
     Attributes:
-        step: Which.
-        level: Where.
-        owner: The group it belongs to, or None for a level's own step.
-        slot: Its place in the group; `UNDO` for a compensation.
-        scope: Names that only it knows (a map's item), or None.
-        path: For the trace.
+        step: The step.
+        level: The program that it belongs to.
+        path: The step's path, for effects and the trace.
+        owner: The group that it belongs to, or None for a level's own step.
+        slot: Its index in that group; 0 outside of one.
+        scope: The names that only it knows, or None.
         attempt: From 1.
         usage: Of all attempts, or None.
         phase: `run`, `backoff` (waiting to try again), `aborted` (no further attempt).
@@ -122,14 +36,20 @@ class Task:
     __slots__ = ("attempt", "deadline", "effect", "level", "owner", "path", "phase", "scope", "slot", "step", "usage")
 
     def __init__(
-        self, step: Step, level: Level, owner: Group | None, slot: int, scope: dict[str, Any] | None, path: str
+        self,
+        step: Step,
+        level: Level,
+        path: str,
+        owner: Group | None = None,
+        slot: int = 0,
+        scope: Scope | None = None,
     ) -> None:
         self.step = step
         self.level = level
+        self.path = path
         self.owner = owner
         self.slot = slot
         self.scope = scope
-        self.path = path
         self.attempt = 1
         self.usage: Usage | None = None
         self.phase = "run"
@@ -142,37 +62,89 @@ class Leaf(Task):
 
     __slots__ = ()
 
+    step: AnyLeaf
+
 
 class Group(Task):
-    """A parallel or map step.
+    """A step that starts tasks, and joins their results to its own.
 
     Attributes:
-        items: Of a map: what it goes over.
         next: The slot to start next.
-        active: Tasks under way.
-        tasks: By slot, those under way.
-        results: By slot, of those that have ended.
+        active: How many tasks are under way.
+        tasks: Those, by slot.
+        results: Of the tasks that have ended, by slot.
     """
 
-    __slots__ = ("active", "items", "next", "results", "tasks")
+    __slots__ = ("active", "next", "results", "tasks")
 
-    def __init__(self, *args: Any, items: list[Any] | None) -> None:
-        super().__init__(*args)
-        count = len(self.step.children) if items is None else len(items)
-        self.items = items
+    step: ParallelStep | MapStep
+
+    def __init__(self, step: ParallelStep | MapStep, level: Level, path: str, count: int) -> None:
+        super().__init__(step, level, path)
         self.next = 0
         self.active = 0
         self.tasks: list[Task | None] = [None] * count
         self.results: list[StepResult | None] = [None] * count
 
-    def place(self, slot: int) -> tuple[Step, Level, Group, int, dict[str, Any] | None, str]:
-        """What the task in a slot is made from: step, level, owner, slot, scope, path."""
-        step, level = self.step, self.level
-        if self.items is None:
-            child = step.children[slot]
-            return child, level, self, slot, self.scope, level.prefix + child.id
-        scope = (self.scope or {}) | {step.item_name: self.items[slot], "index": slot}
-        return step.children[0], level, self, slot, scope, f"{self.path}[{slot}]"
+    def child(self, slot: int) -> tuple[Step, Scope | None, str]:
+        """Step, scope and path of the task in a slot."""
+        raise NotImplementedError
+
+    def joined(self, rows: Sequence[StepResult]) -> Any:
+        """The step's output, of the results of all slots."""
+        raise NotImplementedError
+
+    def task_for(self, slot: int) -> Task:
+        """A new task for a slot."""
+        step, scope, path = self.child(slot)
+        kind = Nested if isinstance(step, ProgramStep) else Leaf
+        return kind(step, self.level, path, self, slot, scope)
+
+    def settle(self, slot: int, result: StepResult) -> None:
+        """A task has ended."""
+        self.active -= 1
+        self.tasks[slot] = None
+        self.results[slot] = result
+
+
+class Parallel(Group):
+    """A parallel step. Its branches are steps of the program as others are: their outputs can be referred to."""
+
+    __slots__ = ()
+
+    step: ParallelStep
+
+    def __init__(self, step: ParallelStep, level: Level, path: str) -> None:
+        super().__init__(step, level, path, len(step.branches))
+
+    def child(self, slot: int) -> tuple[Step, Scope | None, str]:
+        step = self.step.branches[slot]
+        return step, None, self.level.prefix + step.id
+
+    def joined(self, rows: Sequence[StepResult]) -> Any:
+        return {step.id: row.output for step, row in zip(self.step.branches, rows, strict=True)}
+
+
+class Map(Group):
+    """A map step.
+
+    Attributes:
+        items: The list that it goes over.
+    """
+
+    __slots__ = ("items",)
+
+    step: MapStep
+
+    def __init__(self, step: MapStep, level: Level, path: str, items: list[Any]) -> None:
+        super().__init__(step, level, path, len(items))
+        self.items = items
+
+    def child(self, slot: int) -> tuple[Step, Scope | None, str]:
+        return self.step.body, {self.step.item_name: self.items[slot], "index": slot}, f"{self.path}[{slot}]"
+
+    def joined(self, rows: Sequence[StepResult]) -> Any:
+        return [row.output for row in rows]
 
 
 class Nested(Task):
@@ -184,6 +156,33 @@ class Nested(Task):
 
     __slots__ = ("inner",)
 
+    step: ProgramStep
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.inner: Level | None = None
+
+
+def task_for(level: Level, step: Step, items: list[Any]) -> Task:
+    """A new task for a level's own step (no condition: it takes no time).
+
+    Args:
+        level: The program under way.
+        step: Of that program.
+        items: Of a map step: what it goes over.
+    """
+    path = level.prefix + step.id
+    if isinstance(step, LeafStep):
+        return Leaf(step, level, path)
+    if isinstance(step, ProgramStep):
+        return Nested(step, level, path)
+    if isinstance(step, MapStep):
+        return Map(step, level, path, items)
+    assert isinstance(step, ParallelStep)  # noqa: S101 - conditions have no tasks
+    return Parallel(step, level, path)
+
+
+def compensation_for(level: Level) -> Leaf:
+    """A new task that undoes what a level has done last."""
+    path, tool, arguments = level.undo[-1]
+    return Leaf(CompensationStep(tool, arguments), level, f"{path}.compensate")

@@ -1,6 +1,6 @@
-"""JSON values: what may enter a state, and the one way to write them down (RFC 8785, JSON Canonicalization Scheme).
+"""JSON values: what may enter a state, and their one encoding (RFC 8785, JSON Canonicalization Scheme).
 
-A value is *normal* when it is what its canonical text reads back as: `1.0` is `1`, a tuple is a list. Everything that
+A value is *normal* when its canonical text parses to the same value: `1.0` becomes `1`, a tuple a list. Everything that
 enters a machine is made normal once; from there on values are shared and never changed in place.
 
 One extension: RFC 8785 knows only numbers that fit a 64-bit float. Integers beyond 2**53 (identifiers, as a rule) keep
@@ -20,7 +20,7 @@ MAX_INTEGER = 10**100
 """Integers are below this: Python reads longer ones in quadratic time, and refuses some."""
 
 MAX_PARSED_CHARS = 1 << 20
-"""Longest text that is read as JSON."""
+"""Longest text that is parsed as JSON."""
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _BEYOND_BMP = re.compile(rb"[\xf0-\xf4]")
@@ -43,18 +43,18 @@ class ValueFaultError(ValueError):
 
 
 class NotJSONError(ValueError):
-    """A text that is no JSON, or too much of it."""
+    """A text that isn't JSON, or is too long."""
 
 
 def normal(value: Any, path: str = "") -> Any:
     """A copy of `value` in normal form, made of str, int, float, bool, None, list and dict alone.
 
     Args:
-        value: Anything. Tuples are taken for lists, as JSON writers do.
-        path: What errors call it.
+        value: Anything. Tuples are taken for lists, as JSON encoders do.
+        path: Of the value, for errors.
 
     Raises:
-        ValueFaultError: A type that JSON doesn't have, a key that is no text, NaN or an infinity, text with a lone
+        ValueFaultError: A type that JSON doesn't have, a key that isn't text, NaN or an infinity, text with a lone
             surrogate, an integer of over 100 digits, nesting beyond `MAX_DEPTH`.
     """
     if value is None or value is True or value is False:
@@ -88,7 +88,7 @@ def _normal(value: Any, depth: int) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """An enum's member, a named tuple, a counter: what they are beneath."""
+    """The plain value of an instance of a subclass: an enum's member, a named tuple, a counter."""
     for base, plain in ((str, str.__str__), (int, int.__int__), (float, float.__float__)):
         if isinstance(value, base):
             return plain(value)  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def _text(value: str) -> str:
 
 
 def _place(value: Any, path: str, depth: int) -> str:
-    """Where in a value the fault is that `_normal` has met: paths are only made when there is one."""
+    """The path of the fault that `_normal` has met. Without a fault no paths are made."""
     children: Any = ()
     if depth and isinstance(value, dict):
         children = value.items()
@@ -150,13 +150,13 @@ _FENCE, _SPACE = "```", " \t\r\n"
 
 
 def parsed(text: str) -> Any:
-    """The value whose JSON (RFC 8259) a text is, in normal form. A code block of Markdown stands for what is in it.
+    """The value of a JSON text (RFC 8259), in normal form. A code block of Markdown stands for its content.
 
-    One text gives the same on every version of Python. So which fault it has isn't told: parsers differ in that.
+    The result is the same on every version of Python. So the error doesn't say what is wrong: parsers differ in that.
 
     Raises:
-        NotJSONError: It is none, or has NaN, an infinity or anything else that is no normal value, or more than
-            `MAX_PARSED_CHARS`.
+        NotJSONError: The text isn't JSON, has NaN, an infinity or another value without a normal form, or is longer
+            than `MAX_PARSED_CHARS`.
     """
     if len(text) > MAX_PARSED_CHARS:
         raise NotJSONError
@@ -175,7 +175,7 @@ def _no_constant(name: str) -> Any:
 
 
 def es6_number(value: float) -> str:
-    """A finite number as ECMAScript writes it, which RFC 8785 (section 3.2.2.3) asks for."""
+    """A finite number as ECMAScript writes it, as RFC 8785 (section 3.2.2.3) demands."""
     if value == 0:
         return "0"
     mantissa, _, exponent_text = repr(abs(value)).partition("e")
@@ -202,8 +202,8 @@ def canonical(value: Any) -> bytes:
     """A normal value's canonical bytes: equal values, and no others, have equal bytes."""
     text = _ENCODER.encode(value)
     data = text.encode()
-    # The standard library's encoder differs from the RFC in small and large fractions and in the order of keys
-    # beyond the Basic Multilingual Plane, and is many times faster than one of our own.
+    # The standard library's encoder is many times faster than ours. It differs from the RFC in small and large
+    # fractions, and in the order of keys beyond the Basic Multilingual Plane.
     if "e-" in text or "e+" in text or _BEYOND_BMP.search(data):
         return _canonical(value).encode()
     return data
@@ -226,7 +226,7 @@ def digest(value: Any) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two normal values are one: to Python, but not to JSON, `1 == True`."""
+    """Whether two normal values are the same in JSON, where 1 isn't true as it is in Python."""
     if one is other:
         return True
     if type(one) is not type(other) or one != other:

@@ -28,7 +28,7 @@ class UnconfiguredModel:
         *,
         max_tokens: int | None = None,
         temperature: float | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
     ) -> Completion:
         """Raise `ModelError` (`model_unavailable`)."""
         del messages, max_tokens, temperature, timeout

@@ -84,7 +84,7 @@ class LiteLLMModel:
         *,
         max_tokens: int | None = None,
         temperature: float | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
     ) -> Completion:
         """See `Model`. Also raises the errors of `resolve_secret`."""
         limit = smaller_limit(timeout, self._config.timeout)

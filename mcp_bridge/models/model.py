@@ -135,7 +135,7 @@ class Model(Protocol):
         *,
         max_tokens: int | None = None,
         temperature: float | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
     ) -> Completion:
         """Request an answer.
 

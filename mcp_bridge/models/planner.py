@@ -84,7 +84,7 @@ async def plan(
     validate: Callable[[Any], Awaitable[Sequence[Fault]]],
     max_attempts: int = 3,
     token_budget: int | None = None,
-    timeout: float | None = None,  # noqa: ASYNC109 - the model's, for each answer
+    timeout: float | None = None,
 ) -> Plan:
     """Ask a model for a program that fulfils an intent.
 

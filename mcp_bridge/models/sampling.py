@@ -88,7 +88,7 @@ class SamplingModel:
         *,
         max_tokens: int | None = None,
         temperature: float | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
     ) -> Completion:
         """See `Model`."""
         sampler, config = self._sampler, self._config

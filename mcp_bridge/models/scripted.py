@@ -53,7 +53,7 @@ class ScriptedModel:
         *,
         max_tokens: int | None = None,
         temperature: float | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
     ) -> Completion:
         """See `Model`. Token limits and temperature have no effect."""
         del max_tokens, temperature

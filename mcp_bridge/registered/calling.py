@@ -86,7 +86,7 @@ class RegisteredTool:
         self.results = Results(declaration, hints, max_result_bytes)
         self.abandoned = 0
 
-    async def call(self, arguments: dict[str, Any], timeout: float | None, threads: Threads) -> CallOutcome:  # noqa: ASYNC109
+    async def call(self, arguments: dict[str, Any], timeout: float | None, threads: Threads) -> CallOutcome:
         """Call the tool; see `Registry.call`."""
         declared = self.declaration
         limit = declared.timeout if timeout is None else min(timeout, declared.timeout)

@@ -87,7 +87,7 @@ class Registry:
         self,
         name: str,
         arguments: dict[str, Any] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
     ) -> CallOutcome:
         """Call a tool.
 

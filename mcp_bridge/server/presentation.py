@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import mcp_types as types
 
-from mcp_bridge.escaping import escaped, exactly
+from mcp_bridge.escaping import escape_invisible, escape_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,7 @@ def error_instructions(settings: Settings, error: BridgeError) -> str:
     shown = what if len(what) <= MAX_ERROR_CHARS else what[:MAX_ERROR_CHARS] + "…"
     return _taught(
         settings,
-        f"When this server was started, {TOOL} could run nothing: {escaped(shown)}\n"
+        f"When this server was started, {TOOL} could run nothing: {escape_invisible(shown)}\n"
         f"Tell your user; once that is mended, the next call works. {BEHIND}",
     )
 
@@ -128,9 +128,9 @@ def _names(servers: Sequence[str]) -> str:
     shown: list[str] = []
     room = MAX_NAMES_CHARS
     for name in sorted(servers):
-        room -= len(exactly(name)) + 2
+        room -= len(escape_name(name)) + 2
         if room < 0:
             shown.append(f"and {len(servers) - len(shown)} more (runtime.discovered_servers())")
             break
-        shown.append(exactly(name))
+        shown.append(escape_name(name))
     return ", ".join(shown)

@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_bridge.escaping import escaped, exactly
+from mcp_bridge.escaping import escape_invisible, escape_name
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.models.sampling import SamplingReply
 
@@ -235,23 +235,23 @@ def _question_text(question: dict[str, Any]) -> str:
     that follows.
     """
     if "tool" in question:
-        lines = [f"Allow the call of {exactly(str(question['tool']))}?"]
+        lines = [f"Allow the call of {escape_name(str(question['tool']))}?"]
         shown = question["arguments"]
     else:
-        lines = ["A program asks:", *(f"> {line}" for line in escaped(str(question["message"])).splitlines())]
+        lines = ["A program asks:", *(f"> {line}" for line in escape_invisible(str(question["message"])).splitlines())]
         shown = question.get("details")
     if shown:
         # JSON escapes newlines in its strings.
-        lines.append(escaped(json.dumps(shown, ensure_ascii=False, indent=1)))
+        lines.append(escape_invisible(json.dumps(shown, ensure_ascii=False, indent=1)))
     if question.get("announced"):
         lines.append("Left to the tool, with the defaults that it announces:")
-        lines.append(escaped(json.dumps(question["announced"], ensure_ascii=False, indent=1)))
+        lines.append(escape_invisible(json.dumps(question["announced"], ensure_ascii=False, indent=1)))
     whose = f" (the {question['origin']}'s)" if question.get("origin") else ""
     for name, label in (("program", "Program"), ("step", "Step"), ("why", "Why")):
         if question.get(name):
-            lines.append(f"{label}: {exactly(str(question[name]))}{whose if name == 'program' else ''}")
+            lines.append(f"{label}: {escape_name(str(question[name]))}{whose if name == 'program' else ''}")
     if question.get("filled"):
-        lines.append(f"Defaults of the tool, left out by the caller: {exactly(', '.join(question['filled']))}")
+        lines.append(f"Defaults of the tool, left out by the caller: {escape_name(', '.join(question['filled']))}")
     return "\n".join(lines)
 
 

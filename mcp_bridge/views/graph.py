@@ -1,7 +1,7 @@
 """A program as a graph: its steps, and where each may lead, exactly as the machine's flow has it. Pure.
 
 What leads on depends on how a step was reached: the target of a condition ends the program where any other step would
-go on with the next (see `kernel.machine`). So the graph is of what can really happen from the first step on: a step
+go on with the next (see `kernel.level`). So the graph is of what can really happen from the first step on: a step
 that is reached in both ways has both ways out, each with its label; one that nothing leads to stands alone.
 """
 
@@ -9,21 +9,31 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.escaping import one_line
+from mcp_bridge.kernel.steps import (
+    ApprovalStep,
+    ConditionStep,
+    EventStep,
+    MapStep,
+    ModelStep,
+    ParallelStep,
+    ProgramStep,
+    ToolStep,
+    WaitStep,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mcp_bridge.kernel.program import Program, Step
+    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.steps import Kind, Step
 
 END, FAILURE = -1, -2
 """Places that are no steps: the program has succeeded, the program has failed."""
 
 MAX_LABEL_CHARS = 48
-
-Kind = Literal["tool", "llm", "condition", "parallel", "approval", "wait", "map", "program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +136,16 @@ def _ways(program: Program) -> tuple[list[Edge], set[int]]:
 
 def _after(step: Step, count: int, *, branch: bool) -> Iterator[tuple[str, int, bool]]:
     """Where a step leads that was or wasn't reached as a branch: label, place, whether that is reached as a branch."""
-    asked = "approved" if step.kind == "approval" else ""
-    if asked and step.otherwise is None:
+    approval = step if isinstance(step, ApprovalStep) else None
+    asked = "approved" if approval else ""
+    if approval and approval.otherwise is None:
         yield "denied", FAILURE, False
     if step.is_terminal and not branch:
-        yield asked if step.otherwise is None else "", END, False
+        yield asked if approval and approval.otherwise is None else "", END, False
         return
     follow = step.next if step.next is not None else END if branch else step.index + 1
     follow = END if follow >= count else follow
-    if step.kind == "condition":
+    if isinstance(step, ConditionStep):
         for label, target in (("then", step.then), ("otherwise", step.otherwise)):
             # A target of a target goes on like any other step.
             yield (label, FAILURE, False) if target is None else (label, target, not branch)
@@ -142,56 +153,61 @@ def _after(step: Step, count: int, *, branch: bool) -> Iterator[tuple[str, int, 
             yield "skipped", follow, False
         return
     yield asked, follow, False
-    if asked and step.otherwise is not None:
-        yield "denied", step.otherwise, True
+    if approval and approval.otherwise is not None:
+        yield "denied", approval.otherwise, True
 
 
 # --- what is said of steps ---
 
 
 def _node(step: Step, row: dict[str, Any], name: str = "") -> Node:
-    inner = draw(step.program) if step.program is not None and step.program_name is None else None
-    rows = row["parallel_steps"] if step.kind == "parallel" else [row["step"]] if step.kind == "map" else []
+    inner = draw(step.program) if isinstance(step, ProgramStep) and step.program_name is None else None
+    rows = (
+        row["parallel_steps"] if isinstance(step, ParallelStep) else [row["step"]] if isinstance(step, MapStep) else []
+    )
+    undo = step.compensation if isinstance(step, ToolStep) else None
     return Node(
         id=printable(step.id or name),
-        kind=cast("Kind", step.kind),
+        kind=step.kind,
         lines=tuple(_said(step, row)),
-        undo=printable(step.compensation.tool) if step.compensation else None,
+        undo=printable(undo.tool) if undo else None,
         children=tuple(_node(child, inside, "each") for child, inside in zip(step.children, rows, strict=True)),
         inner=inner,
     )
 
 
 def _said(step: Step, row: dict[str, Any]) -> Iterator[str]:
-    match step.kind:
-        case "tool":
+    match step:
+        case ToolStep():
             yield printable(step.tool)
-        case "llm":
+        case ModelStep():
             yield f"asks: {_shown(row['prompt'])}"
             if step.allowed_outputs is not None:
                 yield f"one of: {printable(', '.join(step.allowed_outputs))}"
-        case "condition":
+        case ConditionStep():
             yield _shown(row["condition"])
-        case "approval":
+        case ApprovalStep():
             yield f"a person: {_shown(row['message'])}"
-        case "wait":
-            yield f"event {printable(step.event)}" if step.event is not None else f"{_shown(row['seconds'])} s"
-        case "map":
+        case EventStep():
+            yield f"event {printable(step.event)}"
+        case WaitStep():
+            yield f"{_shown(row['seconds'])} s"
+        case MapStep():
             yield f"each {printable(step.item_name)} of {_shown(row['over'])}"
-        case "program":
+        case ProgramStep():
             yield f"program {printable(step.program_name)}" if step.program_name is not None else "written out"
     yield from _bounds(step)
 
 
 def _bounds(step: Step) -> Iterator[str]:
-    if step.max_concurrency is not None:
+    if isinstance(step, ParallelStep | MapStep) and step.max_concurrency is not None:
         yield f"at most {step.max_concurrency} at once"
     if step.retry.attempts > 1:
         yield f"up to {step.retry.attempts} attempts"
     if step.on_error == "skip":
         yield "skipped on error"
     if step.timeout is not None:
-        falls_back = step.kind == "llm" and step.on_timeout == "fallback"
+        falls_back = isinstance(step, ModelStep) and step.falls_back
         yield f"within {step.timeout:g} s{', else the first allowed answer' if falls_back else ''}"
     if step.output_key:
         yield f"sets ${printable(step.output_key)}"

@@ -9,6 +9,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.kernel.steps import ProgramStep
 from mcp_bridge.views.graph import END, FAILURE, draw
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _taken(program: Program, rows: Sequence[tuple[str, str]], waiting: Sequence[
         {
             place: _taken(step.program, *beneath[place], _inner_status(steps.get(place, "")))
             for place, step in enumerate(program.steps)
-            if place in beneath and step.program is not None and step.program_name is None
+            if place in beneath and isinstance(step, ProgramStep) and step.program_name is None
         },
     )
 

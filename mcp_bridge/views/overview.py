@@ -22,6 +22,7 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Status as ProgramStatus
 from mcp_bridge.ledger.audit import overview
 from mcp_bridge.ledger.log.entries import TOMBSTONE
+from mcp_bridge.ledger.log.payloads import ScriptStart, start_of
 from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.ledger.storage.store import ProgramStore
 from mcp_bridge.views.timeline import as_sent
@@ -179,8 +180,8 @@ class Overview:
         if row.kind != "script" or not row.bundle:
             return row
         first = await overview.entries(self.database, row.id, limit=1)
-        code = first[0].entry.payload.get("code") if first else None
-        return dataclasses.replace(row, bundle={"code": code if isinstance(code, str) else ""})
+        start = start_of(first)
+        return dataclasses.replace(row, bundle={"code": start.code if isinstance(start, ScriptStart) else ""})
 
     async def entries(self, execution: StoredExecution) -> list[Recorded]:
         """An execution's entries, in order; those that can't be read say so."""
@@ -269,7 +270,7 @@ def progress(row: StoredExecution, entries: Sequence[Recorded]) -> Progress:
         try:
             machine = state.restore(programs.unbundle(row.bundle), row.state)
             replay(machine, row.state, entries)
-        except (ValueError, KeyError, TypeError):
+        except (BridgeError, ValueError, KeyError, TypeError):
             # It is erased, or of another version: what was taken down last has to do.
             pass
         else:

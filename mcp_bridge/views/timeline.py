@@ -8,16 +8,46 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from mcp_bridge.executions.scripts.call_history import PENDING
+from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.machine import IN_DOUBT
-from mcp_bridge.ledger.audit.overview import DAMAGED
-from mcp_bridge.ledger.log.entries import TOMBSTONE
+from mcp_bridge.ledger.log.payloads import (
+    PENDING,
+    CallDecision,
+    CallOutcome,
+    CallRef,
+    CallSettlement,
+    Damaged,
+    Denial,
+    EffectOutcome,
+    EffectSettlement,
+    Erased,
+    Failure,
+    ModelIntent,
+    ProgramEnd,
+    ProgramStart,
+    ProgramSuspension,
+    QueuedDecision,
+    RequestIntent,
+    RequestOutcome,
+    RunError,
+    ScriptEnd,
+    ScriptStart,
+    ScriptSuspension,
+    StepDecision,
+    Success,
+    ToolIntent,
+    Transition,
+    Unknown,
+    Violation,
+    decoded,
+)
 from mcp_bridge.policy.secrets.references import fill_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mcp_bridge.ledger.log.entries import Recorded
+    from mcp_bridge.ledger.log.payloads import Decision, Decoded, Payload
     from mcp_bridge.policy.secrets.references import Scalar
 
 RowKind = Literal[
@@ -110,17 +140,18 @@ def as_sent(entries: Iterable[Recorded], values: Mapping[str, Scalar | None]) ->
         entries: An execution's.
         values: The values behind its references, by their ids.
     """
-    return [_as_sent(row, values) if row.entry.kind in {"intent", "decision"} else row for row in entries]
+    return [_as_sent(row, lambda value: fill_in(value, values)) for row in entries]
 
 
-def _as_sent(row: Recorded, values: Mapping[str, Scalar | None]) -> Recorded:
-    payload = dict(row.entry.payload)
-    if "sent" in payload:
-        payload["arguments"] = payload.pop("sent")
-    for name in ("arguments", "details", "message"):
-        if name in payload:
-            payload[name] = fill_in(payload[name], values)
-    return replace(row, entry=replace(row.entry, payload=payload))
+def _as_sent(row: Recorded, fill: Callable[[Any], Any]) -> Recorded:
+    match decoded(row.entry):
+        case ToolIntent() | ModelIntent() | RequestIntent() as payload:
+            filled: Payload = payload.filled(fill)
+        case CallDecision() | StepDecision() | QueuedDecision() | EffectSettlement() | CallSettlement() as payload:
+            filled = payload.filled(fill)
+        case _:
+            return row
+    return replace(row, entry=replace(row.entry, payload=filled.encode()))
 
 
 def timeline(entries: Sequence[Recorded]) -> list[TimelineRow]:
@@ -151,9 +182,6 @@ def totals(rows: Sequence[TimelineRow]) -> Totals:
     )
 
 
-_CALLS: dict[str, RowKind] = {"tool": "call", "llm": "model"}
-
-
 @dataclass(slots=True)
 class _Timeline:
     """Rows as they come, and which of them have no outcome yet."""
@@ -165,147 +193,180 @@ class _Timeline:
 
     def of(self, entries: Iterable[Recorded]) -> list[TimelineRow]:
         for recorded in entries:
+            payload = decoded(recorded.entry)
             if recorded.entry.kind == "intent":
-                self._intent(recorded)
-            elif recorded.entry.kind != "outcome" or not self._ends(recorded):
-                self.rows.append(_row(recorded))
-                if recorded.entry.kind == "denial":
-                    self._denial(recorded)
+                self._intent(recorded, payload)
+            elif recorded.entry.kind != "outcome" or not self._ends(recorded, payload):
+                row = _row(recorded, payload)
+                self.rows.append(row)
+                if isinstance(payload, Denial):
+                    self._denial(row, recorded, payload)
         return self.rows
 
-    def _denial(self, recorded: Recorded) -> None:
+    def _denial(self, row: TimelineRow, recorded: Recorded, denial: Denial) -> None:
         if recorded.entry.program is not None:
-            self.denied.append(self.rows[-1])
-        elif "call" in recorded.entry.payload:
-            self.unended.setdefault(_pair(recorded.entry.payload), []).append(self.rows[-1])
+            self.denied.append(row)
+        elif denial.call is not None:
+            self.unended.setdefault(_pair(denial), []).append(row)
 
-    def _intent(self, recorded: Recorded) -> None:
-        payload = recorded.entry.payload
-        row = TimelineRow(
-            _CALLS.get(str(payload.get("kind", "tool")), "request"),
-            (recorded.sequence,),
-            recorded.time,
-            what=str(payload.get("tool", "")),
-            step=recorded.entry.step,
-            status=UNDER_WAY,
-            given=payload.get("arguments"),
-            erased=is_erased(recorded),
-            damaged=_damage(recorded),
-        )
+    def _intent(self, recorded: Recorded, payload: Decoded) -> None:
+        row = _new_row("call", recorded, payload)
+        row.status = UNDER_WAY
+        match payload:
+            case ToolIntent(tool, arguments):
+                row.what, row.given = tool, arguments
+            case ModelIntent(_, arguments):
+                row.kind, row.given = "model", arguments
+            case RequestIntent(request):
+                row.kind, row.what, row.given = "request", request.name, request.arguments
+            case Unknown(_, unknown):
+                row.given = unknown
         self.rows.append(row)
         self.unended.setdefault(_pair(payload), []).append(row)
 
-    def _ends(self, recorded: Recorded) -> bool:
+    def _ends(self, recorded: Recorded, payload: Decoded) -> bool:
         """Put an outcome to its intent; whether there was one."""
-        payload = recorded.entry.payload
         # What a denied step's machine is told, is told at once, and in the order of the denials.
-        waiting = self.denied if payload.get("status") == "denied" else None
-        waiting = self.unended.get(_pair(payload)) or waiting
+        is_denied = isinstance(payload, EffectOutcome) and payload.event.status == "denied"
+        pair = _pair(payload)
+        waiting = self.unended.get(pair) or (self.denied if is_denied else None)
         if not waiting:
             return False
         # What was in doubt may have been done once more. Where calls have no names, the earlier one ends first.
-        row = waiting.pop(0) if "effect" not in payload and "call" not in payload else waiting.pop()
-        if payload.get("status") == PENDING and "call" in payload:
+        row = waiting.pop() if pair is not None and pair[0] in {"effect", "call"} else waiting.pop(0)
+        if isinstance(payload, CallOutcome) and payload.call is not None and payload.result.status == PENDING:
             # Its outcome comes later.
             waiting.append(row)
         row.sequences += (recorded.sequence,)
         row.seconds = max(0.0, recorded.time - row.time)
-        row.erased = row.erased or is_erased(recorded)
-        row.damaged = row.damaged or _damage(recorded)
+        row.erased = row.erased or isinstance(payload, Erased)
+        row.damaged = row.damaged or _damage(payload)
+        status, was_denied = row.status, row.kind == "denial"
         _take_outcome(row, payload)
+        if was_denied:
+            row.status = status
+        elif row.erased or row.damaged:
+            row.status = ""
         return True
 
 
-def is_erased(recorded: Recorded) -> bool:
-    """Whether an entry's payload can't be read any more."""
-    return recorded.entry.payload == {"erased": TOMBSTONE}
+def _damage(payload: Decoded) -> str:
+    return payload.why if isinstance(payload, Damaged) else ""
 
 
-def _damage(recorded: Recorded) -> str:
-    payload = recorded.entry.payload
-    return str(payload[DAMAGED]) if payload.keys() == {DAMAGED} else ""
-
-
-def _pair(payload: dict[str, Any]) -> Any:
-    """What an intent and its outcome have in common."""
-    for name in ("effect", "call", "tool"):
-        if payload.get(name) is not None:
-            return name, payload[name]
+def _pair(payload: Decoded) -> tuple[str, Any] | None:
+    """What an intent, or a denial, and its outcome have in common."""
+    match payload:
+        case ToolIntent(effect=int(effect)) | ModelIntent(effect) | EffectOutcome(Outcome(effect)):
+            return "effect", effect
+        case (
+            ToolIntent(call=CallRef(call))
+            | CallOutcome(call=CallRef(call))
+            | Denial(call=CallRef(call))
+            | RequestIntent(call=call)
+            | RequestOutcome(call=call)
+        ):
+            return "call", call
+        case ToolIntent(tool) | CallOutcome(tool):
+            return "tool", tool
     return None
 
 
-def _take_outcome(row: TimelineRow, payload: dict[str, Any]) -> None:
-    if row.kind != "denial":
-        row.status = "" if row.erased or row.damaged else _status(payload)
-    row.value = payload.get("value")
-    row.usage = payload.get("usage")
-    if payload.get("code") or payload.get("message"):
-        row.error = {"code": payload.get("code") or "", "message": payload.get("message") or ""}
+def _take_outcome(row: TimelineRow, payload: Decoded) -> None:
+    """What an outcome says, as attributes of a row."""
+    match payload:
+        case EffectOutcome(outcome):
+            row.status = IN_DOUBT if (outcome.status, outcome.code) == ("pending", IN_DOUBT) else outcome.status
+            row.value = outcome.value
+            row.usage = None if outcome.usage is None else outcome.usage._asdict()
+            if outcome.code or outcome.message:
+                row.error = {"code": outcome.code, "message": outcome.message}
+        case CallOutcome(result=result) | RequestOutcome(result=result):
+            row.status = result.status
+            if isinstance(result, Success):
+                row.value = result.value
+            elif isinstance(result, Failure):
+                row.error = {"code": result.code, "message": result.message}
+        case Unknown(_, unknown):
+            row.value = unknown
 
 
-def _status(payload: dict[str, Any]) -> str:
-    status = str(payload.get("status", ""))
-    return IN_DOUBT if status == "pending" and payload.get("code") == IN_DOUBT else status
-
-
-def _row(recorded: Recorded) -> TimelineRow:
-    entry, payload = recorded.entry, recorded.entry.payload
-    kind: RowKind = entry.kind  # type: ignore[assignment]  # an intent is a call
-    if kind == "outcome" and "call" in payload:
-        # Without an intent: it was refused before it began, or the bridge has answered by itself.
-        kind = _CALLS.get(str(payload.get("kind")), "request")
-    row = TimelineRow(
+def _new_row(kind: RowKind, recorded: Recorded, payload: Decoded) -> TimelineRow:
+    return TimelineRow(
         kind,
         (recorded.sequence,),
         recorded.time,
-        step=entry.step,
-        erased=is_erased(recorded),
-        damaged=_damage(recorded),
+        step=recorded.entry.step,
+        erased=isinstance(payload, Erased),
+        damaged=_damage(payload),
     )
-    if not row.erased and not row.damaged:
-        for name, value in _told(entry.kind, payload):
-            setattr(row, name, value)
+
+
+def _row(recorded: Recorded, payload: Decoded) -> TimelineRow:
+    """The row of an entry that stands alone, which an intent never does."""
+    kind: RowKind = recorded.entry.kind  # type: ignore[assignment]
+    row = _new_row(kind, recorded, payload)
+    match payload:
+        case ScriptStart() | ProgramStart():
+            row.what = payload.program if isinstance(payload, ProgramStart) else ""
+            row.given = payload.facts or None
+        case EffectOutcome() | CallOutcome() | RequestOutcome():
+            _stand_alone(row, payload)
+        case Denial(tool, by):
+            row.what, row.status = tool, "denied"
+            row.error = {"code": "denied", "message": f"by {by}"}
+        case Transition(event):
+            row.what = type(event).__name__.lower()
+            row.value = event.payload if isinstance(event, Resume) else getattr(event, "reason", None)
+        case CallDecision() | StepDecision() | QueuedDecision() | EffectSettlement() | CallSettlement():
+            _take_decision(row, payload)
+        case Violation(message):
+            row.what, row.status = message, "violation"
+        case ProgramSuspension() | ScriptSuspension() | ProgramEnd() | ScriptEnd():
+            _take_left(row, payload)
+        case Erased() | Damaged():
+            pass
+        case _:
+            row.value = payload.encode() or None
     return row
 
 
-def _told(kind: str, payload: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What an entry that stands alone says, as attributes of its row."""
-    match kind:
-        case "start":
-            yield "what", str(payload.get("program") or payload.get("kind") or "")
-            yield "given", {name: value for name, value in payload.items() if name not in {"program", "code"}} or None
-        case "outcome":
-            yield "status", _status(payload)
-            yield "what", f"effect {payload['effect']}" if "effect" in payload else str(payload.get("tool", ""))
-            yield "given", payload.get("arguments")
-            yield "value", payload.get("value")
-            yield "usage", payload.get("usage")
-            if payload.get("code") or payload.get("message"):
-                yield "error", {"code": payload.get("code") or "", "message": payload.get("message") or ""}
-        case "denial":
-            yield "what", str(payload.get("tool", ""))
-            yield "status", "denied"
-            yield "error", {"code": "denied", "message": f"by {payload.get('by', 'the policy')}"}
-        case "transition":
-            yield "what", str(payload.get("event", ""))
-            yield "value", payload.get("payload", payload.get("reason"))
-        case "decision":
-            yield "what", str(payload.get("tool") or payload.get("message") or "")
-            decided = "approved" if payload.get("approved") else "denied"
-            yield "status", str(payload.get("settled") or decided)
-            question = {name: payload[name] for name in ("arguments", "details", "why") if payload.get(name)}
-            yield "given", question or None
-            names = ("by", "comment", *(("value", "message") if "settled" in payload else ()))
-            yield "value", {name: payload[name] for name in names if payload.get(name) is not None} or None
-        case "violation":
-            yield "what", str(payload.get("message", ""))
-            yield "status", "violation"
-        case "end" | "suspension":
-            yield "status", str(payload.get("status", ""))
-            error = payload.get("error")
-            if isinstance(error, dict):
-                yield "error", {"code": error.get("code") or "", "message": error.get("message") or ""}
-            elif error:
-                yield "error", {"code": payload.get("code") or "", "message": error}
-        case _:
-            yield "value", payload or None
+def _stand_alone(row: TimelineRow, payload: EffectOutcome | CallOutcome | RequestOutcome) -> None:
+    """An outcome without an intent: the bridge has answered by itself, or refused before there was one."""
+    match payload:
+        case EffectOutcome(Outcome(effect)):
+            row.what = f"effect {effect}"
+        case CallOutcome(tool, call):
+            row.kind, row.what = "outcome" if call is None else "call", tool
+        case RequestOutcome(request):
+            row.kind = "call" if request.kind == "tool" else "request"
+            row.what, row.given = request.name, request.arguments
+    _take_outcome(row, payload)
+
+
+def _take_decision(row: TimelineRow, said: Decision) -> None:
+    value: dict[str, Any] = {"by": said.by}
+    match said:
+        case EffectSettlement() | CallSettlement():
+            row.what, row.status = said.tool, said.how
+            row.given = {"arguments": said.arguments} if said.arguments else None
+            value |= {"comment": said.comment, "value": said.value}
+            if said.how == "failed":
+                value["message"] = said.message
+        case CallDecision() | StepDecision() | QueuedDecision():
+            row.what, row.status = said.question.subject, "approved" if said.approved else "denied"
+            row.given = said.question.shown or None
+            if isinstance(said, QueuedDecision):
+                value["comment"] = said.comment
+    row.value = {name: one for name, one in value.items() if one is not None} or None
+
+
+def _take_left(row: TimelineRow, payload: ProgramSuspension | ScriptSuspension | ProgramEnd | ScriptEnd) -> None:
+    row.status = payload.status
+    match payload:
+        case ProgramEnd(error=str(message)) if message:
+            row.error = {"code": "", "message": message}
+        case (
+            ScriptSuspension(error=RunError(str(message)) as error) | ScriptEnd(error=RunError(str(message)) as error)
+        ) if message:
+            row.error = {"code": error.code or "", "message": message}

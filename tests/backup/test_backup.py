@@ -30,7 +30,7 @@ from mcp_bridge.atomic_files import rename_noreplace
 from mcp_bridge.backup import age, archive, restore
 from mcp_bridge.backup import create as backups
 from mcp_bridge.backup.create import OLD_KEY
-from mcp_bridge.cli.people import who
+from mcp_bridge.cli.people import login_name
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, Files, Memories
 from mcp_bridge.kernel.program import parse
@@ -226,7 +226,7 @@ def test_what_is_restored_goes_on(till, kind):
     told = json.loads(last.payload)
     assert (last.leaf.kind, last.leaf.execution) == ("loss", "ledger")
     assert isinstance(told.pop("made", None), float) is (kind != "ledger alone")
-    assert told == {"has": len(before), "by": who(), "restored": True}
+    assert told == {"has": len(before), "by": login_name(), "restored": True}
     goes_on(till, kind)
     (loss,) = till.run("audit", "verify", "--json").json["losses"]
     assert (loss["entry"], loss["restored"], loss["had"]) == (len(before), True, None)

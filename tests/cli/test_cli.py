@@ -20,7 +20,7 @@ from server_fixtures import cached
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from mcp_bridge import __version__, cli
+from mcp_bridge import __version__, cli, escaping
 from mcp_bridge.cli import common, log_file
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.commands import doctor, run, servers
@@ -206,10 +206,10 @@ TAMED = r"a\x1b]0;x\x07\x7f\x9b31m\u202e\u2066\r\ud800z"
 
 
 def test_controls_are_escaped_and_words_are_not():
-    assert common.printable(EVIL) == TAMED
-    assert common.printable("Blåbær 漢字 😀\n\ttab") == "Blåbær 漢字 😀\n\ttab"
+    assert escaping.escape_controls(EVIL) == TAMED
+    assert escaping.escape_controls("Blåbær 漢字 😀\n\ttab") == "Blåbær 漢字 😀\n\ttab"
     for number in [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]:
-        assert (common.printable(chr(number)) == chr(number)) == (chr(number) in "\n\t"), hex(number)
+        assert (escaping.escape_controls(chr(number)) == chr(number)) == (chr(number) in "\n\t"), hex(number)
 
 
 def test_run_prints_no_controls_but_the_scripts_own(ran):

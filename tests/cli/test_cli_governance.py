@@ -16,6 +16,7 @@ from cli_fixtures import CLEAN, COMMAND, DEADLINE_SECONDS, tool
 from mcp.client import Client
 
 import mcp_bridge
+from mcp_bridge import escaping
 from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.server import program_tools
@@ -363,7 +364,7 @@ def test_a_resumed_program_asks_at_the_terminal_too(asked):
 
 def test_a_question_at_the_terminal_is_harmless_whatever_it_says():
     question = {"tool": "x", "arguments": {"a": "\x1b[2J"}, "why": "y\x07"}
-    told = common.printable("\n".join(showing.question(question)))
+    told = escaping.escape_controls("\n".join(showing.question(question)))
     assert "\x1b" not in told
     assert "\x07" not in told
 

@@ -608,16 +608,16 @@ def test_the_users_toml_goes_before_the_folders_and_the_folders_servers_are_told
         ("server", ("-m",), None),
     ],
 )
-def test_what_is_configured_for_every_folder_is_not_taken_from_one(find, tmp_path, command, args, isolate_runner):
+def test_what_is_configured_for_every_folder_is_not_taken_from_one(find, tmp_path, command, args, sheltered):
     user = {"mcpServers": {"s": {"command": command, "args": list(args)}}}
     spec = find(user=user, safe_directory=tmp_path / "ours").servers["s"]
     wanted = (
         args
-        if not isinstance(isolate_runner, tuple)
-        else tuple(word.replace("SHELTER", str(tmp_path / "ours")) for word in isolate_runner)
+        if not isinstance(sheltered, tuple)
+        else tuple(word.replace("SHELTER", str(tmp_path / "ours")) for word in sheltered)
     )
     assert spec.args == wanted
-    assert ("PYTHONSAFEPATH" in spec.env) is (isolate_runner == "PYTHONSAFEPATH")
+    assert ("PYTHONSAFEPATH" in spec.env) is (sheltered == "PYTHONSAFEPATH")
     entry = {"s": {"command": command, "args": list(args)}}
     assert find(entry, safe_directory=tmp_path / "ours").servers["s"].args == args, (
         "of a file that was named: as it is written"

@@ -119,7 +119,7 @@ def asking():
 
 async def test_large_arguments_and_results_arrive_whole_and_nothing_is_left_behind(monkeypatch):
     seen, asked = [], []
-    send, sent = transport.StdioTransport.asked, transport._Sink._written
+    send, sent = transport.StdioTransport.track_request, transport._Sink._encoded
 
     def noted(self, number):
         send(self, number)
@@ -129,8 +129,8 @@ async def test_large_arguments_and_results_arrive_whole_and_nothing_is_left_behi
         seen.append(len(str(item.message)))
         return await sent(self, item)
 
-    monkeypatch.setattr(transport.StdioTransport, "asked", noted)
-    monkeypatch.setattr(transport._Sink, "_written", written)
+    monkeypatch.setattr(transport.StdioTransport, "track_request", noted)
+    monkeypatch.setattr(transport._Sink, "_encoded", written)
     async with Fleet([faulty("plain")]) as fleet:
         with asking():
             for text in ("é" * 400_000, '"\\\n' * 200_000, "small"):

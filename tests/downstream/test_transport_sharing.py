@@ -59,7 +59,7 @@ class Heard:
         party = Party(FairShare())
         token = fair_share.current.set(party)
         for number in numbers:
-            self.transport.asked(number)
+            self.transport.track_request(number)
         fair_share.current.reset(token)
         return party
 

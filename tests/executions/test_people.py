@@ -15,7 +15,7 @@ from bridge_fixtures import COMMAND
 from sandbox_fixtures import RUNTIME
 from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401  (fixtures)
 
-from mcp_bridge.cli.people import who
+from mcp_bridge.cli.people import login_name
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.governance.tool_names import PRINCIPAL
@@ -600,4 +600,4 @@ def test_whatever_waits_for_people_ends_as_with_a_person_there_and_does_everythi
     assert {line for line in written.done if line.startswith("again")} <= set(desk.done)
     decided = desk.decisions()
     assert Counter(row[:2] for row in decided) == Counter(written.asked)
-    assert {by for *_, by in decided} <= {"anna", "ben", "client", who()}
+    assert {by for *_, by in decided} <= {"anna", "ben", "client", login_name()}

@@ -10,10 +10,10 @@ from mcp.client import Client
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.escaping import exactly
+from mcp_bridge.escaping import escape_name
 from mcp_bridge.governance.governance import load_governance, refuse_local
-from mcp_bridge.governance.lookalikes import resembled, skeleton
 from mcp_bridge.ledger.storage.store import ProgramStore, SavedProgram
+from mcp_bridge.lookalikes import resembled, skeleton
 from mcp_bridge.server.app import build_server
 from mcp_bridge.server.questions import MAX_SHOWN_CHARS, MAX_SHOWN_LINES, _question_text, is_displayable
 
@@ -68,7 +68,7 @@ def test_other_names_are_not(name):
 
 @pytest.mark.parametrize("how", [how for how in ALIKE if not ALIKE[how].isascii() or ALIKE[how] != ALIKE[how].strip()])
 def test_a_name_is_shown_so_that_it_is_taken_for_no_other(how):
-    shown = exactly(ALIKE[how])
+    shown = escape_name(ALIKE[how])
     assert "\\" in shown or how.startswith("a mark")
     assert shown.isascii() or how.startswith("a mark")
     assert shown == shown.strip()
@@ -76,8 +76,8 @@ def test_a_name_is_shown_so_that_it_is_taken_for_no_other(how):
 
 def test_names_that_pass_for_no_other_are_shown_as_they_are():
     for name in ("payout", "two words", "выплата", "支払い", "Müller-Lüdenscheidt", "🙂 smile"):
-        assert exactly(name) == name
-    assert exactly("two  words\n") == "two \\x20words\\n"
+        assert escape_name(name) == name
+    assert escape_name("two  words\n") == "two \\x20words\\n"
 
 
 # --- programs

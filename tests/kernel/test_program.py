@@ -14,18 +14,17 @@ import pytest
 from sample_steps import MINIMAL, OWN, SAMPLES, step_of, steps, tool
 
 from mcp_bridge.kernel import format as form
+from mcp_bridge.kernel.flow import edges
 from mcp_bridge.kernel.program import (
-    BACKOFF_SECONDS,
     MAX_BYTES,
     MAX_FAULTS,
     MAX_NESTED_PROGRAMS,
     InvalidProgramError,
-    Retry,
     bundle,
-    edges,
     parse,
     unbundle,
 )
+from mcp_bridge.kernel.steps import BACKOFF_SECONDS, Retry
 
 TOOL = {"id": "a", "type": "tool", "tool": "t"}
 
@@ -765,10 +764,10 @@ def test_whole_records_as_llm_nano_vm_dumps_them_are_read(nano_vm, number):
 def summary(step):
     """Everything of a step that can be compared."""
     plain = {}
-    for name in type(step).__slots__:
+    for name in [name for kind in type(step).__mro__ for name in getattr(kind, "__slots__", ())]:
         value = getattr(step, name)
-        if name == "children":
-            value = [summary(child) for child in value]
+        if name == "branches":
+            value = [summary(branch) for branch in value]
         elif hasattr(value, "fill"):
             value = value.fill(lambda root, path: [root, *path])
         elif hasattr(value, "holds"):

@@ -1,12 +1,10 @@
-"""Each difference from llm-nano-vm 0.8.9, on both sides; and the table that `PROGRAMS.md` has of them."""
+"""Each difference from llm-nano-vm 0.8.9, on both sides; and the table that `docs/program-language.md` has of them."""
 
 import re
-from pathlib import Path
 
 import pytest
+from pages import text_of
 from program_differences import DIFFERENCES, compared, ours_of
-
-REFERENCE = Path(__file__).resolve().parents[2] / "PROGRAMS.md"
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)
@@ -27,7 +25,7 @@ def test_what_makes_up_for_a_difference_does(nano_vm, name):
 
 
 def test_the_table_for_readers_has_each_difference_and_no_other():
-    section = REFERENCE.read_text().split("## Differences from llm-nano-vm", 1)[1]
+    section = text_of("docs/program-language.md").split("## Differences from llm-nano-vm", 1)[1]
     rows = [re.split(r" *(?<!\\)\| *", line.strip())[1:-1] for line in section.splitlines() if line.startswith("|")]
     assert rows[0] == ["difference", "llm-nano-vm 0.8.9", "here", "why"]
     told = {name: (row.there, row.here, row.why) for name, row in DIFFERENCES.items()}

@@ -453,8 +453,8 @@ async def test_without_its_extra_litellm_is_unavailable_and_the_error_says_what_
 
 @given(st.text(min_size=1), st.text(), st.text())
 def test_no_error_of_a_provider_shows_the_key(key, before, after):
-    told = litellm_adapter.told(ValueError(f"{before}{key}{after}"), key)
-    hidden = litellm_adapter.told(ValueError(f"{before}{after}"), None)
+    told = litellm_adapter.provider_message(ValueError(f"{before}{key}{after}"), key)
+    hidden = litellm_adapter.provider_message(ValueError(f"{before}{after}"), None)
     assert (
         key not in told or key in "[REDACTED]" or key in " ".join(hidden.split()) or key in type(ValueError()).__name__
     )
@@ -470,19 +470,19 @@ def test_no_error_of_a_provider_shows_the_key(key, before, after):
     ],
 )
 def test_what_looks_like_a_key_is_hidden_whoever_sent_it(text):
-    told = litellm_adapter.told(ValueError(text), None)
+    told = litellm_adapter.provider_message(ValueError(text), None)
     assert "abcdefghijkl" not in told
     assert "[REDACTED]" in told
 
 
 def test_a_key_from_the_environment_is_hidden(monkeypatch):
     monkeypatch.setenv("SOME_PROVIDER_API_KEY", "plainpassword")
-    assert litellm_adapter.told(ValueError("no plainpassword here"), None) == "no [REDACTED] here"
+    assert litellm_adapter.provider_message(ValueError("no plainpassword here"), None) == "no [REDACTED] here"
 
 
 @pytest.mark.parametrize("form", ["a%2Fb%2Bc%22d", 'a/b+c\\"d', "YS9iK2MiZA=="])
 def test_a_key_in_another_writing_is_hidden(form):
-    assert litellm_adapter.told(ValueError(f"<{form}>"), 'a/b+c"d') == "<[REDACTED]>"
+    assert litellm_adapter.provider_message(ValueError(f"<{form}>"), 'a/b+c"d') == "<[REDACTED]>"
 
 
 def test_a_providers_message_is_unwrapped_and_has_no_traceback():
@@ -490,8 +490,8 @@ def test_a_providers_message_is_unwrapped_and_has_no_traceback():
         "litellm.InternalServerError: InternalServerError: OpenAIException - Invalid\n response object "
         'Traceback (most recent call last):\n  File "/home/me/x.py", line 1'
     )
-    assert litellm_adapter.told(error, None) == "Invalid response object"
-    assert litellm_adapter.told(ValueError(""), None) == "ValueError"
+    assert litellm_adapter.provider_message(error, None) == "Invalid response object"
+    assert litellm_adapter.provider_message(ValueError(""), None) == "ValueError"
 
 
 # --- configuration ---

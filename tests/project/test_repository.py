@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from pages import DOCUMENTS, GUIDES, anchors, blocks, links, text_of
 from server_fixtures import cached
 from typer.testing import CliRunner
 
@@ -24,8 +25,6 @@ LOCKS = sorted((REPOSITORY / "requirements").glob("*.txt"))
 NODE_LOCKS = sorted((REPOSITORY / "requirements").glob("*/package-lock.json"))
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 GROUPS = PYPROJECT["dependency-groups"]
-PAGES = ("docs/install.md", "docs/troubleshooting.md")
-DOCUMENTS = ("README.md", "PROGRAMS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *PAGES)
 
 
 def run(*command, check=False, **options):
@@ -136,10 +135,10 @@ def test_the_lock_satisfies_what_pyproject_asks_for(lock, wanted):
         ("langchain", "langchain-mcp-adapters", "langchain-mcp-adapters"),
     ],
 )
-def test_the_readme_tells_of_the_versions_of_clients_that_the_tests_try(lock, package, name):
+def test_the_page_on_clients_tells_of_the_versions_that_the_tests_try(lock, package, name):
     (pin,) = (pin for pin in locked(REPOSITORY / "requirements" / f"clients-{lock}.txt") if pin.name == package)
     version = str(pin.specifier).removeprefix("==")
-    assert f"\n| {name} {version.rpartition('.')[0]} |" in (REPOSITORY / "README.md").read_text()
+    assert f"\n| {name} {version.rpartition('.')[0]} |" in text_of("docs/clients.md")
     assert re.search(rf"\b{package}(\[[\w,]+\])?=={re.escape(version)}\b", (REPOSITORY / "Makefile").read_text())
 
 
@@ -160,11 +159,35 @@ def test_no_file_mentions_where_this_checkout_is():
     assert not [path for path in tracked() if mentions.search(path.read_bytes())]
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "LEDGER.md"])
+# --- the documents
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_between_the_documents_lead_somewhere(document):
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", (REPOSITORY / document).read_text()):
-        if "://" not in target and not target.startswith("mailto:"):
-            assert (REPOSITORY / document).parent.joinpath(target).exists(), target
+    for path, anchor in links(document):
+        target = (REPOSITORY / document).parent.joinpath(path).resolve() if path else REPOSITORY / document
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(str(target.relative_to(REPOSITORY))), f"{path}#{anchor}"
+
+
+def test_the_readme_is_short_enough_to_be_finished():
+    assert len(text_of("README.md").splitlines()) <= 200
+
+
+def test_the_readme_leads_to_the_index_and_that_to_every_page():
+    assert ("docs/README.md", "") in links("README.md")
+    guides = {Path(guide).name for guide in GUIDES if guide.startswith("docs/")}
+    assert {path for path, _ in links("docs/README.md") if "/" not in path} == guides - {"README.md"}
+
+
+def test_every_page_that_the_program_names_is_there():
+    named = {
+        name
+        for path in [*(REPOSITORY / "mcp_bridge").rglob("*.py"), REPOSITORY / "sandbox_image/Containerfile"]
+        for name in re.findall(r"(?<![\w/])(?:docs/[\w-]+|[A-Z]{4,})\.md\b", path.read_text("utf-8"))
+    }
+    assert named
+    assert sorted(name for name in named if not (REPOSITORY / name).is_file()) == []
 
 
 def test_the_changelog_tells_of_this_version():
@@ -179,10 +202,8 @@ def test_the_changelog_tells_of_this_version():
 
 def typed(document, program):
     """The words after `program` in a document's blocks of shell commands."""
-    blocks = re.findall(
-        r"^```(?:sh|bash|console)\n(.*?)^```", (REPOSITORY / document).read_text(), re.MULTILINE | re.DOTALL
-    )
-    return re.findall(rf"^(?:\$ )?{program} +([a-z][a-z-]*)", "\n".join(blocks), re.MULTILINE)
+    shell = "\n".join(blocks(document, "sh", "bash", "console"))
+    return re.findall(rf"^(?:\$ )?{program} +([a-z][a-z-]*)", shell, re.MULTILINE)
 
 
 @pytest.mark.parametrize("target", ["demo", "test"])
@@ -294,10 +315,8 @@ def newcomer(tmp_path, wheel):
 @one_wheel
 @pytest.mark.timeout(300)
 def test_the_words_of_the_page_install_upgrade_and_remove(newcomer):
-    page = (REPOSITORY / "docs/install.md").read_text()
-    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    commands = [line for block in blocks for line in block.splitlines()]
-    version = f"mcp-bridge {re.search(r'mcp_code_bridge-([^-]+)-', page)[1]}"
+    commands = [line for block in blocks("docs/install.md", "sh") for line in block.splitlines()]
+    version = f"mcp-bridge {re.search(r'mcp_code_bridge-([^-]+)-', text_of('docs/install.md'))[1]}"
     told = {}
     for command in commands:
         if command.startswith(("sudo ", "pipx ", "mkdir ", "test ", "mcp-bridge doctor", "mcp-bridge run ")):
@@ -422,8 +441,7 @@ def test_setup_refuses_an_unknown_word():
 
 
 def test_every_claim_of_security_names_what_tries_to_break_it():
-    page = (REPOSITORY / "SECURITY.md").read_text("utf-8")
-    sections = dict(re.findall(r"(?ms)^## ([^\n]+)\n(.*?)(?=^## |\Z)", page))
+    sections = dict(re.findall(r"(?ms)^## ([^\n]+)\n(.*?)(?=^## |\Z)", text_of("SECURITY.md")))
     rows = re.findall(r"(?m)^\| ([^|`]+) \| (`tests/[^|]+) \|$", sections["What tries to break each claim"])
     tried = {claim: re.findall(r"`([^`]+)`", tests) for claim, tests in rows}
     claims = [

@@ -40,8 +40,8 @@ def test_claude_code_says_that_it_is_connected(setup):
     assert line.endswith("Connected")
 
 
-def test_the_readme_names_the_versions_that_are_tried():
-    table = (REPOSITORY / "README.md").read_text("utf-8").partition("## What your client shows its model")[2]
+def test_the_page_on_clients_names_the_versions_that_are_tried():
+    table = (REPOSITORY / "docs/clients.md").read_text("utf-8").partition("## What your client shows its model")[2]
     packages = json.loads((REPOSITORY / "requirements/node-clients/package.json").read_text())
     versions = packages["dependencies"] | packages["optionalDependencies"]
     for row in MATRIX.values():

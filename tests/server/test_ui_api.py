@@ -21,7 +21,7 @@ from mcp_bridge.ledger.storage.store import ProgramStore
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, MAX_ROWS
 from mcp_bridge.server.ui.app import Address, build
 from mcp_bridge.server.ui.live import Live
-from mcp_bridge.server.ui.views import MAX_NAME_CHARS, MAX_SHOWN_CHARS, shown
+from mcp_bridge.server.ui.views import MAX_NAME_CHARS, MAX_SHOWN_CHARS, clipped
 
 BASE = "http://127.0.0.1:8808"
 TOKEN = "a-token"  # noqa: S105
@@ -328,8 +328,8 @@ async def test_every_text_that_is_cut_says_so(viewer, database, store, monkeypat
     text = sign * (MAX_SHOWN_CHARS + 1)
     name = sign * (MAX_NAME_CHARS - 1) + "…"
     cut = {"text": text[:-1], "cut": True, "left_out": 1}
-    assert shown(text) == cut
-    assert shown(text[:-1]) == {"text": text[:-1], "cut": False, "left_out": 0}
+    assert clipped(text) == cut
+    assert clipped(text[:-1]) == {"text": text[:-1], "cut": False, "left_out": 0}
     kept = ProgramStore(database)
     row = await kept.execution(store.fails)
     steps = [row.record["steps"][0] | {"output": text}, row.record["steps"][1] | {"error": text}]

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 from ui_fixtures import CODE, EVIL, viewing
 
-from mcp_bridge.escaping import _IGNORABLE, escaped
+from mcp_bridge.escaping import escape_invisible
 from mcp_bridge.executions.approvals import asked
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.ledger.log.entries import Entry
@@ -24,6 +24,7 @@ from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.storage.erasure import erase
 from mcp_bridge.ledger.storage.store import ProgramStore
+from mcp_bridge.lookalikes import _IGNORABLE
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -306,7 +307,7 @@ def test_what_cannot_be_seen_is_shown_as_its_number(watched):
     )
     assert not found & set("\t\n aéß漢😀؟")
     # Neither shows a person what the other one hides.
-    assert [char for char in found if escaped(char) == char] == []
+    assert [char for char in found if escape_invisible(char) == char] == []
     assert [char for char in map(chr, range(0x110000)) if _IGNORABLE.match(char) and char not in found] == []
     shown = page.evaluate("text => import('/static/dom.js').then(({visible}) => visible(text))", "a\U000e0041\u3164😀b")
     assert shown == "a\\u{e0041}\\u3164😀b"

@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log import codec, reading
-from mcp_bridge.ledger.log.key_history import KeyEvent
+from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.proofs import disclosures, exports, merkle, notes, tlog_proof
 from mcp_bridge.ledger.proofs.notes import Checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, ED25519, Signer, Verifier
@@ -46,7 +46,7 @@ class Log:
         self.prefix, self.origin, self.key = prefix, origin, signer(f"{prefix}first", origin)
         self.entries, self.payloads, self.whole, self.rows, self.heads, self.checkpoints = [], [], [], [], {}, []
         self.frontier = merkle.Frontier()
-        self.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("made", self.key.vkey).encode())
+        self.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("made", self.key.vkey).to_bytes())
 
     def append(self, *, kind="outcome", execution="e1", payload=b"{}", disclose=True, **over):
         sequence = len(self.entries)
@@ -81,7 +81,7 @@ class Log:
         """Another key from here on; vouched: the checkpoint with its entry is signed by the one before."""
         before, self.key = self.key, signer(f"{self.prefix}{seed}", self.origin)
         event = KeyEvent("lost" if lost else "rotated", self.key.vkey, before.vkey)
-        self.append(kind="key", execution=codec.LEDGER, payload=event.encode())
+        self.append(kind="key", execution=codec.LEDGER, payload=event.to_bytes())
         if vouched and not lost:
             self.checkpoint(before)
         return self

@@ -1,6 +1,6 @@
 """Where programs end otherwise here than on llm-nano-vm 0.8.9, one by one: what, why, and a program that shows it.
 
-`PROGRAMS.md` has the same rows as a table for readers.
+`docs/program-language.md` has the same rows as a table for readers.
 """
 
 import dataclasses

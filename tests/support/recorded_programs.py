@@ -8,7 +8,7 @@ from program_tools import Tools, driven, step
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.executions.request_identity import Keys
-from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import ModelIntent, ToolIntent, to_entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -34,9 +34,12 @@ class Recording(Tools):
         self.recorder = recorder
 
     async def perform(self, run, effect, *, approved=False):
-        intent = {"kind": effect.kind, "tool": effect.name, "arguments": effect.arguments, "effect": effect.id}
-        if effect.kind in {"tool", "llm"}:
-            await self.recorder.append(Entry("intent", run.execution, intent, effect.step, "", run.program.hash))
+        intents = {
+            "tool": ToolIntent(effect.name, effect.arguments, effect=effect.id),
+            "llm": ModelIntent(effect.id, effect.arguments),
+        }
+        if (intent := intents.get(effect.kind)) is not None:
+            await self.recorder.append(to_entry(intent, run.execution, effect.step, "", run.program.hash))
         return await super().perform(run, effect, approved=approved)
 
 

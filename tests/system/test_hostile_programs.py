@@ -15,7 +15,8 @@ from execution_fixtures import Peak, Ticker, lines, printed, until
 from hostile_guest import GUEST, PIPELINE, open_desk, tool
 
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.kernel.machine import MAX_WORK, Machine
+from mcp_bridge.kernel.interpreter import MAX_WORK
+from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import bundle, parse
 from mcp_bridge.ledger.storage.store import SavedProgram
 

@@ -9,8 +9,8 @@ from mcp_bridge.kernel.events import Outcome
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.kernel.state import row_json
-from mcp_bridge.ledger.audit.overview import DAMAGED
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry, Recorded
+from mcp_bridge.ledger.log.payloads import Damaged
 from mcp_bridge.views.graph import END, FAILURE, draw
 from mcp_bridge.views.graph_path import START, Path, taken
 from mcp_bridge.views.graph_svg import svg
@@ -106,13 +106,13 @@ def test_a_decision_says_what_was_asked_and_who_said_what():
     )
 
 
-@pytest.mark.parametrize("payload", [{"erased": TOMBSTONE}, {DAMAGED: "it was changed"}])
+@pytest.mark.parametrize("payload", [{"erased": TOMBSTONE}, Damaged("it was changed").encode()])
 def test_what_cannot_be_read_says_why_and_nothing_else(payload):
     kinds = ("start", "intent", "outcome", "denial", "decision", "transition", "violation", "suspension", "end")
     rows = timeline(recorded(*((kind, payload) for kind in kinds)))
     assert [row.kind for row in rows] == ["start", "call", *kinds[3:]]
     for row in rows:
-        assert (row.erased, row.damaged) == (("erased" in payload), payload.get(DAMAGED, ""))
+        assert (row.erased, row.damaged) == (("erased" in payload), payload.get("damaged", ""))
         assert (row.what, row.given, row.value, row.error) == ("", None, None, None)
     assert sorted(itertools.chain(*(row.sequences for row in rows))) == list(range(10, 19))
 

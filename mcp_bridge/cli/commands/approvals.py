@@ -10,7 +10,7 @@ from mcp_bridge.cli import common, inputs, people, showing
 from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.escaping import escaped, exactly
+from mcp_bridge.escaping import escape_invisible, escape_name
 from mcp_bridge.executions.comments import check_text
 from mcp_bridge.governance.tool_names import PRINCIPAL
 
@@ -37,15 +37,15 @@ GoOn: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with the 
 @approvals.command("list", epilog="Example:\n\nmcp-bridge approvals list --all")
 def list_(
     ctx: typer.Context,
-    everything: Annotated[bool, typer.Option("--all", help="Those that are decided or void, too.")] = False,  # noqa: FBT002
+    everything: Annotated[bool, typer.Option("--all", help="Those that are decided or void, too.")] = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """List what waits for a decision, oldest first."""
 
     def work() -> int:
-        from mcp_bridge.executions.approvals import asked  # noqa: PLC0415
-        from mcp_bridge.ledger.storage.store import ProgramStore  # noqa: PLC0415
+        from mcp_bridge.executions.approvals import asked
+        from mcp_bridge.ledger.storage.store import ProgramStore
 
         async def listed(database: Database) -> list[tuple[Asked, str]]:
             store = ProgramStore(database)
@@ -76,7 +76,7 @@ def list_(
 
 
 @approvals.command(epilog="Example:\n\nmcp-bridge approvals show 3f9a1c.4")
-def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json = False) -> None:
     """Show a question: what would be called, on what, and why."""
     named = config or ctx.obj
 
@@ -103,7 +103,7 @@ def approve(
     ctx: typer.Context,
     approval: Id,
     reason: Reason = None,
-    go_on: GoOn = False,  # noqa: FBT002
+    go_on: GoOn = False,
     config: Config = None,
 ) -> None:
     """Approve. It takes effect when the execution is resumed."""
@@ -115,7 +115,7 @@ def deny(
     ctx: typer.Context,
     approval: Id,
     reason: Reason = None,
-    go_on: GoOn = False,  # noqa: FBT002
+    go_on: GoOn = False,
     config: Config = None,
 ) -> None:
     """Deny. It takes effect when the execution is resumed."""
@@ -124,8 +124,8 @@ def deny(
 
 def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | None, go_on: bool) -> None:
     def work() -> int:
-        from mcp_bridge.executions.approvals import decide  # noqa: PLC0415
-        from mcp_bridge.ledger.storage.store import ProgramStore  # noqa: PLC0415
+        from mcp_bridge.executions.approvals import decide
+        from mcp_bridge.ledger.storage.store import ProgramStore
 
         check_text(reason, "--reason")
         loaded = common.load(named)
@@ -147,7 +147,7 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
         if configuration is None:
             showing.echo(f"It goes on with: {showing.command(f'execution resume {execution}', named)}")
             return common.OK
-        from mcp_bridge.cli.commands.executions import resumed  # noqa: PLC0415
+        from mcp_bridge.cli.commands.executions import resumed
 
         return resumed(configuration, row.approval.execution, None, named, as_json=False)
 
@@ -160,8 +160,8 @@ async def _find(database: Database, ident: str) -> tuple[Asked, str]:
     Raises:
         BridgeError: `unknown_approval`, `ambiguous_id`; as `inputs.execution`.
     """
-    from mcp_bridge.executions.approvals import asked  # noqa: PLC0415
-    from mcp_bridge.ledger.storage.store import ProgramStore  # noqa: PLC0415
+    from mcp_bridge.executions.approvals import asked
+    from mcp_bridge.ledger.storage.store import ProgramStore
 
     store = ProgramStore(database)
     prefix, dot, number = ident.strip().partition(".")
@@ -187,15 +187,15 @@ async def _find(database: Database, ident: str) -> tuple[Asked, str]:
 def _gist(row: Asked) -> str:
     question = row.question
     if "tool" in question:
-        arguments = escaped(showing.short_value(question.get("arguments") or {}))
-        return f"{exactly(str(question['tool']))} {arguments}"
-    return escaped(showing.short_value(question.get("message", "")))
+        arguments = escape_invisible(showing.short_value(question.get("arguments") or {}))
+        return f"{escape_name(str(question['tool']))} {arguments}"
+    return escape_invisible(showing.short_value(question.get("message", "")))
 
 
 def _place(row: Asked) -> str:
     question = row.question
     whose = f" ({row.execution.origin}'s)" if row.execution else ""
-    return f"{exactly(str(question.get('program', '')))}{whose}: {exactly(str(question.get('step', '')))}"
+    return f"{escape_name(str(question.get('program', '')))}{whose}: {escape_name(str(question.get('step', '')))}"
 
 
 def _tell_question(row: Asked) -> None:

@@ -66,9 +66,9 @@ def verify(
     ] = None,
     key: Keys = None,
     checkpoint: Kept = None,
-    offline: Offline = False,  # noqa: FBT002
+    offline: Offline = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Verify a ledger, an export or a proof: every entry, hash and signature.
 
@@ -111,7 +111,7 @@ def prove(
     ] = None,
     key: Keys = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Instead of standard output.")] = None,
-    payload: Annotated[bool, typer.Option(help="Disclose what the entry is about, and not its hash alone.")] = True,  # noqa: FBT002
+    payload: Annotated[bool, typer.Option(help="Disclose what the entry is about, and not its hash alone.")] = True,
     config: Config = None,
 ) -> None:
     """Write the proof that an entry is in the log, as a tlog-proof, for whoever has the key and `audit verify`.
@@ -120,7 +120,7 @@ def prove(
     """
 
     def work() -> int:
-        from mcp_bridge.ledger.proofs import tlog_proof  # noqa: PLC0415
+        from mcp_bridge.ledger.proofs import tlog_proof
 
         named = verifying.read_keys(key)
         keys: Sequence[Verifier] | None = named
@@ -142,12 +142,12 @@ def prove(
 
 
 @audit.command(epilog="Example:\n\nmcp-bridge audit checkpoint >> /mnt/usb/checkpoints.txt")
-def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """Print the signed checkpoint of all entries: to be kept where this machine can't change it."""
 
     def work() -> int:
-        from mcp_bridge.ledger.audit import audit as auditing  # noqa: PLC0415
-        from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
+        from mcp_bridge.ledger.audit import audit as auditing
+        from mcp_bridge.ledger.log.reading import open_ledger
 
         with open_ledger(verifying.ledger_file(common.load(config or ctx.obj).settings)) as ledger:
             note, size, vkey = auditing.checkpoint(ledger), ledger.size, ledger.vkey
@@ -167,7 +167,7 @@ def key(ctx: typer.Context, config: Config = None) -> None:
     """Print the public key of the log, for whoever is to verify what it signs."""
 
     def work() -> int:
-        from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
+        from mcp_bridge.ledger.storage.key_files import known_vkey
 
         showing.echo(known_vkey(verifying.ledger_file(common.load(config or ctx.obj).settings)))
         return common.OK
@@ -184,15 +184,15 @@ def consistency(
     ] = None,
     key: Keys = None,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Show that the log of a checkpoint is the beginning of a later one: nothing was changed, removed or inserted."""
 
     def work() -> int:
-        from mcp_bridge.ledger.audit import audit as auditing  # noqa: PLC0415
-        from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
-        from mcp_bridge.ledger.proofs.signing import Verifier  # noqa: PLC0415
-        from mcp_bridge.ledger.storage.key_files import known_vkey  # noqa: PLC0415
+        from mcp_bridge.ledger.audit import audit as auditing
+        from mcp_bridge.ledger.log.reading import open_ledger
+        from mcp_bridge.ledger.proofs.signing import Verifier
+        from mcp_bridge.ledger.storage.key_files import known_vkey
 
         settings = common.load(config or ctx.obj).settings
         (earlier,) = verifying.read_notes(old)[-1:]
@@ -215,14 +215,14 @@ def consistency(
 def export(
     ctx: typer.Context,
     out: Annotated[Path, typer.Argument(metavar="FILE", help="The export; - for standard output.")],
-    payloads: Payloads = False,  # noqa: FBT002
+    payloads: Payloads = False,
     config: Config = None,
 ) -> None:
     """Write the whole log as one file that can be verified anywhere with nothing but itself and the key."""
 
     def work() -> int:
-        from mcp_bridge.ledger.audit import audit as auditing  # noqa: PLC0415
-        from mcp_bridge.ledger.log.reading import open_ledger, require  # noqa: PLC0415
+        from mcp_bridge.ledger.audit import audit as auditing
+        from mcp_bridge.ledger.log.reading import open_ledger, require
 
         settings = common.load(config or ctx.obj).settings
         require(verifying.ledger_file(settings))
@@ -240,12 +240,12 @@ def export(
 
 
 @audit.command()
-def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """Count entries, executions and bytes; tell the log's name and key."""
 
     def work() -> int:
-        from mcp_bridge.ledger.audit import audit as auditing  # noqa: PLC0415
-        from mcp_bridge.ledger.log.reading import open_ledger  # noqa: PLC0415
+        from mcp_bridge.ledger.audit import audit as auditing
+        from mcp_bridge.ledger.log.reading import open_ledger
 
         with open_ledger(verifying.ledger_file(common.load(config or ctx.obj).settings)) as ledger:
             facts = auditing.stats(ledger)
@@ -269,16 +269,16 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
 
 
 @audit.command(epilog="Example:\n\nmcp-bridge audit compact")
-def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """Write the ledger's file anew, as small as what is in it; no bridge may use it meanwhile.
 
     A file that version 0.1.0 has begun gives the space of what is erased back only after this; others do by themselves.
     """
 
     def work() -> int:
-        from mcp_bridge.ledger.storage import compacting  # noqa: PLC0415
-        from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
-        from mcp_bridge.sizes import shown_size  # noqa: PLC0415
+        from mcp_bridge.ledger.storage import compacting
+        from mcp_bridge.sandbox.owner import owner_label
+        from mcp_bridge.sizes import shown_size
 
         async def compacted(database: Database) -> tuple[Measured, Measured]:
             return await compacting.compact(database, owner_label())
@@ -297,9 +297,9 @@ def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) ->
 @audit.command(epilog="Example:\n\nmcp-bridge audit publish")
 def publish(
     ctx: typer.Context,
-    acknowledge: Acknowledge = False,  # noqa: FBT002
+    acknowledge: Acknowledge = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Send the newest checkpoint to all targets of `ledger.publish`, now. A bridge that runs does so by itself."""
 
@@ -307,12 +307,14 @@ def publish(
         loaded = common.load(config or ctx.obj)
         if not loaded.settings.ledger.publish and not acknowledge:
             raise BridgeError(
-                "bad_argument", "Nothing is published: there is no [[ledger.publish]].", hint="See README.md."
+                "bad_argument",
+                "Nothing is published: there is no [[ledger.publish]].",
+                hint="See docs/proof-and-audit.md.",
             )
 
         async def published(database: Database) -> dict[str, TargetState]:
-            from mcp_bridge.host.publishing import publisher  # noqa: PLC0415
-            from mcp_bridge.ledger.publish import state as kept  # noqa: PLC0415
+            from mcp_bridge.host.publishing import publisher
+            from mcp_bridge.ledger.publish import state as kept
 
             if acknowledge:
                 await kept.acknowledge(database)
@@ -336,14 +338,14 @@ def publish(
 @audit.command("rotate-key", epilog="Example:\n\nmcp-bridge audit rotate-key")
 def rotate_key(
     ctx: typer.Context,
-    lost: Lost = False,  # noqa: FBT002
+    lost: Lost = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Sign with a new key from here on; the log says so, signed by the old one."""
 
     def work() -> int:
-        from mcp_bridge.ledger.log import rotation  # noqa: PLC0415
+        from mcp_bridge.ledger.log import rotation
 
         settings = common.load(config or ctx.obj).settings
         if lost:
@@ -364,8 +366,8 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
     """Go on although the clock is behind the last entry: it is right now, and was ahead before."""
 
     def work() -> int:
-        from mcp_bridge.cli.people import login_name  # noqa: PLC0415
-        from mcp_bridge.ledger.log import rotation  # noqa: PLC0415
+        from mcp_bridge.cli.people import login_name
+        from mcp_bridge.ledger.log import rotation
 
         async def accepted(database: Database) -> float:
             return await rotation.accept_clock(database, login_name())
@@ -378,7 +380,7 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
 
 
 @audit.command("accept-loss", epilog="Example:\n\nmcp-bridge audit accept-loss")
-def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """Go on although the ledger ends before what it had come to (`ledger_behind`); the log says so from then on.
 
     What was recorded after its end is not known any more: it may have happened, and is done again by whoever asks for
@@ -386,9 +388,9 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
     """
 
     def work() -> int:
-        from mcp_bridge.cli.people import login_name  # noqa: PLC0415
-        from mcp_bridge.ledger.log import rotation  # noqa: PLC0415
-        from mcp_bridge.private_files import state_directory  # noqa: PLC0415
+        from mcp_bridge.cli.people import login_name
+        from mcp_bridge.ledger.log import rotation
+        from mcp_bridge.private_files import state_directory
 
         settings = common.load(config or ctx.obj).settings
         state_directory(settings.state_dir, durable=True)

@@ -53,11 +53,11 @@ Identities: TypeAlias = Annotated[
 def backup(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup, which isn't there yet.")],
-    passphrase: Passphrase = False,  # noqa: FBT002
+    passphrase: Passphrase = False,
     recipient: Recipients = None,
-    without_keys: WithoutKeys = False,  # noqa: FBT002
+    without_keys: WithoutKeys = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Copy all that can't be found out anew, while it is in use: ledger, keys, secrets, artifacts and memories.
 
@@ -65,7 +65,7 @@ def backup(
     """
 
     def work() -> int:
-        from mcp_bridge.backup.create import back_up  # noqa: PLC0415
+        from mcp_bridge.backup.create import back_up
 
         if passphrase + bool(recipient) + without_keys > 1:
             raise BridgeError("bad_argument", "Name one of --passphrase, --recipient and --without-keys.")
@@ -111,9 +111,9 @@ def restore(
         typer.Option("--key", metavar="VKEY|FILE", help="It has to be a log of this public key; repeatable."),
     ] = None,
     lost: Lost = None,
-    check: Annotated[bool, typer.Option("--check", help="Only try whether it could be restored.")] = False,  # noqa: FBT002
+    check: Annotated[bool, typer.Option("--check", help="Only try whether it could be restored.")] = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Make a state directory from a backup, and verify it. The directory must have nothing of what is in it.
 
@@ -122,7 +122,7 @@ def restore(
     """
 
     def work() -> int:
-        from mcp_bridge.backup import restore as restoring  # noqa: PLC0415
+        from mcp_bridge.backup import restore as restoring
 
         settings = common.load(config or ctx.obj).settings
         means = restoring.Means(
@@ -154,8 +154,8 @@ def backup_key(
     """
 
     def work() -> int:
-        from mcp_bridge.atomic_files import write_new  # noqa: PLC0415
-        from mcp_bridge.backup.age import Identity  # noqa: PLC0415
+        from mcp_bridge.atomic_files import write_new
+        from mcp_bridge.backup.age import Identity
 
         new = Identity.new()
         try:
@@ -171,7 +171,7 @@ def backup_key(
 
 
 def _new_passphrase() -> str:
-    from mcp_bridge.policy.secrets.strength import MIN_BITS, bits  # noqa: PLC0415
+    from mcp_bridge.policy.secrets.strength import MIN_BITS, bits
 
     found = inputs.read_secret("Passphrase of the backup: ", "bad_passphrase")
     if not found:
@@ -184,7 +184,7 @@ def _new_passphrase() -> str:
 
 
 def _recipients(given: Sequence[str]) -> list[Recipient]:
-    from mcp_bridge.backup.age import Recipient  # noqa: PLC0415
+    from mcp_bridge.backup.age import Recipient
 
     found = []
     for each in given:
@@ -195,7 +195,7 @@ def _recipients(given: Sequence[str]) -> list[Recipient]:
 
 
 def _identities(files: Sequence[Path]) -> list[Identity]:
-    from mcp_bridge.backup.age import Identity, is_private  # noqa: PLC0415
+    from mcp_bridge.backup.age import Identity, is_private
 
     if any(is_private(str(file)) for file in files):
         # A private key must not appear in an error about a file that can't be read.

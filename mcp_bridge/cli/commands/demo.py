@@ -17,6 +17,7 @@ import anyio
 from rich.console import Console
 from rich.syntax import Syntax
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import common
 from mcp_bridge.downstream.configuration.spec import ServerSpec, spec_from_toml
 from mcp_bridge.errors import BridgeError
@@ -174,7 +175,7 @@ async def _run(
     failure: BridgeError | None = None
 
     def echo_err(message: str) -> None:
-        console.print(common.printable(message), markup=False)
+        console.print(escaping.escape_controls(message), markup=False)
 
     async with open_bridge(settings, specs) as bridge:
         try:
@@ -184,10 +185,10 @@ async def _run(
                 record = await bridge.run(f"REPO = {str(repository)!r}\n" + script, timeout=60, notify=echo_err)
                 records.append(record)
                 printed = record.stdout.decode("utf-8", "backslashreplace").rstrip()
-                console.print(common.printable(printed), markup=False, style="green")
+                console.print(escaping.escape_controls(printed), markup=False, style="green")
                 if record.error:
                     shown = record.error.get("traceback") or record.error["message"]
-                    console.print(common.printable(shown), markup=False, style="yellow")
+                    console.print(escaping.escape_controls(shown), markup=False, style="yellow")
                 console.print(
                     f"{record.duration_ms:.0f} ms, of which {record.start_ms:.0f} to start the container; "
                     f"{record.calls} tool calls",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from rich.console import Console
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import common, environment_checks
 from mcp_bridge.downstream.configuration.other_clients import other_clients
 from mcp_bridge.errors import BridgeError
@@ -154,6 +155,8 @@ def _facts(prepared: Prepared | None) -> dict[str, Any]:
 def _print(console: Console, findings: list[dict[str, Any]]) -> None:
     for finding in findings:
         console.print(MARKS[finding["level"]], end=" ")
-        console.print(common.printable(finding["message"]), markup=False, highlight=False)
+        console.print(escaping.escape_controls(finding["message"]), markup=False, highlight=False)
         if finding.get("hint"):
-            console.print("      " + common.printable(finding["hint"]), markup=False, highlight=False, style="dim")
+            console.print(
+                "      " + escaping.escape_controls(finding["hint"]), markup=False, highlight=False, style="dim"
+            )

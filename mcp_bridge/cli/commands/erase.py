@@ -33,10 +33,10 @@ def erase(
     Raises:
         BridgeError: `bad_argument`; as `erasing.erase`.
     """
-    from mcp_bridge.cli.people import login_name  # noqa: PLC0415
-    from mcp_bridge.executions.artifacts import Files  # noqa: PLC0415
-    from mcp_bridge.executions.retention import erase as work  # noqa: PLC0415
-    from mcp_bridge.ledger.storage.store import ProgramStore  # noqa: PLC0415
+    from mcp_bridge.cli.people import login_name
+    from mcp_bridge.executions.artifacts import Files
+    from mcp_bridge.executions.retention import erase as work
+    from mcp_bridge.ledger.storage.store import ProgramStore
 
     given: list[tuple[What, str]] = []
     if execution is not None:

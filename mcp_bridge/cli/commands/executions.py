@@ -70,14 +70,14 @@ def list_(
     status: Annotated[list[Status] | None, typer.Option(help="Only those; repeatable.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the latest.")] = 50,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """List executions, the latest first."""
 
     def work() -> int:
-        from mcp_bridge.executions.status import effective_status  # noqa: PLC0415
-        from mcp_bridge.executions.trace_record import to_record  # noqa: PLC0415
-        from mcp_bridge.ledger.storage.store import ProgramStore  # noqa: PLC0415
+        from mcp_bridge.executions.status import effective_status
+        from mcp_bridge.executions.trace_record import to_record
+        from mcp_bridge.ledger.storage.store import ProgramStore
 
         asked = set(status or Status)
 
@@ -135,18 +135,18 @@ def show(
     ctx: typer.Context,
     execution: Id,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Show an execution: its steps, what happened when, how each ended, and what it waits for."""
     named = config or ctx.obj
 
     def work() -> int:
-        from mcp_bridge.executions.status import effective_status  # noqa: PLC0415
-        from mcp_bridge.executions.trace_record import to_record  # noqa: PLC0415
-        from mcp_bridge.ledger.log.recorder import SqliteRecorder  # noqa: PLC0415
-        from mcp_bridge.ledger.storage.store import ProgramStore  # noqa: PLC0415
-        from mcp_bridge.policy.secrets.references import fill_in  # noqa: PLC0415
-        from mcp_bridge.views.timeline import as_sent, timeline, totals  # noqa: PLC0415
+        from mcp_bridge.executions.status import effective_status
+        from mcp_bridge.executions.trace_record import to_record
+        from mcp_bridge.ledger.log.recorder import SqliteRecorder
+        from mcp_bridge.ledger.storage.store import ProgramStore
+        from mcp_bridge.policy.secrets.references import fill_in
+        from mcp_bridge.views.timeline import as_sent, timeline, totals
 
         async def found(database: Database) -> tuple[StoredExecution, str, list[Recorded], dict[str, Any]]:
             store = ProgramStore(database)
@@ -202,7 +202,7 @@ def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path
 
 def _tell_timeline(rows: list[TimelineRow]) -> None:
     """Print the timeline, one line an event."""
-    from mcp_bridge.views.timeline import totals  # noqa: PLC0415
+    from mcp_bridge.views.timeline import totals
 
     if not rows:
         return
@@ -253,13 +253,13 @@ def resume(
         Literal["operator", "webhook", "timer"], typer.Option(help="Where it is from; $__webhook_source__ in steps.")
     ] = "operator",
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Go on with an execution, here and now: with a payload, with what has been decided, or because it is time."""
     named = config or ctx.obj
 
     def work() -> int:
-        from mcp_bridge.kernel.events import Resume  # noqa: PLC0415
+        from mcp_bridge.kernel.events import Resume
 
         event = None if payload is None else Resume(inputs.json_value(payload, "--payload"), source.upper())
         return resumed(common.configure(named), execution, event, named, as_json=as_json)
@@ -275,7 +275,7 @@ def resumed(
     Raises:
         BridgeError: As `inputs.execution` and `Programs.resume`.
     """
-    from mcp_bridge.cli.asking import terminal  # noqa: PLC0415
+    from mcp_bridge.cli.asking import terminal
 
     async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
         row = await inputs.execution(bridge.programs.store, execution)
@@ -306,18 +306,18 @@ def settle(
             help="The step or its effect's number, or a script's call; not needed if it is the only one.",
         ),
     ] = None,
-    happened: Annotated[bool, typer.Option("--happened", help="The call has happened.")] = False,  # noqa: FBT002
+    happened: Annotated[bool, typer.Option("--happened", help="The call has happened.")] = False,
     value: Annotated[
         str | None, typer.Option(metavar="JSON|@FILE", help="With --happened: what it gave; null by default.")
     ] = None,
     failed: Annotated[
         str | None, typer.Option(metavar="MESSAGE", help="It has failed; the step fails, and may be tried again.")
     ] = None,
-    not_done: Annotated[bool, typer.Option("--not-done", help="It hasn't happened: it is made now.")] = False,  # noqa: FBT002
+    not_done: Annotated[bool, typer.Option("--not-done", help="It hasn't happened: it is made now.")] = False,
     reason: Annotated[str | None, typer.Option(help="Kept with the decision.")] = None,
-    go_on: Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")] = False,  # noqa: FBT002
+    go_on: Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")] = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Say what became of a call that was under way when its process died: nobody but you can know."""
     named = config or ctx.obj
@@ -332,7 +332,7 @@ def settle(
 def _settlement(
     value: str | None, failed: str | None, reason: str | None, *, happened: bool, not_done: bool
 ) -> Settlement:
-    from mcp_bridge.executions.in_doubt import Settlement  # noqa: PLC0415
+    from mcp_bridge.executions.in_doubt import Settlement
 
     if happened + (failed is not None) + not_done != 1:
         raise BridgeError("bad_argument", "Say one of --happened, --failed MESSAGE and --not-done.")
@@ -352,7 +352,7 @@ def _settlement(
 def _settled(
     named: Path | None, execution: str, doubt: str | None, settlement: Settlement, *, go_on: bool, as_json: bool
 ) -> int:
-    from mcp_bridge.cli.asking import terminal  # noqa: PLC0415
+    from mcp_bridge.cli.asking import terminal
 
     async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
         row = await inputs.execution(bridge.programs.store, execution)
@@ -375,7 +375,7 @@ def cancel(
     execution: Id,
     reason: Annotated[str, typer.Option(help="Kept with the execution.")] = "cancelled by the operator",
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """End a suspended execution; what its steps want undone is undone, here and now."""
     named = config or ctx.obj

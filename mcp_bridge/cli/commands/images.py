@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import common, showing
 from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -32,12 +33,12 @@ def build(
     profile: Annotated[str | None, typer.Option(help="Package profile: base or data.")] = None,
     with_: Annotated[list[str] | None, typer.Option("--with", metavar="NAME", help="Add a package.")] = None,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Build the image from the running interpreter, and packages from PyPI."""
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
-    from mcp_bridge.sandbox.image import image  # noqa: PLC0415
+    from mcp_bridge.sandbox.image import image
 
     console = Console(stderr=True)
 
@@ -62,9 +63,9 @@ def build(
 
 
 @images.command("list")
-def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """List the images that are here."""
-    from mcp_bridge.sandbox.image import image  # noqa: PLC0415
+    from mcp_bridge.sandbox.image import image
 
     async def work(choice: RuntimeChoice, _: common.Configuration) -> list[image.ImageInfo]:
         return await image.list_images(*choice.invocation)
@@ -85,14 +86,14 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
 @images.command(epilog="Examples:\n\nmcp-bridge image prune\n\nmcp-bridge image prune --all")
 def prune(
     ctx: typer.Context,
-    everything: Annotated[  # noqa: FBT002
+    everything: Annotated[
         bool, typer.Option("--all", help="Also the one that is in force: the next run builds it again.")
     ] = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Remove the images that were built here and that the configuration doesn't use."""
-    from mcp_bridge.cli.commands.uninstall import prune as work  # noqa: PLC0415
+    from mcp_bridge.cli.commands.uninstall import prune as work
 
     finish(lambda: work(common.load(config or ctx.obj), everything=everything, as_json=as_json), as_json=as_json)
 
@@ -102,10 +103,10 @@ def inspect(
     ctx: typer.Context,
     reference: Annotated[str | None, typer.Argument(help="The configured one by default.")] = None,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Show what is in an image."""
-    from mcp_bridge.sandbox.image import image  # noqa: PLC0415
+    from mcp_bridge.sandbox.image import image
 
     async def work(choice: RuntimeChoice, configuration: common.Configuration) -> image.ImageInfo:
         settings = configuration.settings
@@ -121,13 +122,13 @@ def inspect(
     for name, value in asdict(found).items():
         if name != "labels":
             shown = ", ".join(value) if isinstance(value, tuple) else value
-            sys.stdout.write(common.printable(f"{name}: {shown}\n"))
+            sys.stdout.write(escaping.escape_controls(f"{name}: {shown}\n"))
 
 
 def _with_engine(config: Path | None, work: Callable[[RuntimeChoice, common.Configuration], Awaitable[T]]) -> T:
-    import anyio  # noqa: PLC0415  (the help of every command imports this module)
+    import anyio
 
-    from mcp_bridge.host.service import choose_engine  # noqa: PLC0415
+    from mcp_bridge.host.service import choose_engine
 
     async def both() -> T:
         choice = await choose_engine(configuration.settings)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.governance.governance import WrittenPolicy
-    from mcp_bridge.kernel.program import Program, Step
+    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.steps import Step
     from mcp_bridge.policy.rules.call import StepContext
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
     from mcp_bridge.settings import Loaded
@@ -46,14 +47,14 @@ def _read(loaded: Loaded) -> _Read:
     Raises:
         BridgeError: `bad_config`, `bad_program`.
     """
-    from mcp_bridge.governance.governance import snapshot_of, written_policies  # noqa: PLC0415
+    from mcp_bridge.governance.governance import snapshot_of, written_policies
 
     written = written_policies(loaded.layers, common.folder_servers(loaded, common.discover_servers(loaded)))
     return _Read(written, snapshot_of(written))
 
 
 @policy.command()
-def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """Show the policy as it is in force: preset, rules in their order, limits, and its hash."""
 
     def work() -> int:
@@ -108,10 +109,10 @@ def _described(snapshot: PolicySnapshot) -> Iterator[str]:
 @policy.command(epilog="Example:\n\nmcp-bridge policy check --start --strict")
 def check(
     ctx: typer.Context,
-    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,  # noqa: FBT002
-    strict: Annotated[bool, typer.Option("--strict", help="A warning is a failure, too.")] = False,  # noqa: FBT002
+    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="A warning is a failure, too.")] = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Find what is wrong with the policy (exit status 1), and warn of what is probably not meant."""
 
@@ -144,9 +145,9 @@ def _row(level: str, message: str, line: int | None) -> dict[str, Any]:
 
 
 def _warnings(read: _Read, configuration: common.Configuration, *, start: bool) -> list[dict[str, Any]]:
-    import anyio  # noqa: PLC0415
+    import anyio
 
-    from mcp_bridge.policy.rules.checks import warnings  # noqa: PLC0415
+    from mcp_bridge.policy.rules.checks import warnings
 
     servers, listed, silent = anyio.run(_tools, configuration, start)
     rows = []
@@ -165,13 +166,13 @@ def _warnings(read: _Read, configuration: common.Configuration, *, start: bool) 
 
 async def _tools(
     configuration: common.Configuration,
-    start: bool,  # noqa: FBT001
+    start: bool,
 ) -> tuple[dict[str, str], dict[str, Sequence[ToolInfo]], list[str]]:
     """Aliases of all servers by name, the tools of the listed servers, and the names of the others."""
-    from mcp_bridge.downstream.catalog.catalog import Catalog  # noqa: PLC0415
-    from mcp_bridge.downstream.client.fleet import Fleet  # noqa: PLC0415
-    from mcp_bridge.governance.governance import LOCAL, refuse_local  # noqa: PLC0415
-    from mcp_bridge.governance.server_environment import environment  # noqa: PLC0415
+    from mcp_bridge.downstream.catalog.catalog import Catalog
+    from mcp_bridge.downstream.client.fleet import Fleet
+    from mcp_bridge.governance.governance import LOCAL, refuse_local
+    from mcp_bridge.governance.server_environment import environment
 
     specs = list(configuration.discovery.servers.values())
     local: tuple[ToolInfo, ...] = ()
@@ -198,8 +199,8 @@ def _unknown_tools(
     read: WrittenPolicy, servers: Mapping[str, str], listed: Mapping[str, Sequence[ToolInfo]]
 ) -> Iterator[tuple[str, int | None]]:
     """Globs for tools that match no tool, although all the servers that they match are listed."""
-    from mcp_bridge.policy.rules.globs import ToolGlob  # noqa: PLC0415
-    from mcp_bridge.policy.rules.rules import shown_place  # noqa: PLC0415
+    from mcp_bridge.policy.rules.globs import ToolGlob
+    from mcp_bridge.policy.rules.rules import shown_place
 
     for index, rule in enumerate(read.policy.rules):
         reading: Any = "narrow" if rule.effect == "allow" else "broad"
@@ -233,19 +234,19 @@ def explain(
     step: Annotated[
         str | None, typer.Option(metavar="ID", help="Of that program's step; inner/step in programs that it runs.")
     ] = None,
-    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,  # noqa: FBT002
+    start: Annotated[bool, typer.Option("--start", help="Start servers whose tools nobody has listed yet.")] = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Say which rule decides a call, and what each of the others says of it. Nothing is called."""
 
     def work() -> int:
-        import anyio  # noqa: PLC0415
+        import anyio
 
-        from mcp_bridge.policy.rules import explain as explaining  # noqa: PLC0415
-        from mcp_bridge.policy.rules.call import Call  # noqa: PLC0415
-        from mcp_bridge.policy.rules.decision import asked_about  # noqa: PLC0415
-        from mcp_bridge.policy.rules.schemas import with_defaults  # noqa: PLC0415
+        from mcp_bridge.policy.rules import explain as explaining
+        from mcp_bridge.policy.rules.call import Call
+        from mcp_bridge.policy.rules.decision import asked_about
+        from mcp_bridge.policy.rules.schemas import with_defaults
 
         arguments = inputs.json_object(args, "--args")
         if step is not None and program is None:
@@ -290,10 +291,10 @@ def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[
     Raises:
         BridgeError: `unknown_server`, `unknown_tool`.
     """
-    from mcp_bridge.downstream.catalog.aliases import derive, nearest  # noqa: PLC0415
-    from mcp_bridge.downstream.catalog.tools import ToolInfo  # noqa: PLC0415
-    from mcp_bridge.governance.governance import LOCAL  # noqa: PLC0415
-    from mcp_bridge.governance.tool_names import split  # noqa: PLC0415
+    from mcp_bridge.downstream.catalog.aliases import derive, nearest
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
+    from mcp_bridge.governance.governance import LOCAL
+    from mcp_bridge.governance.tool_names import split
 
     if "." not in asked:
         # As in a program's step, a name without a server refers to an operator's tool.
@@ -336,8 +337,9 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
     Raises:
         BridgeError: `unknown_program`, `unknown_step`; as `program_sources.one`.
     """
-    from mcp_bridge.cli import program_sources  # noqa: PLC0415
-    from mcp_bridge.policy.rules.call import ProgramRef, StepContext  # noqa: PLC0415
+    from mcp_bridge.cli import program_sources
+    from mcp_bridge.kernel.steps import ProgramStep
+    from mcp_bridge.policy.rules.call import ProgramRef, StepContext
 
     sources = program_sources.Sources(loaded)
     found, whose = program_sources.one(loaded, name)
@@ -345,9 +347,9 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
     chain = [ProgramRef("operator" if whose == "operator" else "agent", found.hash, named)]
     step: Step | None = None
     for part in path.split("/") if path is not None else ():
-        if step is not None and step.program is None:
+        if step is not None and not isinstance(step, ProgramStep):
             raise BridgeError("unknown_step", f"The step {step.id!r} runs no program.")
-        if step is not None and step.program is not None:
+        if step is not None:
             found = step.program
             if step.program_name is not None:
                 known = sources.operators.get(step.program_name)
@@ -361,12 +363,14 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
 
 def _step(program: Program, part: str) -> Step:
     """A step of a program by its id, without the index of a map's item."""
+    from mcp_bridge.kernel.steps import MapStep
+
     wanted = part.partition("[")[0]
     every = [step for outer in program.steps for step in (outer, *outer.children)]
     for step in every:
         if step.id == wanted:
             # The body of a map has no id of its own.
-            return step.children[0] if step.kind == "map" and not step.children[0].id else step
+            return step.body if isinstance(step, MapStep) and not step.body.id else step
     listed = ", ".join(step.id for step in every if step.id)
     raise BridgeError(
         "unknown_step", f"The program {program.name!r} has no step {part[:100]!r}.", hint=f"Steps: {listed}."
@@ -379,8 +383,10 @@ def _check_calls(step: Step, tool: ToolInfo) -> None:
     Raises:
         BridgeError: `unknown_step`.
     """
-    called = [step.tool] if step.kind == "tool" else []
-    called += [step.compensation.tool] if step.compensation else []
+    from mcp_bridge.kernel.steps import ToolStep
+
+    called = [step.tool] if isinstance(step, ToolStep) else []
+    called += [step.compensation.tool] if isinstance(step, ToolStep) and step.compensation else []
     names = {tool.name, f"{tool.server}.{tool.name}", f"{tool.server_alias}.{tool.alias}"}
     if not any(name in names or name.casefold() in {one.casefold() for one in names} for name in called):
         does = f"it calls {', '.join(called)}" if called else f"it is a {step.kind} step"

@@ -46,13 +46,13 @@ def run(
         str | None, typer.Option(metavar="KEY", help="Idempotency key: with the same one it runs once.")
     ] = None,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Run a program, without a sandbox: nothing of it is code."""
     named = config or ctx.obj
 
     def work() -> int:
-        from mcp_bridge.cli import program_sources  # noqa: PLC0415
+        from mcp_bridge.cli import program_sources
 
         values = inputs.json_object(context, "--context")
         if key == "":
@@ -73,7 +73,7 @@ def _driven(
     *,
     as_json: bool,
 ) -> int:
-    from mcp_bridge.cli.asking import terminal  # noqa: PLC0415
+    from mcp_bridge.cli.asking import terminal
 
     async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
         record = await bridge.run_program(asked, values, key, starter="operator", asker=terminal())
@@ -92,12 +92,12 @@ def validate(
     ctx: typer.Context,
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Program files, or - for standard input.")],
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """Find every fault of programs, before anything runs. Exit status 1 if there is one."""
 
     def work() -> int:
-        from mcp_bridge.cli import program_sources as sources  # noqa: PLC0415
+        from mcp_bridge.cli import program_sources as sources
 
         for file in files:
             if file != sources.STDIN and not Path(file).is_file():
@@ -125,7 +125,7 @@ def validate(
 
 
 def _validated(sources: Sources, given: Given) -> dict[str, Any]:
-    from mcp_bridge.kernel.program import InvalidProgramError  # noqa: PLC0415
+    from mcp_bridge.kernel.program import InvalidProgramError
 
     try:
         program = sources.parse(given)
@@ -170,18 +170,18 @@ def graph(
     """Draw a program: its steps, and where each may lead."""
 
     def work() -> int:
-        from mcp_bridge.cli import program_sources  # noqa: PLC0415
-        from mcp_bridge.views import graph as drawing  # noqa: PLC0415
+        from mcp_bridge.cli import program_sources
+        from mcp_bridge.views import graph as drawing
 
         loaded = common.load(config or ctx.obj, folder=not program_sources.is_file(program))
         found, _ = program_sources.one(loaded, program)
         drawn = drawing.draw(found)
         if form == "svg":
-            from mcp_bridge.views.graph_svg import svg  # noqa: PLC0415
+            from mcp_bridge.views.graph_svg import svg
 
             text = svg(drawn)
         else:
-            from mcp_bridge.views.graph_mermaid import mermaid  # noqa: PLC0415
+            from mcp_bridge.views.graph_mermaid import mermaid
 
             text = mermaid(drawn)
         if output is None:
@@ -199,11 +199,11 @@ def graph(
 
 
 @programs.command("list")
-def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """List the programs that can be run by name: the operator's, and those that are kept."""
 
     def work() -> int:
-        from mcp_bridge.cli.program_sources import Sources  # noqa: PLC0415
+        from mcp_bridge.cli.program_sources import Sources
 
         sources = Sources(common.load(config or ctx.obj))
         found = {name: (sources.restored(name), "agent") for name in sources.kept}
@@ -241,7 +241,7 @@ def show(ctx: typer.Context, name: Source, config: Config = None) -> None:
     """Print a program as JSON, which `program run` takes."""
 
     def work() -> int:
-        from mcp_bridge.cli import program_sources  # noqa: PLC0415
+        from mcp_bridge.cli import program_sources
 
         found, owner = program_sources.one(common.load(config or ctx.obj), name)
         print_json(found.data, indent=True)
@@ -262,7 +262,7 @@ def save(
     """Keep a program under a name, as a script's mcp.programs.save does: it doesn't become the operator's."""
 
     def work() -> int:
-        from mcp_bridge.cli import program_sources  # noqa: PLC0415
+        from mcp_bridge.cli import program_sources
 
         asked = program_sources.read(file)
         configuration = common.configure(config or ctx.obj)

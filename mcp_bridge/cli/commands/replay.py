@@ -29,10 +29,10 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
     Raises:
         BridgeError: As `inputs.execution`, `program_sources.one` and `replaying.replayed`.
     """
-    from mcp_bridge.cli import program_sources  # noqa: PLC0415
-    from mcp_bridge.executions.replay import replayed  # noqa: PLC0415
-    from mcp_bridge.ledger.log.recorder import SqliteRecorder  # noqa: PLC0415
-    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution  # noqa: PLC0415
+    from mcp_bridge.cli import program_sources
+    from mcp_bridge.executions.replay import replayed
+    from mcp_bridge.ledger.log.recorder import SqliteRecorder
+    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
 
     loaded = common.load(named)
     other = None if program is None else program_sources.one(loaded, program)[0]

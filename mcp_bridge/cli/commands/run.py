@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import asking, common, opening
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import GIVEN_BEFORE
@@ -165,7 +166,7 @@ async def _run(
 
 
 def _say(message: str) -> None:
-    print(common.printable(f"mcp-bridge: {message}"), file=sys.stderr)  # noqa: T201
+    print(escaping.escape_controls(f"mcp-bridge: {message}"), file=sys.stderr)  # noqa: T201
 
 
 def _print_json(record: dict[str, Any]) -> None:
@@ -198,5 +199,5 @@ def _print(record: ExecutionRecord, terminal: Terminal) -> None:
     err += [f"artifact {row['name']}: {row['path']}" for row in record.artifacts]
     printed_out, printed_err = terminal.rest("stdout", record.stdout), terminal.rest("stderr", record.stderr)
     for stream, printed, texts in ((sys.stdout.buffer, printed_out, out), (sys.stderr.buffer, printed_err, err)):
-        stream.write(printed + "".join(common.printable(text) + "\n" for text in texts).encode())
+        stream.write(printed + "".join(escaping.escape_controls(text) + "\n" for text in texts).encode())
         stream.flush()

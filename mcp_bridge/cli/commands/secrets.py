@@ -26,8 +26,8 @@ Keyring: TypeAlias = Annotated[
 
 
 def _vault(loaded: Loaded) -> tuple[Vault, dict[str, SecretConfig]]:
-    from mcp_bridge.governance.governance import secrets_of  # noqa: PLC0415
-    from mcp_bridge.policy.secrets.vault import Vault  # noqa: PLC0415
+    from mcp_bridge.governance.governance import secrets_of
+    from mcp_bridge.policy.secrets.vault import Vault
 
     configs, bounds = secrets_of(loaded.layers)
     return Vault(configs, loaded.settings.state_dir, bounds=bounds), configs
@@ -37,7 +37,7 @@ def _vault(loaded: Loaded) -> tuple[Vault, dict[str, SecretConfig]]:
     "set",
     epilog="Examples:\n\nmcp-bridge secret set github-token\n\npass show github | mcp-bridge secret set github-token",
 )
-def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Config = None) -> None:  # noqa: FBT002
+def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Config = None) -> None:
     """Keep a secret. Its value is asked for without an echo, or read from standard input, less a newline at its end."""
 
     def work() -> int:
@@ -54,11 +54,11 @@ def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Confi
 
 
 @secrets.command("list")
-def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:  # noqa: FBT002
+def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """List secrets: where each comes from and who gets it, never its value."""
 
     def work() -> int:
-        from mcp_bridge.policy.secrets.secret_stores import SecretFile  # noqa: PLC0415
+        from mcp_bridge.policy.secrets.secret_stores import SecretFile
 
         loaded = common.load(config or ctx.obj)
         rows = _vault(loaded)[0].status()
@@ -86,7 +86,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
 
 
 @secrets.command()
-def remove(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Config = None) -> None:  # noqa: FBT002
+def remove(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Config = None) -> None:
     """Forget a secret's value."""
 
     def work() -> int:

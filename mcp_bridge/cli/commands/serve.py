@@ -54,10 +54,10 @@ class ConfigurationFiles:
         Raises:
             BridgeError: As `common.configure` and `common.refuse_nesting`.
         """
-        from mcp_bridge.server.supervisor import Configured  # noqa: PLC0415
+        from mcp_bridge.server.supervisor import Configured
 
         if "mcp_bridge.registered.folders" in sys.modules:
-            from mcp_bridge.registered import folders  # noqa: PLC0415
+            from mcp_bridge.registered import folders
 
             folders.unload()
         stamps = _stamps(_configuration_files(self._named))
@@ -76,8 +76,8 @@ class ConfigurationFiles:
         A server stays if its file can't be read now, or no longer matches what was trusted: the running server was
         started with trusted content.
         """
-        from mcp_bridge.governance.governance import LOCAL, snapshot_of, written_policies  # noqa: PLC0415
-        from mcp_bridge.server.supervisor import Change  # noqa: PLC0415
+        from mcp_bridge.governance.governance import LOCAL, snapshot_of, written_policies
+        from mcp_bridge.server.supervisor import Change
 
         started = self._configuration
         assert started is not None  # noqa: S101 - a bridge was opened with it
@@ -179,13 +179,13 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
     if sys.stdin is not None and sys.stdin.isatty():
         print(AT_A_TERMINAL if bare else WAITING, end="", file=sys.stderr)  # noqa: T201
     files = ConfigurationFiles(config)
-    from mcp_bridge.server.supervisor import configured  # noqa: PLC0415
+    from mcp_bridge.server.supervisor import configured
 
     # Outside of the event loop: the operator's modules are imported, and may run one of their own.
     first = configured(files)
-    import anyio  # noqa: PLC0415
+    import anyio
 
-    from mcp_bridge.server.app import serve_stdio  # noqa: PLC0415  (the SDK takes most of a second)
+    from mcp_bridge.server.app import serve_stdio
 
     error = anyio.run(functools.partial(serve_stdio, programs=programs), files, first)
     return common.OK if error is None else common.exit_code(error)

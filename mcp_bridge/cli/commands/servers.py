@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import common, showing
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -18,15 +19,15 @@ servers = typer.Typer(help="Look at the servers behind the bridge.", no_args_is_
 @servers.command("list")
 def list_(
     ctx: typer.Context,
-    start: Annotated[  # noqa: FBT002
+    start: Annotated[
         bool, typer.Option("--start", help="Start each one, and count its tools. Exit status 1 if one can't be used.")
     ] = False,
     config: Config = None,
-    as_json: Json = False,  # noqa: FBT002
+    as_json: Json = False,
 ) -> None:
     """List the servers, where each is configured, and what was left out."""
-    import anyio  # noqa: PLC0415  (the help of every command imports this module)
-    from rich.console import Console  # noqa: PLC0415
+    import anyio
+    from rich.console import Console
 
     try:
         configuration = common.configure(config or ctx.obj, quiet=True)
@@ -53,19 +54,19 @@ def list_(
         ]
         showing.table(("server", "import as", "state", "tools", "configured in"), cells)
     else:
-        showing.echo("No server is configured: see [servers.NAME] in the README.")
+        showing.echo("No server is configured: see [servers.NAME] in docs/configuration.md.")
     console = Console()
     for row in rows:
         for name, value in row["details"].items():
             shown = "\n  ".join(["", *value]) if isinstance(value, (list, tuple)) else f" {value}"
-            told = "\n".join(common.printable(line) for line in f"{row['name']}: {name}:{shown}".splitlines())
+            told = "\n".join(escaping.escape_controls(line) for line in f"{row['name']}: {name}:{shown}".splitlines())
             console.print(told, style="dim", markup=False, highlight=False)
     for problem in problems:
         where = f"{problem['file']}, line {problem['line']}" if problem["line"] else problem["file"]
-        console.print(common.printable(f"{where}: {problem['message']}"), style="yellow", markup=False)
+        console.print(escaping.escape_controls(f"{where}: {problem['message']}"), style="yellow", markup=False)
     for row in skipped:
         left_out = f"{row['name']} in {row['file']} left out: {row['reason']}"
-        console.print(common.printable(left_out), style="dim", markup=False)
+        console.print(escaping.escape_controls(left_out), style="dim", markup=False)
     raise typer.Exit(_status(rows, start=start))
 
 
@@ -75,10 +76,10 @@ def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
     return common.FAILED if start and broken else common.OK
 
 
-async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:  # noqa: FBT001
-    from mcp_bridge.downstream.catalog.catalog import Catalog  # noqa: PLC0415
-    from mcp_bridge.downstream.client.fleet import Fleet  # noqa: PLC0415
-    from mcp_bridge.governance.server_environment import environment  # noqa: PLC0415
+async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:
+    from mcp_bridge.downstream.catalog.catalog import Catalog
+    from mcp_bridge.downstream.client.fleet import Fleet
+    from mcp_bridge.governance.server_environment import environment
 
     given = environment(configuration.settings, configuration.governance)
     async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:

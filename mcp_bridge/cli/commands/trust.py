@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp_bridge import settings
+from mcp_bridge import escaping, settings
 from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.cli.opening import print_json
 from mcp_bridge.downstream.configuration.discovery import missing_servers_problem
@@ -74,7 +74,7 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     for told in (why_empty for row in asked if (why_empty := _why_empty(row))):
         if len(asked) == 1:
             raise BridgeError("nothing_to_trust", told, hint="Then run `mcp-bridge trust` again.")
-        showing.echo_err(common.one_line(f"mcp-bridge: nothing_to_trust: {told}"))
+        showing.echo_err(escaping.escape_line(f"mcp-bridge: nothing_to_trust: {told}"))
     asked = [row for row in asked if _why_empty(row) is None]
     for row in asked:
         loaded.trust.refuse_within(row.content.file)
@@ -94,7 +94,7 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
         print_json({"status": "trusted", "files": rows})
     else:
         names = ", ".join(str(row.content.file) for row in asked)
-        show(common.one_line(f"{'Trusted' if new else 'Trusted already'}, exactly as shown: {names}"))
+        show(escaping.escape_line(f"{'Trusted' if new else 'Trusted already'}, exactly as shown: {names}"))
     return common.OK
 
 
@@ -132,7 +132,7 @@ def _described(asked: _Asked, loaded: settings.Loaded) -> Iterator[str]:
     """What a file would do, one line each; its content can't add or hide lines."""
     content, table = asked
     link = f", a link to {content.file.resolve()}" if content.file.is_symlink() else ""
-    yield common.one_line(f"{content.file}{link}")
+    yield escaping.escape_line(f"{content.file}{link}")
     yield f"  sha256 {content.hash}, {len(content.data)} bytes"
     own = {name for layer in loaded.layers for name in layer.servers}
     for name, server in {**table.get("servers", {}), **table.get("mcpServers", {})}.items():
@@ -147,7 +147,7 @@ def _described(asked: _Asked, loaded: settings.Loaded) -> Iterator[str]:
         yield "  files that it would have the bridge load or start; what these load in turn isn't looked at:"
     for path, hashed in content.files.items():
         shown = Path(path).relative_to(content.file.parent) if Path(path).is_relative_to(content.file.parent) else path
-        yield common.one_line(f"    {shown}  {hashed}")
+        yield escaping.escape_line(f"    {shown}  {hashed}")
 
 
 def _server(name: str, server: Any, *, taken: bool) -> Iterator[str]:
@@ -156,7 +156,7 @@ def _server(name: str, server: Any, *, taken: bool) -> Iterator[str]:
     words = [entry.get("command"), *(args if isinstance(args, list) else [args])]
     told = shlex.join(str(word) for word in words) if words[0] is not None else str(entry.get("url"))
     verb = "starts, as you" if words[0] is not None else "connects to"
-    yield common.one_line(f"  server {json.dumps(name, ensure_ascii=False)} {verb}: {told}")
+    yield escaping.escape_line(f"  server {json.dumps(name, ensure_ascii=False)} {verb}: {told}")
     if taken:
         yield "    not started: you have configured a server of this name yourself"
     yield from _settings("  ", {key: value for key, value in entry.items() if key not in {"command", "args"}})
@@ -166,7 +166,7 @@ def _settings(prefix: str, table: Mapping[str, Any]) -> Iterator[str]:
     for name, value in table.items():
         rows = [(f"{name}[{number}]", item) for number, item in enumerate(value, 1)] if name == "rules" else []
         for shown, item in rows or [(name, value)]:
-            yield common.one_line(f"    {prefix}{shown} = {json.dumps(item, ensure_ascii=False, default=str)}")
+            yield escaping.escape_line(f"    {prefix}{shown} = {json.dumps(item, ensure_ascii=False, default=str)}")
 
 
 def _confirm() -> bool:
@@ -193,7 +193,7 @@ def revoke(loaded: settings.Loaded, folder: Path) -> int:
     files = [here / name for name in FILES if loaded.trust.revoke(here / name)]
     if not files:
         raise BridgeError("not_trusted", f"Nothing in {here} was trusted.", hint="`mcp-bridge trust --list`.")
-    showing.echo(common.one_line(f"No longer trusted: {', '.join(map(str, files))}"))
+    showing.echo(escaping.escape_line(f"No longer trusted: {', '.join(map(str, files))}"))
     return common.OK
 
 
@@ -208,7 +208,7 @@ def list_trusted(loaded: settings.Loaded, *, as_json: bool) -> int:
     elif not rows:
         showing.echo("No folder's files are trusted.")
     else:
-        cells = [(common.one_line(row["file"]), showing.moment(row["since"]), row["state"]) for row in rows]
+        cells = [(escaping.escape_line(row["file"]), showing.moment(row["since"]), row["state"]) for row in rows]
         showing.table(("file", "trusted", "now"), cells)
     return common.OK
 

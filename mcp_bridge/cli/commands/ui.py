@@ -41,9 +41,9 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
     Raises:
         BridgeError: `bad_argument`, `cannot_listen`; as `run_with_database`; `nested_bridge`.
     """
-    from mcp_bridge.private_files import state_directory  # noqa: PLC0415
-    from mcp_bridge.server.ui.app import Address, build, serve  # noqa: PLC0415  (the SDK takes most of a second)
-    from mcp_bridge.server.ui.live import Live  # noqa: PLC0415
+    from mcp_bridge.private_files import state_directory
+    from mcp_bridge.server.ui.app import Address, build, serve
+    from mcp_bridge.server.ui.live import Live
 
     host, port = address(asked)
     loaded = common.load(config)
@@ -54,7 +54,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
     url = place.url(token)
 
     async def served(database: Database) -> None:
-        import anyio  # noqa: PLC0415
+        import anyio
 
         leading = _page_that_leads_to(url, state_directory(loaded.settings.state_dir), wanted=browser)
         with leading, anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -97,7 +97,7 @@ def _page_that_leads_to(url: str, directory: Path, *, wanted: bool) -> Iterator[
 
     All users of the machine can see the browser's arguments, and the viewer's URL contains the token.
     """
-    from mcp_bridge.atomic_files import write_private  # noqa: PLC0415
+    from mcp_bridge.atomic_files import write_private
 
     if not wanted or not (sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         yield

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from mcp_bridge import escaping
 from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.cli.opening import print_json
 from mcp_bridge.errors import BridgeError
@@ -37,8 +38,8 @@ class Engine(NamedTuple):
 
 async def engines(settings: Settings) -> tuple[list[Engine], list[EngineName]]:
     """The engines that the settings allow and that answer, and the names of installed ones that don't."""
-    from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info  # noqa: PLC0415
-    from mcp_bridge.sandbox.image.image import list_images  # noqa: PLC0415
+    from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
+    from mcp_bridge.sandbox.image.image import list_images
 
     names: tuple[EngineName, ...] = ("podman", "docker") if settings.runtime == "auto" else (settings.runtime,)
     found: list[Engine] = []
@@ -69,9 +70,9 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
     Raises:
         BridgeError: `engine_failed`; as `image.image_reference`.
     """
-    import anyio  # noqa: PLC0415
+    import anyio
 
-    from mcp_bridge.sandbox.image import image  # noqa: PLC0415
+    from mcp_bridge.sandbox.image import image
 
     settings = loaded.settings
     wanted = image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
@@ -109,7 +110,7 @@ async def _remove_images(
     choice: RuntimeChoice, images: Sequence[ImageInfo]
 ) -> tuple[list[ImageInfo], list[tuple[str, str]]]:
     """Remove images; return the removed ones, and the others' names with the engine's errors."""
-    from mcp_bridge.sandbox.image.image import remove_image  # noqa: PLC0415
+    from mcp_bridge.sandbox.image.image import remove_image
 
     command, arguments = choice.invocation
     removed, left = [], []
@@ -148,14 +149,14 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
     Raises:
         BridgeError: `bridge_at_work`, `not_asked`, `uninstall_failed`.
     """
-    import anyio  # noqa: PLC0415
+    import anyio
 
     directory = loaded.settings.state_dir
     found = anyio.run(_look, loaded.settings)
     _refuse_at_work(directory)
     told = list(_described(found, directory, state=state))
     for line in told:
-        showing.echo(common.one_line(line))
+        showing.echo(escaping.escape_line(line))
     if told and not yes and not _confirm(state=state):
         showing.echo_err("mcp-bridge: nothing was removed.")
         return common.REFUSED
@@ -164,14 +165,14 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
     with suppress(OSError):
         directory.rmdir()
     for line in _left(found, loaded, state=state):
-        showing.echo(common.one_line(line))
+        showing.echo(escaping.escape_line(line))
     return common.FAILED if left else common.OK
 
 
 async def _look(settings: Settings) -> _Found:
-    from mcp_bridge.sandbox.cli_engine import CliEngine  # noqa: PLC0415
-    from mcp_bridge.sandbox.engine import OWNER_LABEL  # noqa: PLC0415
-    from mcp_bridge.sandbox.owner import Owner  # noqa: PLC0415
+    from mcp_bridge.sandbox.cli_engine import CliEngine
+    from mcp_bridge.sandbox.engine import OWNER_LABEL
+    from mcp_bridge.sandbox.owner import Owner
 
     found, silent = await engines(settings)
     orphans = []
@@ -192,8 +193,8 @@ async def _look(settings: Settings) -> _Found:
 
 def _state_names() -> tuple[str, ...]:
     """Patterns of the files in a state directory: nothing else in the directory is ever removed."""
-    from mcp_bridge.backup import create  # noqa: PLC0415
-    from mcp_bridge.executions import artifacts  # noqa: PLC0415
+    from mcp_bridge.backup import create
+    from mcp_bridge.executions import artifacts
 
     return (*create.KEYS, *create.CREDENTIALS, *create.DATABASES, *artifacts.FOLDERS, *create.LEFT_OUT)
 
@@ -208,8 +209,8 @@ def _refuse_at_work(directory: Path) -> None:
     Raises:
         BridgeError: `bridge_at_work`.
     """
-    from mcp_bridge.ledger.storage.presence import others  # noqa: PLC0415
-    from mcp_bridge.sandbox.owner import owner_label  # noqa: PLC0415
+    from mcp_bridge.ledger.storage.presence import others
+    from mcp_bridge.sandbox.owner import owner_label
 
     if others(directory, owner_label()):
         raise BridgeError(
@@ -233,13 +234,13 @@ def _described(found: _Found, directory: Path, *, state: bool) -> Iterator[str]:
         yield f"With the keys in {directory} goes all that is recorded: what isn't in a backup is lost for good."
 
 
-async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:  # noqa: FBT001
+async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:
     """Remove everything; return the names of images that can't be removed, with the reasons.
 
     Raises:
         BridgeError: `uninstall_failed`: a file can't be removed; as the engine.
     """
-    from mcp_bridge.sandbox.cli_engine import CliEngine  # noqa: PLC0415
+    from mcp_bridge.sandbox.cli_engine import CliEngine
 
     with tempfile.TemporaryDirectory(prefix="mcp-bridge-uninstall-") as scratch:
         for engine, container in found.containers:

@@ -28,10 +28,10 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
         BridgeError: `bad_argument` (an address, a log's key, a name), `cannot_listen`, `state_unusable`; as
             `open_witness`.
     """
-    from mcp_bridge.ledger.proofs.signing import Verifier, is_key_name  # noqa: PLC0415
-    from mcp_bridge.ledger.witness.witness import open_witness  # noqa: PLC0415
-    from mcp_bridge.private_files import state_directory  # noqa: PLC0415
-    from mcp_bridge.server.witness import serve_witness  # noqa: PLC0415
+    from mcp_bridge.ledger.proofs.signing import Verifier, is_key_name
+    from mcp_bridge.ledger.witness.witness import open_witness
+    from mcp_bridge.private_files import state_directory
+    from mcp_bridge.server.witness import serve_witness
 
     host, port = address(listen)
     if name is not None and not is_key_name(name):

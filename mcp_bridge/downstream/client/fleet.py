@@ -127,7 +127,7 @@ class Fleet:
         server: str,
         tool: ToolInfo | str,
         arguments: dict[str, Any] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> CallToolResult:
         """Call a tool of a server; see `DownstreamServer.call_tool`.

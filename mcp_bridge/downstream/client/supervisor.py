@@ -425,7 +425,7 @@ class DownstreamServer:
         self,
         tool: ToolInfo | str,
         arguments: dict[str, Any] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> CallToolResult:
         """Call a tool. Starts the server if necessary.

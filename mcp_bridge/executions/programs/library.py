@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.escaping import exactly
-from mcp_bridge.governance.lookalikes import resembled
+from mcp_bridge.escaping import escape_name
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.ledger.storage.store import SavedProgram
+from mcp_bridge.lookalikes import resembled
 from mcp_bridge.offload import off_loop, on_thread
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class ProgramLibrary:
         if name not in self.operators and (other := resembled(name, self.operators)) is not None:
             raise BridgeError(
                 "reserved_name",
-                f"The name {exactly(name)[:200]} looks like {exactly(other)}, which is the operator's.",
+                f"The name {escape_name(name)[:200]} looks like {escape_name(other)}, which is the operator's.",
                 hint="Use a name that nobody takes for that.",
             )
 

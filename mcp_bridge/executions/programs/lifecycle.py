@@ -20,7 +20,7 @@ from mcp_bridge.executions.idempotency_key import Key
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.record import run_record
-from mcp_bridge.executions.programs.recovery import event_json, outcome_json, replay, state_hash
+from mcp_bridge.executions.programs.recovery import event_json, replay, state_hash
 from mcp_bridge.executions.programs.run import Earlier, ProgramRun
 from mcp_bridge.executions.request_identity import ProgramAsked, whole_key
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
@@ -30,6 +30,7 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT, Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
+from mcp_bridge.ledger.log.payloads import outcome_object
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.secrets.references import fill_in, ids_of, is_alike
 
@@ -457,7 +458,7 @@ class Programs(ProgramLibrary):
         wanted = None if effects is None else [effect.id for effect in effects]
         if isinstance(event, Outcome):
             self.store.keep_values(run.execution, run.effects.values_behind(event.value))
-            self.recorder.post(self.entry("outcome", run, step, **outcome_json(event), effects=wanted))
+            self.recorder.post(self.entry("outcome", run, step, **outcome_object(event), effects=wanted))
             return
         payload = event_json(event)
         self.store.keep_values(run.execution, run.effects.values_behind(payload.get("payload")))

@@ -11,13 +11,26 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.programs.recovery import event_of, state_hash
+from mcp_bridge.executions.programs.recovery import state_hash
 from mcp_bridge.executions.replay_result import Difference, Replayed, not_replayable
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.values import canonical
+from mcp_bridge.ledger.log.payloads import (
+    EffectOutcome,
+    Erased,
+    ModelIntent,
+    ProgramEnd,
+    ProgramStart,
+    ProgramSuspension,
+    ToolIntent,
+    Transition,
+    Violation,
+    decoded,
+    understood,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,14 +66,16 @@ def transitions_hash(entries: Sequence[Recorded]) -> str:
     """
     found = hashlib.sha256()
     for row in entries:
-        kind, payload = row.entry.kind, row.entry.payload
-        if kind == "start" and "context" in payload:
-            told: Any = [row.entry.program, payload["context"], payload["effects"]]
-        elif kind == "transition" or (kind == "outcome" and payload.get("effects") is not None):
-            told = payload
-        else:
-            continue
-        found.update(hashlib.sha256(canonical([kind, told])).digest())
+        match understood(row):
+            case ProgramStart(context=dict(context), effects=effects):
+                told: Any = [row.entry.program, context, effects]
+            case Transition():
+                told = row.entry.payload
+            case EffectOutcome(effects=wanted) if wanted is not None:
+                told = row.entry.payload
+            case _:
+                continue
+        found.update(hashlib.sha256(canonical([row.entry.kind, told])).digest())
     return found.hexdigest()
 
 
@@ -78,18 +93,20 @@ class _Replay:
         self._events = 0
         self._effects = 0
         self._violated = False
-        start = next((row for row in entries if row.entry.kind == "start"), None)
-        if start is None or "context" not in start.entry.payload:
-            erased = start is not None and "erased" in start.entry.payload
-            raise not_replayable(stored, "it was erased" if erased else "it is of an earlier version")
+        begun = next((row for row in entries if row.entry.kind == "start"), None)
+        start = None if begun is None else decoded(begun.entry)
+        if begun is None or not isinstance(start, ProgramStart) or start.context is None:
+            raise not_replayable(
+                stored, "it was erased" if isinstance(start, Erased) else "it is of an earlier version"
+            )
         try:
             self._program = programs.unbundle(stored.bundle)
         except (ValueError, KeyError, TypeError) as exc:
             raise BridgeError("bad_state", f"The program of {stored.id} can't be used: {exc}.") from None
-        self._start = start
-        self._context = start.entry.payload["context"]
-        self._machine = Machine(self._program, self._context)
-        self._other = None if other is None else _Other(other, self._context)
+        self._begun, self._start = begun, start
+        self._history = [(row, understood(row)) for row in entries]
+        self._machine = Machine(self._program, start.context)
+        self._other = None if other is None else _Other(other, start.context)
 
     def result(self) -> Replayed:
         """How it ends."""
@@ -109,29 +126,26 @@ class _Replay:
         )
 
     def _run(self) -> None:
-        start = self._start
-        _same(start, None, "program", start.entry.program, self._program.hash)
-        self._wants(start, self._machine.effects)
-        for row in self._entries:
-            match row.entry.kind:
-                case "outcome" | "transition":
-                    self._take(row)
-                case "intent":
-                    self._intend(row)
-                case "violation":
+        _same(self._begun, None, "program", self._begun.entry.program, self._program.hash)
+        self._wants(self._begun, self._start.effects, self._machine.effects)
+        for row, said in self._history:
+            match said:
+                case EffectOutcome(event, wanted) | Transition(event, wanted):
+                    self._take(row, event, wanted)
+                case ToolIntent(effect=number):
+                    self._intend(row, "tool", number)
+                case ModelIntent(effect=number):
+                    self._intend(row, "llm", number)
+                case Violation():
                     self._violated = True
-                case "suspension" | "end":
-                    self._left(row)
-        self._stands(self._entries[-1])
+                case ProgramSuspension(status, digest) | ProgramEnd(status, state=digest):
+                    self._left(row, status, digest)
+        self._stands(self._history[-1][0])
 
-    def _take(self, row: Recorded) -> None:
-        payload = row.entry.payload
-        event = event_of(row.entry.kind, payload)
-        if event is None:
-            return
+    def _take(self, row: Recorded, event: Event, wanted: Sequence[int] | None) -> None:
         awaited = {effect.id: effect for effect, _ in self._machine.awaited()}
         number = event.effect if isinstance(event, Outcome) else None
-        if payload["effects"] is None:
+        if wanted is None:
             if number in awaited:
                 raise _found(row, awaited[number].step, f"effect {number}", "no longer wanted", "wanted")
             return
@@ -140,33 +154,39 @@ class _Replay:
         try:
             effects = self._machine.apply(event)
         except IllegalEventError as exc:
-            raise _found(row, step, "event", _shown(payload), f"refused: {exc}") from None
-        self._wants(row, effects, event, step)
+            raise _found(row, step, "event", _shown(row.entry.payload), f"refused: {exc}") from None
+        self._wants(row, wanted, effects, event, step)
 
-    def _wants(self, row: Recorded, effects: list[Effect], event: Event | None = None, step: str | None = None) -> None:
+    def _wants(
+        self,
+        row: Recorded,
+        wanted: Sequence[int],
+        effects: list[Effect],
+        event: Event | None = None,
+        step: str | None = None,
+    ) -> None:
         """Hold what the machine wants now against what is recorded, and what the other one does against it."""
         self._effects += len(effects)
-        _same(row, step, "effects", row.entry.payload["effects"], [effect.id for effect in effects])
+        _same(row, step, "effects", wanted, [effect.id for effect in effects])
         if self._other is not None:
             self._other.follow(row, event, effects, step)
 
-    def _intend(self, row: Recorded) -> None:
+    def _intend(self, row: Recorded, kind: str, number: int | None) -> None:
         """A call that was about to be made has to be one that the machine waits for."""
-        number = row.entry.payload.get("effect")
         awaited = {effect.id: effect for effect, _ in self._machine.awaited()}
-        if number not in awaited:
+        if number is None or number not in awaited:
             raise _found(row, row.entry.step, "intent", f"effect {number} is wanted", "it isn't")
-        _same(row, row.entry.step, "intent", row.entry.payload["kind"], awaited[number].kind)
+        _same(row, row.entry.step, "intent", kind, awaited[number].kind)
         _same(row, row.entry.step, "intent", row.entry.step, awaited[number].step)
 
-    def _left(self, row: Recorded) -> None:
+    def _left(self, row: Recorded, left: str, digest: str | None) -> None:
         """Where an execution ended or was suspended has to be where the machine is."""
         status = "interrupted" if self._machine.status == "running" else self._machine.status
         # After a violation the host's word was the last one, whatever the machine's.
-        if not (self._violated and row.entry.payload["status"] == "failed"):
-            _same(row, None, "status", row.entry.payload["status"], status)
-        if "state" in row.entry.payload:
-            _same(row, None, "state", row.entry.payload["state"], self._state())
+        if not (self._violated and left == "failed"):
+            _same(row, None, "status", left, status)
+        if digest is not None:
+            _same(row, None, "state", digest, self._state())
 
     def _stands(self, last: Recorded) -> None:
         """Hold where the machine stands against what is kept of the execution."""

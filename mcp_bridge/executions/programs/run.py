@@ -19,12 +19,12 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt
-from mcp_bridge.executions.programs.recovery import outcome_json
 from mcp_bridge.host.channel import step_aside
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
 from mcp_bridge.kernel.machine import IN_DOUBT
 from mcp_bridge.kernel.values import NotJSONError, canonical, parsed
+from mcp_bridge.ledger.log.payloads import outcome_object
 from mcp_bridge.offload import is_large, off_loop, on_thread
 from mcp_bridge.policy.secrets.references import renamed
 
@@ -361,8 +361,8 @@ class ProgramRun:
 
     async def _read(self, outcome: Outcome) -> Read | None:
         """For an outcome's large text that its step parses: what the kernel's `parsed` gives, found off the loop."""
-        text, task = outcome.value, self.machine.waiting.get(outcome.effect)
-        if not isinstance(text, str) or task is None or not task.step.parses or not is_large(text):
+        text = outcome.value
+        if not isinstance(text, str) or not is_large(text) or not self.machine.parses(outcome.effect):
             return None
         found: Any = None
         failed: NotJSONError | None = None
@@ -394,7 +394,7 @@ class ProgramRun:
         """Apply an outcome; without a pause between that and its place in the order."""
         outcome = self._end(outcome, read)
         self._sequence += 1
-        return {"sequence": self._sequence, **outcome_json(outcome)}
+        return {"sequence": self._sequence, **outcome_object(outcome)}
 
     def _end(self, outcome: Outcome, read: Read | None = None) -> Outcome:
         """Apply an outcome; what was applied: of one that no machine can take, that it failed."""

@@ -5,56 +5,48 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.log.payloads import (
+    NOT_DONE,
+    PENDING,
+    TAKEN_BACK,
+    CallOutcome,
+    CallRef,
+    Failure,
+    Request,
+    RequestIntent,
+    RequestOutcome,
+    Resumption,
+    ScriptStart,
+    ScriptSuspension,
+    Success,
+    ToolIntent,
+    understood,
+)
+from mcp_bridge.ledger.storage.sealing import damaged
 from mcp_bridge.policy.rules.uris import REFERENCE, REFERENCE_PREFIX
 from mcp_bridge.policy.secrets.references import is_alike
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.policy.secrets.references import Scalar
 
 MAX_ARGUMENT_CHARS = 2000
 """Of a call's arguments that an error names: a model reads it."""
 
-TAKEN_BACK = "interrupted"
-"""The status of a call that the script itself took back: it may have happened, and nobody waits for it."""
-
-NOT_DONE = "not_done"
-"""The status of a call in doubt of which a person has said that it hasn't happened: it is as if never asked for."""
-
-
-PENDING = "pending"
-"""The status of a call whose tool has been called, and says that its outcome comes later."""
-
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a call asks for.
-
-    Attributes:
-        kind: `tool`, or the part of the bridge that answers: `memory`, `program`, `trace`.
-        name: `server.tool`, or what the part is asked to do.
-        arguments: Projected for the trace.
-        raw: Whether the whole result is wanted.
-        digest: SHA-256 of the arguments as canonical JSON, any reference to a value being the same, where they
-            themselves are not kept; or None.
-    """
-
-    kind: str
-    name: str
-    arguments: Any
-    raw: bool = False
-    digest: str | None = None
+class Asked(Request):
+    """What a call asks for, to be compared with what it asked for before."""
 
     def payload(self) -> dict[str, Any]:
         """As a part of an entry."""
-        told = {"kind": self.kind, "tool": self.name}
-        told |= {"arguments": self.arguments} if self.digest is None else {"arguments_sha256": self.digest}
-        return told | {"raw": True} if self.raw else told
+        return self.encode()
 
     def in_short(self) -> Asked:
         """The same, without the arguments: what was refused since there is no room isn't to take any."""
@@ -72,11 +64,9 @@ class Asked:
         return self.payload() | {"arguments": self.arguments if short else f"{text[:MAX_ARGUMENT_CHARS]}…"}
 
     @classmethod
-    def of(cls, payload: Mapping[str, Any]) -> Asked:
+    def of(cls, request: Request) -> Asked:
         """From an entry."""
-        name = payload.get("asked", payload["tool"])
-        raw, digest = payload.get("raw", False), payload.get("arguments_sha256")
-        return cls(payload["kind"], name, payload["arguments"] if digest is None else None, raw, digest)
+        return cls(request.kind, request.name, request.arguments, request.raw, request.digest)
 
     def is_same(self, other: Asked, values: Mapping[str, Scalar]) -> bool:
         """Whether both ask for the same, as `is_alike` compares it.
@@ -99,7 +89,7 @@ class PastCall:
         asked: What for.
         sequence: Of its intent's entry; where there is none, of its outcome's.
         began: When that was recorded, in seconds since 1970.
-        outcome: The payload of its outcome's entry; None of a call in doubt.
+        outcome: What its outcome's entry says; None of a call in doubt.
         place: In the order of outcomes, from 0.
         ended: When its outcome was recorded.
         offset: How long the run that asked for it had been going, in seconds; at most.
@@ -110,7 +100,7 @@ class PastCall:
     asked: Asked
     sequence: int
     began: float
-    outcome: Mapping[str, Any] | None = None
+    outcome: CallOutcome | RequestOutcome | None = None
     place: int = -1
     ended: float = 0.0
     offset: float = 0.0
@@ -124,7 +114,7 @@ class PastCall:
     @property
     def is_answered(self) -> bool:
         """Whether the script was given an answer."""
-        return self.outcome is not None and self.outcome["status"] != TAKEN_BACK
+        return self.outcome is not None and self.outcome.result.status != TAKEN_BACK
 
     def answer(self) -> Any:
         """What the script was given.
@@ -132,19 +122,20 @@ class PastCall:
         Raises:
             BridgeError: It was given an error.
         """
-        outcome = self.outcome or {}
-        if outcome["status"] == "ok":
-            value = outcome["value"]
-            if self.asked.kind != "tool":
-                return value
-            return {"raw": value} if self.asked.raw else {"value": value}
-        details = dict(outcome.get("details", {}))
-        if (raw := details.pop("raw", None)) is not None and self.asked.raw:
-            # Of a tool that says so itself, an error is a result like any other.
-            return {"raw": raw}
-        error = BridgeError(outcome["code"], outcome["message"], hint=outcome.get("hint"))
-        error.details = details
-        raise error
+        match None if self.outcome is None else self.outcome.result:
+            case Success(value):
+                if self.asked.kind != "tool":
+                    return value
+                return {"raw": value} if self.asked.raw else {"value": value}
+            case Failure(code, message, hint, details):
+                if self.asked.raw and details.get("raw") is not None:
+                    # Of a tool that says so itself, an error is a result like any other.
+                    return {"raw": details["raw"]}
+                # As it was recorded.
+                error = BridgeError(cast("Code", code), message, hint=hint)
+                error.details = {name: value for name, value in details.items() if name != "raw"}
+                raise error
+        raise ValueError(f"the call {self.call} was given no answer")
 
 
 class Past:
@@ -165,45 +156,42 @@ class Past:
         self.held: dict[str, Asked] = {}
         self._run_began: float | None = None
         for row in entries:
-            call = row.entry.payload.get("call")
-            if row.entry.kind in {"start", "resume"}:
-                self._run_began = row.time
-            if row.entry.kind == "suspension":
-                self.held |= {held["call"]: Asked.of(held) for held in row.entry.payload.get("held", ())}
-            if call is None:
-                continue
-            if row.entry.kind == "intent":
-                self._intent(call, row)
-            elif row.entry.kind == "outcome":
-                self._outcome(call, row)
+            match understood(row):
+                case ScriptStart() | Resumption():
+                    self._run_began = row.time
+                case ScriptSuspension(held=held):
+                    self.held |= {call: Asked.of(request) for call, request in held.items()}
+                case ToolIntent(call=CallRef(id=call), request=request) | RequestIntent(request, call):
+                    # One that may be repeated may have been begun twice, and it counts that it has.
+                    if call not in self.calls:
+                        self._asked(call, request, row)
+                case CallOutcome(call=CallRef(id=call)) | RequestOutcome(call=call) as outcome:
+                    self._outcome(call, outcome, row)
 
-    def _intent(self, call: str, row: Recorded) -> None:
-        # One that may be repeated may have been begun twice, and it counts that it has.
-        if call not in self.calls:
-            self._asked(call, row)
-
-    def _asked(self, call: str, row: Recorded) -> PastCall:
+    def _asked(self, call: str, request: Request, row: Recorded) -> PastCall:
         offset = 0.0 if self._run_began is None else max(0.0, row.time - self._run_began)
-        known = PastCall(call, Asked.of(row.entry.payload), row.sequence, row.time, offset=offset)
+        known = PastCall(call, Asked.of(request), row.sequence, row.time, offset=offset)
         self.calls[call] = known
         return known
 
-    def _outcome(self, call: str, row: Recorded) -> None:
-        payload, known = row.entry.payload, self.calls.get(call)
-        if payload["status"] == NOT_DONE:
+    def _outcome(self, call: str, outcome: CallOutcome | RequestOutcome, row: Recorded) -> None:
+        status, known = outcome.result.status, self.calls.get(call)
+        if status == NOT_DONE:
             if known is not None and known.outcome is None:
                 del self.calls[call]
             return
         if known is None:
-            known = self._asked(call, row)
-        if payload["status"] == PENDING:
+            if not isinstance(outcome, RequestOutcome) or outcome.has_intent:
+                raise damaged(f"the entry {row.sequence} is the outcome of a call that has no intent")
+            known = self._asked(call, outcome.request, row)
+        if status == PENDING:
             known.is_pending = True
         elif known.outcome is None:
-            known.outcome, known.place, known.ended = payload, self.answers, row.time
+            known.outcome, known.place, known.ended = outcome, self.answers, row.time
             self.answers += 1
-        elif payload["status"] == TAKEN_BACK:
+        elif status == TAKEN_BACK:
             # Its answer was on its way when the script no longer wanted it.
-            known.outcome, known.ended = payload, row.time
+            known.outcome, known.ended = outcome, row.time
 
     def doubtful(self) -> list[PastCall]:
         """The calls that were about to happen, and of which no outcome is recorded."""
@@ -216,8 +204,4 @@ class Past:
 
 def failure(error: BridgeError, *, raw: bool = True) -> dict[str, Any]:
     """An error as a part of an outcome, from which `PastCall.answer` makes it again; without `raw` less of it."""
-    told: dict[str, Any] = {"status": "failed", "code": error.code, "message": error.message}
-    if error.hint:
-        told["hint"] = error.hint
-    details = {name: value for name, value in error.details.items() if raw or name != "raw"}
-    return told | {"details": details} if details else told
+    return Failure.of(error, raw=raw).encode()

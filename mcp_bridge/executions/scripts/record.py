@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.escaping import exactly
+from mcp_bridge.escaping import escape_name
 from mcp_bridge.executions.in_doubt import settle_command
 from mcp_bridge.kernel.machine import IN_DOUBT
 
@@ -112,7 +112,7 @@ def goes_on(key: str | None) -> str:
 
 
 def _doubted(doubts: Sequence[PastCall]) -> str:
-    named = _listed([f"{exactly(call.asked.name)} (call {call.call})" for call in doubts])
+    named = _listed([f"{escape_name(call.asked.name)} (call {call.call})" for call in doubts])
     return f"Nobody has seen whether this has happened: {named}."
 
 
@@ -122,15 +122,17 @@ def _awaited(execution: str, waiting: Sequence[dict[str, Any]]) -> list[str]:
     for row in waiting:
         match row["kind"]:
             case "approval":
-                named = f"{exactly(row['tool'])} ({execution}.{row['effect']})"
+                named = f"{escape_name(row['tool'])} ({execution}.{row['effect']})"
                 by_kind.setdefault("A person has to decide on", []).append(named)
             case "program":
-                inner = ", ".join(f"{of['kind']} at {exactly(of['step'])}" for of in row["waiting"][:MAX_CALLS_TOLD])
-                told = f"{exactly(row['name'])} ({row['execution']}{f': {inner}' if inner else ''})"
+                inner = ", ".join(
+                    f"{of['kind']} at {escape_name(of['step'])}" for of in row["waiting"][:MAX_CALLS_TOLD]
+                )
+                told = f"{escape_name(row['name'])} ({row['execution']}{f': {inner}' if inner else ''})"
                 by_kind.setdefault("It waits for the program", []).append(told)
             case _:
                 by_kind.setdefault("It waits for the outcome of", []).append(
-                    f"{exactly(row['name'])} (call {row['call']})"
+                    f"{escape_name(row['name'])} (call {row['call']})"
                 )
     return [f"{what} {_listed(names)}." for what, names in by_kind.items()]
 

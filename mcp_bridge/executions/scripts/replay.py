@@ -141,6 +141,9 @@ def _difference(
 
 def _digest(past: Past, record: dict[str, Any]) -> str:
     """Of all that happened: what each call asked for and was given, and what came of it."""
-    calls = {name: [call.asked.payload(), dict(call.outcome or {})] for name, call in past.calls.items()}
+    calls = {
+        name: [call.asked.payload(), {} if call.outcome is None else call.outcome.encode()]
+        for name, call in past.calls.items()
+    }
     whole = [calls, {name: record.get(name) for name in COMPARED}]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()

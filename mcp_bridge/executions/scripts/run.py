@@ -24,12 +24,13 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency_key import generated_key
-from mcp_bridge.executions.scripts.call_history import NOT_DONE, PENDING, TAKEN_BACK, Asked, Past, failure
+from mcp_bridge.executions.scripts.call_history import Asked, Past, failure
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same
 from mcp_bridge.executions.status import UNFINISHED
 from mcp_bridge.gate.admission import ApprovalNeededError
 from mcp_bridge.host.channel import come_back, has_come_to_its_end, step_aside, taken_back, when_taken_back
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import NOT_DONE, PENDING, TAKEN_BACK
 from mcp_bridge.wire.messages import NAMES, ProgramResume
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt as doubts
 from mcp_bridge.executions.idempotency_key import if_generated
 from mcp_bridge.executions.record import ExecutionRecord
-from mcp_bridge.executions.scripts.call_history import NOT_DONE, Past
+from mcp_bridge.executions.scripts.call_history import Past
 from mcp_bridge.executions.scripts.record import call_row, suspend
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import NOT_DONE
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.codec import decode
 from mcp_bridge.ledger.log.entries import Entry, Recorded
+from mcp_bridge.ledger.log.payloads import Damaged
 from mcp_bridge.ledger.log.pieces import payload_of, pieces_of
 from mcp_bridge.ledger.log.recorder import recorded
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.pieces import Pieces
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.sealing import MasterKey
-
-DAMAGED = "damaged"
-"""The only key in the payload of an entry that can't be read; its value says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ def _entries(connection: sqlite3.Connection, master: MasterKey, execution: str, 
             payload = payload_of(leaf, sealed, pieces)
             found.append(recorded(leaf, None if payload is None else payload.value()))
         except BridgeError as exc:
-            content = {DAMAGED: exc.message}
+            content = Damaged(exc.message).encode()
             when = leaf.time / 1e6 if leaf else found[-1].time if found else 0.0
             found.append(Recorded(sequence, when, Entry(kind, execution, content, leaf.step if leaf else None)))
     return found

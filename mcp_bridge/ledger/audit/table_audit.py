@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.ledger.log.codec import LEDGER
-from mcp_bridge.ledger.log.key_history import KeyEvent, keys_of
+from mcp_bridge.ledger.log.key_history import keys_of
+from mcp_bridge.ledger.log.payloads import (
+    Erasure,
+    KeyEvent,
+    ProgramEnd,
+    ProgramSuspension,
+    QueuedDecision,
+    ScriptEnd,
+    ScriptSuspension,
+    decode,
+)
 from mcp_bridge.ledger.log.pieces import label_of, unpack
 from mcp_bridge.ledger.log.transaction import check_row
 from mcp_bridge.ledger.proofs import merkle, notes, signing
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from mcp_bridge.ledger.log.codec import Leaf
+    from mcp_bridge.ledger.log.payloads import Decoded
     from mcp_bridge.ledger.log.reading import Ledger, ReadEntry
     from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
 
@@ -34,8 +45,6 @@ _MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "holders", "c
 
 _WITH_PIECES, _WITH_TOKENS = 2, 3
 """Versions of the file."""
-
-_DECISION = ("approved", "by", "comment")
 
 
 @dataclass
@@ -55,7 +64,7 @@ class TableAudit:
     _withheld: Counter[int] = field(default_factory=Counter)
     """Entries about the log whose payloads were taken away, as a later one says, less those that have none."""
     _keys: list[tuple[int, KeyEvent]] = field(default_factory=list)
-    _left: dict[str, tuple[str, dict[str, Any] | None]] = field(default_factory=dict)
+    _left: dict[str, Decoded | None] = field(default_factory=dict)
     _decided: Counter[tuple[str, str]] = field(default_factory=Counter)
     _unfinished: set[str] = field(default_factory=set)
     """Executions that are erased, and of which payloads may still be there, unreadable."""
@@ -73,22 +82,27 @@ class TableAudit:
             raise damaged(f"the payload of the entry {found.leaf.sequence} is none of its kind") from None
 
     def _take(self, leaf: Leaf, data: bytes | None) -> None:
-        payload = None if data is None else json.loads(data)
+        payload = None if data is None else decode(leaf.kind, json.loads(data))
         if leaf.execution == LEDGER:
-            if payload is None:
-                self._withheld[leaf.sequence] -= 1
-            if leaf.kind == "erasure" and payload is not None:
-                self._erasures[leaf.sequence] = payload["executions"]
-                self.erased.update(payload["executions"])
-                self._references.update((one, payload["reference"]) for one in payload.get("holders", ()))
-                self._tokens.update(payload.get("references", ()))
-                self._withheld.update(payload.get("withheld", ()))
-            elif leaf.kind == "key" and data is not None:
-                self._keys.append((leaf.sequence, KeyEvent.decode(data)))
+            self._take_of_log(leaf, payload, data)
         elif leaf.kind in {"start", "suspension", "resume", "end"}:
-            self._left[leaf.execution] = (leaf.kind, payload)
-        elif leaf.kind == "decision" and payload is not None and all(name in payload for name in _DECISION):
-            self._decided[leaf.execution, _canonical(payload)] += 1
+            self._left[leaf.execution] = payload
+        elif isinstance(payload, QueuedDecision):
+            self._decided[leaf.execution, _canonical(payload.encode())] += 1
+
+    def _take_of_log(self, leaf: Leaf, payload: Decoded | None, data: bytes | None) -> None:
+        if data is None:
+            self._withheld[leaf.sequence] -= 1
+        elif leaf.kind == "key":
+            self._keys.append((leaf.sequence, KeyEvent.from_bytes(data)))
+        elif isinstance(payload, Erasure):
+            self._erasures[leaf.sequence] = list(payload.executions)
+            self.erased.update(payload.executions)
+            self._references.update((one, str(payload.reference)) for one in payload.holders or ())
+            self._tokens.update(payload.references or ())
+            self._withheld.update(payload.withheld or ())
+        elif leaf.kind == "erasure":
+            raise ValueError(leaf.kind)
 
     def check(self, ledger: Ledger) -> None:
         """Hold the file's other tables against the entries, as far as that is possible with the master key or without.
@@ -228,14 +242,17 @@ class TableAudit:
         for execution, status in statuses.items():
             if (status == ERASED) != (execution in self.erased):
                 raise damaged(f"{execution} is down as {status}, and the log says otherwise")
-        for execution, (kind, payload) in self._left.items():
+        for execution, left in self._left.items():
             if execution not in statuses:
                 raise damaged(f"the execution {execution} has begun, and is missing")
-            left = statuses[execution]
-            if left in {ERASED, "running"} or payload is None or kind not in {"suspension", "end"}:
+            status = statuses[execution]
+            if status in {ERASED, "running"}:
                 continue
-            if payload.get("status", left) != left:
-                raise damaged(f"the execution {execution} is down as {left}, and it was left as {payload['status']}")
+            if (
+                isinstance(left, ProgramSuspension | ScriptSuspension | ProgramEnd | ScriptEnd)
+                and left.status != status
+            ):
+                raise damaged(f"the execution {execution} is down as {status}, and it was left as {left.status}")
 
     def _check_decisions(self, connection: sqlite3.Connection, master: MasterKey) -> None:
         """That each decision has its question, and each question that was decided its decision."""
@@ -261,10 +278,10 @@ class TableAudit:
         for execution, status, state, wrapped in connection.execute(
             "SELECT id, status, state, wrapped FROM executions JOIN data_keys ON id = execution WHERE state IS NOT NULL"
         ):
-            kind, payload = self._left.get(execution, ("", None))
-            if kind == "suspension" and payload is not None and "state" in payload and wrapped is not None:
+            left = self._left.get(execution)
+            if isinstance(left, ProgramSuspension) and wrapped is not None:
                 data = master.open(execution, wrapped).open(state, f"{execution}/state".encode())
-                if status != "running" and hashlib.sha256(data).hexdigest() != payload["state"]:
+                if status != "running" and hashlib.sha256(data).hexdigest() != left.state:
                     raise damaged(f"the state of {execution} is not the one that it was left in")
 
 

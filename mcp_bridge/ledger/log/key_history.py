@@ -8,11 +8,11 @@ whoever has got hold of it since can't go on with the log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.proofs import disclosures, notes, signing
+from mcp_bridge.ledger.log.payloads import KeyEvent
+from mcp_bridge.ledger.proofs import notes, signing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,49 +23,9 @@ MAX_KEYS = 1000
 """Of one log. A rotation a day for years."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyEvent:
-    """The payload of an entry of the kind `key`.
-
-    Attributes:
-        event: The first key was made, or a key was put in the place of another that is at hand, or lost.
-        vkey: The key from this entry on.
-        before: The key until then; None for the first.
-    """
-
-    event: Literal["made", "rotated", "lost"]
-    vkey: str
-    before: str | None = None
-
-    def encode(self) -> bytes:
-        """The payload's bytes."""
-        if self.before is None:
-            return disclosures.encode_object(event=self.event, vkey=self.vkey)
-        return disclosures.encode_object(**{"event": self.event, "from": self.before, "vkey": self.vkey})
-
-    @classmethod
-    def decode(cls, payload: bytes) -> KeyEvent:
-        """The event of a payload.
-
-        Raises:
-            BridgeError: `bad_entry`: it is none.
-        """
-        first = payload.startswith(b'{"event":"made"')
-        values = disclosures.decode_object(payload, ("event", "vkey") if first else ("event", "from", "vkey"))
-        if not all(isinstance(value, str) for value in values) or values[0] not in {"made", "rotated", "lost"}:
-            raise BridgeError(
-                "bad_entry", "This is no entry of a key: it doesn't say which key, and what became of it."
-            )
-        event, *before, vkey = cast("list[str]", values)
-        if bool(before) != (event != "made"):
-            raise BridgeError(
-                "bad_entry", "This is no entry of a key: the first one, and no other, has none before it."
-            )
-        return cls(cast("Literal['made', 'rotated', 'lost']", event), vkey, before[0] if before else None)
-
-    def retire(self, key: Verifier, sequence: int) -> Verifier:
-        """The key that was there until this event, which is the entry `sequence`, as good as it is from then on."""
-        return key.retired(sequence + 1 if self.event == "rotated" else sequence)
+def retired_by(event: KeyEvent, key: Verifier, sequence: int) -> Verifier:
+    """A key that was there until an event, the entry `sequence`, as good as it is from then on."""
+    return key.retired(sequence + 1 if event.event == "rotated" else sequence)
 
 
 def keys_of(events: Iterable[tuple[int, KeyEvent]]) -> list[Verifier]:
@@ -80,7 +40,7 @@ def keys_of(events: Iterable[tuple[int, KeyEvent]]) -> list[Verifier]:
     found: list[Verifier] = []
     for sequence, event in events:
         if found:
-            found[-1] = event.retire(found[-1], sequence)
+            found[-1] = retired_by(event, found[-1], sequence)
         found.append(signing.Verifier.parse(event.vkey))
     return found
 
@@ -127,7 +87,7 @@ class KeyHistory:
             BridgeError: `bad_entry`, `bad_key`: it names none, or not after the one before. `bad_export`: there are
                 too many.
         """
-        event = KeyEvent.decode(payload)
+        event = KeyEvent.from_bytes(payload)
         if event.before != (self._events[-1][1].vkey if self._events else None):
             raise BridgeError("tampered", f"Entry {sequence} doesn't name the log's key before it.")
         verifier = signing.Verifier.parse(event.vkey)
@@ -140,7 +100,7 @@ class KeyHistory:
             raise BridgeError("bad_entry", f"Entry {sequence} names a key that the log has had before.")
         if self._events:
             before = signing.Verifier.parse(self._events[-1][1].vkey)
-            self._known[before.name, before.key_id] = event.retire(before, sequence)
+            self._known[before.name, before.key_id] = retired_by(event, before, sequence)
         self._events.append((sequence, event))
         self._named.add(event.vkey)
         self._known = notes.keyring([*self._known.values(), verifier])

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.codec import LEDGER, decode, leaf_hash
-from mcp_bridge.ledger.log.key_history import KeyEvent, keys_of
+from mcp_bridge.ledger.log.key_history import keys_of
 from mcp_bridge.ledger.log.nodes import read_node
+from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.log.pieces import payload_of, pieces_of
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.exports import checkpoint_line, entry_line, header_line
@@ -126,7 +127,7 @@ class Ledger:
             "SELECT sequence FROM entries WHERE execution = ? AND kind = 'key' ORDER BY sequence", (LEDGER,)
         )
         return keys_of(
-            (sequence, KeyEvent.decode(self.entry(sequence).payload or b"")) for (sequence,) in rows.fetchall()
+            (sequence, KeyEvent.from_bytes(self.entry(sequence).payload or b"")) for (sequence,) in rows.fetchall()
         )
 
     def entries(self) -> Iterator[ReadEntry]:

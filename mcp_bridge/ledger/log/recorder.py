@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_bridge.ledger.log.codec import decode, leaf_hash
-from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry, Kind, Recorded
+from mcp_bridge.ledger.log.entries import Entry, Kind, Recorded
+from mcp_bridge.ledger.log.payloads import Erased
 from mcp_bridge.ledger.log.pieces import payload_of, pieces_of
 from mcp_bridge.ledger.storage.sealing import damaged
 
@@ -98,7 +99,7 @@ class SqliteRecorder:
 
 def recorded(leaf: Leaf, content: dict[str, Any] | None) -> Recorded:
     """An entry with its payload as it is read; `content` is None for an erased one."""
-    content = {"erased": TOMBSTONE} if content is None else content
+    content = Erased().encode() if content is None else content
     kind: Kind = leaf.kind  # type: ignore[assignment]  # `decode` has seen to it
     entry = Entry(kind, leaf.execution, content, leaf.step, leaf.policy, leaf.program)
     return Recorded(leaf.sequence, leaf.time / 1e6, entry)

@@ -18,8 +18,9 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit.audit import checkpoint
 from mcp_bridge.ledger.log.codec import LEDGER
 from mcp_bridge.ledger.log.entries import Entry
-from mcp_bridge.ledger.log.key_history import MAX_KEYS, KeyEvent
+from mcp_bridge.ledger.log.key_history import MAX_KEYS
 from mcp_bridge.ledger.log.log import Log, Posted
+from mcp_bridge.ledger.log.payloads import AcceptedClock, AcceptedLoss, KeyEvent, to_entry
 from mcp_bridge.ledger.log.reading import master_of, open_ledger
 from mcp_bridge.ledger.log.transaction import posted, run
 from mcp_bridge.ledger.proofs.notes import add_signature, checkpoint_text
@@ -137,7 +138,7 @@ async def accept_clock(database: Database, by: str) -> float:
             raise BridgeError("clock_is_right", "The clock is not behind the last entry.")
         was = transaction.log.time / 1e6
         transaction.log.accept_clock(now)
-        transaction.append(Entry("clock", LEDGER, {"was": was, "behind": behind, "by": by}))
+        transaction.append(to_entry(AcceptedClock(was, behind, by), LEDGER))
         return behind
 
     return await database.transact(work)
@@ -163,9 +164,8 @@ def accept_loss(path: Path, master: str | Sequence[str], by: str) -> Loss:
             def work(transaction: Transaction) -> Loss:
                 had = log.position.accept(transaction.connection)
                 has = log.checkpoint().size
-                lost = {"had": had.size, "root": had.root.hex(), "log": had.origin} if had is not None else {}
-                entry = posted(Entry("loss", LEDGER, {"has": has, "by": by, **lost}))
-                _append_loss(transaction, entry)
+                before = (None, None, None) if had is None else (had.size, had.root.hex(), had.origin)
+                _append_loss(transaction, posted(to_entry(AcceptedLoss(has, by, *before), LEDGER)))
                 return Loss(None if had is None else had.size, has)
 
             return run(connection, log, work)
@@ -188,8 +188,7 @@ def note_restore(path: Path, master: str | Sequence[str], by: str, made: float |
 
     def work(transaction: Transaction) -> int:
         has = transaction.log.checkpoint().size
-        when = {} if made is None else {"made": made}
-        _append_loss(transaction, posted(Entry("loss", LEDGER, {"has": has, "by": by, "restored": True, **when})))
+        _append_loss(transaction, posted(to_entry(AcceptedLoss(has, by, restored=True, made=made), LEDGER)))
         return has
 
     try:
@@ -267,5 +266,5 @@ def _append_loss(transaction: Transaction, entry: Posted) -> None:
 
 
 def _append(transaction: Transaction, event: KeyEvent, not_before: int = 0) -> None:
-    entry = Posted(Entry("key", LEDGER), (event.encode(),), max(time.time_ns() // 1000, not_before))
+    entry = Posted(Entry("key", LEDGER), (event.to_bytes(),), max(time.time_ns() // 1000, not_before))
     write_entries(transaction.connection, transaction.log, [entry])

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import plain_name
 from mcp_bridge.ledger.log import codec
 from mcp_bridge.ledger.log.key_history import KeyHistory
+from mcp_bridge.ledger.log.payloads import AcceptedLoss, Erasure
 from mcp_bridge.ledger.proofs import disclosures, merkle, notes, signing
 from mcp_bridge.ledger.proofs.disclosures import Disclosed
 
@@ -297,7 +299,7 @@ class _Reader:
         """Of a last checkpoint that no trusted key has signed: in words about keys."""
         names = ", ".join(by.vkey for by, time in signers if time is None)
         if not self._keys.names_log:
-            given = ", ".join(signing.shown(by.name) for by in self._given or ())
+            given = ", ".join(plain_name(by.name) for by in self._given or ())
             return BridgeError(
                 "untrusted_key",
                 f"No key of the log was given, only of {given}: the log is signed with {names}. What a witness has "
@@ -441,22 +443,18 @@ def _erased_by(payload: bytes) -> set[str]:
     if len(payload) > _MAX_ERASURE_BYTES:
         return set()
     try:
-        executions = json.loads(payload)["executions"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return set(Erasure.decode(json.loads(payload)).executions)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return set()
-    return {one for one in executions if isinstance(one, str)} if isinstance(executions, list) else set()
 
 
 def _lost(sequence: int, time: int, payload: bytes | None) -> Lost:
     """What an entry says of a loss; that there was one is its kind's word."""
-    said: Any = None
     if payload is not None and len(payload) <= _MAX_LOSS_BYTES:
-        with suppress(ValueError, RecursionError):
-            said = json.loads(payload)
-    if not isinstance(said, dict):
-        return Lost(sequence, time / 1e6, None, None)
-    had = said.get("had")
-    return Lost(sequence, time / 1e6, said.get("restored") is True, had if type(had) is int and had >= 0 else None)
+        with suppress(ValueError, AttributeError, RecursionError):
+            loss = AcceptedLoss.decode(json.loads(payload))
+            return Lost(sequence, time / 1e6, loss.restored, loss.had)
+    return Lost(sequence, time / 1e6, None, None)
 
 
 def _lines(source: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:

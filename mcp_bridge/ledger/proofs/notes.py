@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import plain_name
 from mcp_bridge.ledger.proofs.merkle import HASH_BYTES
-from mcp_bridge.ledger.proofs.signing import ID_BYTES, MARK, decode_base64, is_key_name, shown
+from mcp_bridge.ledger.proofs.signing import ID_BYTES, MARK, decode_base64, is_key_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -105,7 +106,7 @@ def split_note(note: str) -> tuple[str, list[tuple[str, bytes]]]:
         if not line.startswith(MARK) or not space or not is_key_name(name):
             raise _bad_note("a line after its empty line is no signature")
         if signature is None or len(signature) <= ID_BYTES:
-            raise _bad_note(f"the signature by {shown(name)} is not base64 of a key's id and a signature")
+            raise _bad_note(f"the signature by {plain_name(name)} is not base64 of a key's id and a signature")
         found.append((name, signature))
     return text + "\n", found
 
@@ -138,7 +139,7 @@ def keyring(verifiers: Iterable[Verifier]) -> dict[tuple[str, bytes], Verifier]:
     known: dict[tuple[str, bytes], Verifier] = {}
     for verifier in verifiers:
         if known.setdefault((verifier.name, verifier.key_id), verifier) != verifier:
-            raise BridgeError("bad_key", f"Two keys have the name {shown(verifier.name)} and the same id.")
+            raise BridgeError("bad_key", f"Two keys have the name {plain_name(verifier.name)} and the same id.")
     return known
 
 
@@ -151,7 +152,7 @@ def check_signatures(
     """
     found, names, untimely = [], [], []
     for name, signature in signatures:
-        names.append(shown(name))
+        names.append(plain_name(name))
         if by := known.get((name, signature[:ID_BYTES])):
             time = by.verify(text, signature[ID_BYTES:])
             if time is None or is_timely(time):
@@ -162,7 +163,7 @@ def check_signatures(
         by, time = untimely[0]
         raise BridgeError(
             "unknown_key",
-            f"The cosignature by {shown(by.name)} is of the time {time}, in seconds since 1970: it can't be, and "
+            f"The cosignature by {plain_name(by.name)} is of the time {time}, in seconds since 1970: it can't be, and "
             "counts for nothing.",
             hint="Is the witness's clock right, and the one here?",
             time=time,
@@ -216,7 +217,7 @@ def in_use(
         (by, _), *_ = signers
         raise BridgeError(
             "retired_key",
-            f"A checkpoint of {checkpoint.size} entries is signed with a key of {shown(by.name)} that another has "
+            f"A checkpoint of {checkpoint.size} entries is signed with a key of {plain_name(by.name)} that another has "
             f"replaced: it signs none of more than {by.until}.",
             hint="Whoever has the old key can have made it. Ask for a checkpoint that the log's key of now has signed.",
             key=by.vkey,

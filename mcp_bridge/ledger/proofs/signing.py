@@ -11,6 +11,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import plain_name
 
 ED25519 = 0x01
 """Signature type: over the note's text (signed-note)."""
@@ -170,7 +171,7 @@ class Verifier:
                 raise InvalidSignature
             self._key.verify(signature[_TIME_BYTES:], _cosigned(text, time))
         except InvalidSignature:
-            raise BridgeError("bad_signature", f"The signature by {shown(self.name)} is wrong.") from None
+            raise BridgeError("bad_signature", f"The signature by {plain_name(self.name)} is wrong.") from None
         return time
 
     def retired(self, until: int) -> Verifier:
@@ -210,11 +211,6 @@ def decode_base64(text: str) -> bytes | None:
         return None
     # Bits that no byte takes, and signs after the padding, would give one content several texts.
     return data if base64.b64encode(data).decode() == text else None
-
-
-def shown(name: str) -> str:
-    """A name that a stranger chose, fit for a terminal."""
-    return name if name.isprintable() else ascii(name)
 
 
 def _cosigned(text: str, time: int) -> bytes:

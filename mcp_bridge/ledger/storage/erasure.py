@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.codec import LEDGER
-from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import Erasure, to_entry
 from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_macs
 from mcp_bridge.ledger.storage.forgetting import erase_value, forget_execution
 from mcp_bridge.ledger.storage.schema import ERASED, UNFINISHED
@@ -117,11 +117,11 @@ async def erase(
             and something of it may still be in the write-ahead log until whoever reads it has ended. As
             `Database.transact`: if it is `PositionError`, the keys are destroyed, and the next start does the rest.
     """
-    told = {"what": what, "by": by, "reason": reason, "at": time.time()}
+    erasure = Erasure(what, by, reason, time.time(), ())
 
     def work(transaction: Transaction) -> Erased:
         if what == "reference":
-            return _erase_reference(transaction, str(name), told, under_way)
+            return _erase_reference(transaction, str(name), erasure, under_way)
         chosen = _chosen(transaction, database, what, str(name))
         if running := _running(transaction, chosen, under_way):
             raise BridgeError(
@@ -132,11 +132,11 @@ async def erase(
             )
         if not chosen:
             raise BridgeError("nothing_to_erase", f"There is nothing of {_shown(what, name)} that isn't erased.")
-        _erase_all(transaction, chosen, told)
+        _erase_all(transaction, chosen, erasure)
         return Erased(tuple(chosen))
 
     if what == "age":
-        erased = await _erase_old(database, float(name), told, under_way)
+        erased = await _erase_old(database, float(name), erasure, under_way)
     else:
         erased = await database.transact(work)
     if erased.executions or erased.references:
@@ -146,7 +146,7 @@ async def erase(
 
 
 async def _erase_old(
-    database: Database, before: float, told: dict[str, Any], under_way: Callable[[str, str], bool]
+    database: Database, before: float, erasure: Erasure, under_way: Callable[[str, str], bool]
 ) -> Erased:
     """In parts: others write in between."""
     erased: list[str] = []
@@ -160,7 +160,7 @@ async def _erase_old(
             found = [execution for _, execution in rows]
             running = set(_running(transaction, found, under_way))
             chosen = [one for one in found if one not in running and not _is_needed(transaction, one)]
-            _erase_all(transaction, chosen, told)
+            _erase_all(transaction, chosen, erasure)
             return rows, chosen
 
         if not await database.read(_OLD, (ERASED, before, *last, 1)):
@@ -187,13 +187,13 @@ async def erase_ended(
     Raises:
         BridgeError: As `Database.transact`.
     """
-    told = {"what": "age", "by": by, "reason": None, "at": time.time()}
+    erasure = Erasure("age", by, None, time.time(), ())
 
     def work(transaction: Transaction) -> list[str]:
         found = [one for one in chosen if _has_ended(transaction, one)]
         running = set(_running(transaction, found, under_way))
         going = [one for one in found if one not in running and not _is_needed(transaction, one)]
-        _erase_all(transaction, going, told)
+        _erase_all(transaction, going, erasure)
         return going
 
     erased = await database.transact(work)
@@ -386,11 +386,11 @@ def _running(transaction: Transaction, executions: Iterable[str], under_way: Cal
     return found
 
 
-def _erase_all(transaction: Transaction, executions: Sequence[str], told: dict[str, Any]) -> None:
+def _erase_all(transaction: Transaction, executions: Sequence[str], erasure: Erasure) -> None:
     for execution in executions:
         _erase(transaction, execution)
     for at in range(0, len(executions), EXECUTIONS_AN_ENTRY):
-        _append(transaction, {**told, "executions": executions[at : at + EXECUTIONS_AN_ENTRY]})
+        _append(transaction, replace(erasure, executions=executions[at : at + EXECUTIONS_AN_ENTRY]))
 
 
 def _erase(transaction: Transaction, execution: str) -> None:
@@ -413,7 +413,7 @@ def _erase(transaction: Transaction, execution: str) -> None:
 
 
 def _erase_reference(
-    transaction: Transaction, reference: str, told: dict[str, Any], under_way: Callable[[str, str], bool]
+    transaction: Transaction, reference: str, erasure: Erasure, under_way: Callable[[str, str], bool]
 ) -> Erased:
     """Erase the value behind a reference, by whatever references it is known, in every execution."""
     found = _equal(transaction, reference)
@@ -435,7 +435,7 @@ def _erase_reference(
     for text in {str(value) for _, _, value in found}:
         _forget_subject(transaction, subject_macs(transaction.log.master, text)[1])
     tokens = [erase_value(transaction.connection, transaction.log, execution, name) for execution, name, _ in found]
-    _append(transaction, {**told, "references": sorted(tokens), "executions": []})
+    _append(transaction, replace(erasure, references=sorted(tokens)))
     return Erased((), len({execution for execution, _, _ in found}))
 
 
@@ -502,12 +502,12 @@ def _forget_subject(transaction: Transaction, subject: str) -> None:
     do("DELETE FROM holders WHERE subject = ?", (subject,))
 
 
-def _append(transaction: Transaction, erasure: dict[str, Any]) -> None:
+def _append(transaction: Transaction, erasure: Erasure) -> None:
     """Append an entry, and take down what is left to do when the transaction is done."""
     sequence = transaction.log.checkpoint().size
-    transaction.append(Entry("erasure", LEDGER, erasure))
+    transaction.append(to_entry(erasure, LEDGER))
     transaction.connection.execute(
-        "INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps(erasure["executions"]))
+        "INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps(list(erasure.executions)))
     )
 
 

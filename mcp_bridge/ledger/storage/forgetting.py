@@ -15,13 +15,13 @@ import os
 import stat
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mcp_bridge.atomic_files import sync_directory
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.codec import LEDGER
-from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
+from mcp_bridge.ledger.log.payloads import Erasure, to_entry
 from mcp_bridge.ledger.log.pieces import capture
 from mcp_bridge.ledger.log.transaction import authenticate, row_mac
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES
@@ -87,11 +87,10 @@ def forget_erased_values(connection: sqlite3.Connection, log: Log, directory: Pa
 def _tell(connection: sqlite3.Connection, log: Log, tokens: list[str], named: list[int]) -> None:
     """Append the entry of what was forgotten, and take down that the write-ahead log is to be emptied."""
     sequence = log.checkpoint().size
-    told: dict[str, Any] = {"what": "reference", "by": "mcp-bridge", "reason": None, "at": time.time()}
-    told |= {"references": sorted(tokens), "withheld": named, "executions": []}
-    entry = Entry("erasure", LEDGER, told)
+    erasure = Erasure("reference", "mcp-bridge", None, time.time(), (), references=sorted(tokens), withheld=named)
+    entry = to_entry(erasure, LEDGER)
     # A clock that is behind stands in nobody's way here: what puts it right opens the file, too.
-    posted = Posted(entry, capture(told), max(time.time_ns() // 1000, log.time))
+    posted = Posted(entry, capture(entry.payload), max(time.time_ns() // 1000, log.time))
     for statement, rows in zip((INSERT_ENTRY, INSERT_PAYLOAD), log.append(connection, [posted]), strict=True):
         connection.executemany(statement, rows)
     connection.execute("INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps([])))
@@ -230,13 +229,13 @@ def _named(connection: sqlite3.Connection) -> list[tuple[int, list[tuple[str, st
         (LEDGER,),
     ).fetchall():
         try:
-            payload = json.loads(kept[SALT_BYTES:])
-            name, holders = str(payload["reference"]), [str(one) for one in payload["holders"]]
-        except (ValueError, KeyError, TypeError):
-            # It names none; or was changed, as verification says.
+            erasure = Erasure.decode(json.loads(kept[SALT_BYTES:]))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            # It was changed, as verification says.
             continue
-        erased = [(execution, name) for execution in holders if not _is_erased(connection, execution)]
-        found.append((sequence, erased))
+        if (name := erasure.reference) is not None and erasure.holders is not None:
+            erased = [(execution, name) for execution in erasure.holders if not _is_erased(connection, execution)]
+            found.append((sequence, erased))
     return found
 
 

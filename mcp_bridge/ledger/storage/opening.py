@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.codec import LEDGER
 from mcp_bridge.ledger.log.entries import Entry
-from mcp_bridge.ledger.log.key_history import KeyEvent
 from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
+from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.merkle import empty_root
 from mcp_bridge.ledger.proofs.notes import open_checkpoint
@@ -287,7 +287,7 @@ def _begin(
     log = Log(master, origin, signer, lambda _: signer, position)
     log.begin(connection)
     event = KeyEvent("made", signer.vkey)
-    write_entries(connection, log, [Posted(Entry("key", LEDGER), (event.encode(),), time.time_ns() // 1000)])
+    write_entries(connection, log, [Posted(Entry("key", LEDGER), (event.to_bytes(),), time.time_ns() // 1000)])
     log.finish(connection)
 
 

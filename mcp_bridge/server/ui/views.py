@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.escaping import exactly
+from mcp_bridge.escaping import escape_name
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.views.overview import ENDED, name_of, progress, record_of, source_of
 from mcp_bridge.views.timeline import UNDER_WAY, timeline, totals
@@ -200,14 +200,14 @@ def question(row: Asked) -> dict[str, Any]:
         "execution": approval.execution,
         "status": row.status,
         "asked": approval.asked,
-        "program": exactly(str(asks.get("program") or "")),
+        "program": escape_name(str(asks.get("program") or "")),
         "origin": row.execution.origin if row.execution else "",
-        "step": exactly(str(asks.get("step") or "")),
-        "tool": exactly(str(asks["tool"])) if is_call else None,
+        "step": escape_name(str(asks.get("step") or "")),
+        "tool": escape_name(str(asks["tool"])) if is_call else None,
         "message": None if is_call else clipped(asks.get("message", ""), MAX_WHOLE_CHARS),
         "details": clipped(asks.get("arguments" if is_call else "details") or None, MAX_WHOLE_CHARS),
         "announced": clipped(asks.get("announced") or None, MAX_WHOLE_CHARS),
-        "filled": exactly(", ".join(asks.get("filled") or ())),
+        "filled": escape_name(", ".join(asks.get("filled") or ())),
         "why": str(asks.get("why") or ""),
         "decided": approval.decided,
         "by": str(decision.get("by") or ""),

@@ -205,7 +205,7 @@ async def test_nothing_is_made_before_everything_recorded_is_asked_for(in_doubt,
 
 
 async def test_a_call_that_is_not_recorded_waits_as_long_as_the_script_took_to_ask_for_the_others():
-    kept = recorder(("start", {}), intent("0.1#1"), outcome("0.1#1"))
+    kept = recorder(("start", {"code": ""}), intent("0.1#1"), outcome("0.1#1"))
     kept.entries[0] = replace(kept.entries[0], time=kept.entries[1].time - 0.6)
     script = run_of(kept)
     made = []

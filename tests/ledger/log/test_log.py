@@ -348,10 +348,7 @@ MORE = "CREATE TABLE more (x INTEGER) STRICT"
 async def test_a_migration_that_fails_half_way_leaves_the_file_as_it_was(path, monkeypatch):
     await recorded(path, Entry("start", "a", {"n": 1}))
     before = path.read_bytes()
-    for module in (schema, opening):
-        monkeypatch.setattr(
-            module, "MIGRATIONS", (*schema.MIGRATIONS, (MORE, "DROP TABLE head", "INSERT INTO nowhere"))
-        )
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, (MORE, "DROP TABLE head", "INSERT INTO nowhere")))
     assert (await refused(path)).code == "database_unusable"
     assert path.read_bytes() == before
     monkeypatch.undo()
@@ -360,8 +357,7 @@ async def test_a_migration_that_fails_half_way_leaves_the_file_as_it_was(path, m
 
 
 async def test_a_new_file_whose_making_fails_half_way_is_made_by_the_next(path, monkeypatch):
-    for module in (schema, opening):
-        monkeypatch.setattr(module, "MIGRATIONS", (*schema.MIGRATIONS, (MORE, "INSERT INTO nowhere")))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, (MORE, "INSERT INTO nowhere")))
     assert (await refused(path)).code == "database_unusable"
     assert rows(path, "SELECT name FROM sqlite_schema") == []
     monkeypatch.undo()
@@ -371,8 +367,7 @@ async def test_a_new_file_whose_making_fails_half_way_is_made_by_the_next(path, 
 
 async def test_a_migration_is_made_once_by_whoever_is_first(path, monkeypatch):
     await recorded(path, Entry("start", "a"))
-    for module in (schema, opening):
-        monkeypatch.setattr(module, "MIGRATIONS", (*schema.MIGRATIONS, (MORE,)))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, (MORE,)))
     await asyncio.gather(*(recorded(path, Entry("outcome", "a", {"n": number})) for number in range(8)))
     assert rows(path, "PRAGMA user_version") == [(len(schema.MIGRATIONS),)]
     assert len(leaves(path)) == 10

@@ -14,7 +14,8 @@ from published_log import Log as PublishedLog
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log import codec
-from mcp_bridge.ledger.log.key_history import KeyEvent, keys_of
+from mcp_bridge.ledger.log.key_history import keys_of
+from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.proofs import exports, notes
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.publish.targets import Target
@@ -75,7 +76,7 @@ def test_the_last_that_a_key_signs_is_the_entry_that_replaces_it_and_of_a_lost_o
 
 def test_a_replaced_key_is_put_in_use_again_by_nobody():
     log = replaced()
-    log.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("rotated", FIRST, SECOND).encode())
+    log.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("rotated", FIRST, SECOND).to_bytes())
     log.append(payload=b'"forged"')
     log.checkpoint(signer("first"))
     for vkeys in GIVEN:

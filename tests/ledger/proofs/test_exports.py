@@ -28,7 +28,7 @@ from mcp_bridge.cli import verifying
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.log import codec, key_history
-from mcp_bridge.ledger.log.key_history import KeyEvent
+from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.proofs import disclosures, exports, notes, signing, tlog_proof
 from mcp_bridge.ledger.proofs.notes import Checkpoint
 
@@ -273,7 +273,7 @@ def test_a_thief_of_nothing_cant_name_a_key():
     log = Log().fill(2)
     log.checkpoint()
     thief = signer("thief")
-    log.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("rotated", thief.vkey, log.key.vkey).encode())
+    log.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("rotated", thief.vkey, log.key.vkey).to_bytes())
     log.checkpoint(thief)
     refused(log.export(), "untrusted_key")
     log.checkpoints.pop()
@@ -284,11 +284,11 @@ def test_a_thief_of_nothing_cant_name_a_key():
 @pytest.mark.parametrize(
     ("payload", "code"),
     [
-        (KeyEvent("made", SECOND).encode(), "tampered"),
-        (KeyEvent("rotated", SECOND, THIRD).encode(), "tampered"),
-        (KeyEvent("rotated", SECOND[:-1] + "A", FIRST).encode(), "bad_key"),
-        (KeyEvent("rotated", signer("second", "another.example").vkey, FIRST).encode(), "bad_key"),
-        (KeyEvent("rotated", witness().vkey, FIRST).encode(), "bad_key"),
+        (KeyEvent("made", SECOND).to_bytes(), "tampered"),
+        (KeyEvent("rotated", SECOND, THIRD).to_bytes(), "tampered"),
+        (KeyEvent("rotated", SECOND[:-1] + "A", FIRST).to_bytes(), "bad_key"),
+        (KeyEvent("rotated", signer("second", "another.example").vkey, FIRST).to_bytes(), "bad_key"),
+        (KeyEvent("rotated", witness().vkey, FIRST).to_bytes(), "bad_key"),
         (b'{"event":"given","from":"%s","vkey":"%s"}' % (FIRST.encode(), SECOND.encode()), "bad_entry"),
         (b'{"event":"rotated","vkey":"%s"}' % SECOND.encode(), "bad_entry"),
         (b'{"event":"rotated","from":"%s","vkey":1}' % FIRST.encode(), "bad_entry"),
@@ -311,7 +311,7 @@ def test_a_log_that_names_too_many_keys_is_refused(monkeypatch):
 
 def test_a_key_entry_is_the_logs_own_and_shows_its_payload():
     log = Log()
-    log.append(kind="key", execution="e1", payload=KeyEvent("rotated", SECOND, FIRST).encode())
+    log.append(kind="key", execution="e1", payload=KeyEvent("rotated", SECOND, FIRST).to_bytes())
     log.checkpoint()
     refused(log.export(), "bad_entry", line=3)
     log = simple(2)

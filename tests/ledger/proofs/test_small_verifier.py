@@ -36,7 +36,7 @@ from ledger_fixtures import (
 
 from mcp_bridge.cli import verifying
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.key_history import KeyEvent
+from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.proofs import notes, signing, tlog_proof
 
 FIRST, THIRD = signer("first").vkey, signer("third").vkey
@@ -280,7 +280,7 @@ def forged(rng):
         if change in {6, 7, 8}:
             if rng.random() < 0.8:
                 log.key = signer(rng.choice(("first", "second", "third")), rng.choice((log.origin,) * 9 + ("other",)))
-            payload = KeyEvent(event, log.key.vkey, None if event == "made" else before).encode()
+            payload = KeyEvent(event, log.key.vkey, None if event == "made" else before).to_bytes()
             over = {"kind": "key", "execution": rng.choice(("ledger",) * 9 + ("e1",))}
             log.append(payload=payload, disclose=rng.random() < 0.9, **over)
             if rng.random() < 0.7:

@@ -23,6 +23,7 @@ from typing import get_args
 import pytest
 from cli_fixtures import TOOLS, Desk, tool
 from ledger_fixtures import large_says, small, small_says
+from pages import text_of
 from peers import ledger_peer
 from peers.ledger_peer import COSIGNATURE, Refused, parse_vkey
 from peers.mutants import OTHER_WITNESS, STRANGER, WITNESS, Case, a_book, forged, in_notes, mutant
@@ -43,8 +44,6 @@ MUTANTS = 12_000 if LONG else 700
 """Of one seed, a test."""
 
 SEEDS = [1, 2, 3]
-
-ROOT = Path(__file__).resolve().parents[3]
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ledger-0.1.0.zip"
 
@@ -205,7 +204,7 @@ def test_what_a_log_lacks_by_its_own_word_all_three_tell(story):
 
 def test_a_kind_of_entry_is_one_to_all_three_and_to_the_page():
     kinds = set(get_args(Kind))
-    (row,) = (line for line in (ROOT / "LEDGER.md").read_text().splitlines() if line.startswith("| `kind` |"))
+    (row,) = (line for line in text_of("docs/ledger-format.md").splitlines() if line.startswith("| `kind` |"))
     assert set(re.findall(r"`(\w+)`", row)) - {"kind"} == ledger_peer.KINDS == set(small().KINDS.split("|")) == kinds
 
 

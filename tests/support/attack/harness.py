@@ -32,9 +32,9 @@ from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.service import Bridge
+from mcp_bridge.kernel import steps
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.kernel.machine import UNDO_STEP
-from mcp_bridge.kernel.program import Retry, parse
+from mcp_bridge.kernel.program import parse
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.policy.rules.rules import read
@@ -285,12 +285,12 @@ def impatient() -> Iterator[None]:
     """What undoes a step is tried again without a pause: most of it is denied here, and again each time. And a script that
     waits is at rest at once: what it asks for together, it asks for without a pause.
     """
-    patient, UNDO_STEP.retry = UNDO_STEP.retry, Retry(3, (0, 0))
+    patient, steps.COMPENSATION = steps.COMPENSATION, {"retry": {"schedule": [0, 0]}}
     quiet, sandbox_run.QUIET_SECONDS = sandbox_run.QUIET_SECONDS, 0.02
     try:
         yield
     finally:
-        UNDO_STEP.retry, sandbox_run.QUIET_SECONDS = patient, quiet
+        steps.COMPENSATION, sandbox_run.QUIET_SECONDS = patient, quiet
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """What the policy says of a call that has reached a tool, decided a second time.
 
-Nothing of `mcp_bridge` is imported: what is here follows from the README, PROGRAMS.md and SECURITY.md, and works on the
+Nothing of `mcp_bridge` is imported: what is here follows from docs/ and SECURITY.md, and works on the
 policy as it was written and on what the tool got. Where the pages leave a choice, every answer that they allow is
 possible: an answer here is a set.
 

@@ -1,4 +1,4 @@
-"""Which client does what with the one tool. A row is what the tests assert; the README's table says it in words."""
+"""Which client does what with the one tool. A row is what the tests assert; the table of docs/clients.md says it in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Row:
     """One client.
 
     Attributes:
-        title: Its name in the README.
+        title: Its name in docs/clients.md.
         package: What it comes in; `requirements/node-clients` has its version.
         held: Has the conversation.
         says: The name that it gives the bridge, which decides by it what to answer.

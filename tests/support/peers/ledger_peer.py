@@ -1,7 +1,7 @@
 """A verifier of the ledger's exports and proofs that shares no code with the project's two.
 
 Written from what is published: RFC 6962 (Merkle trees), RFC 8785 (canonical JSON), C2SP signed-note, tlog-checkpoint,
-tlog-cosignature and tlog-proof, and the page LEDGER.md. Where it and the others disagree, one of them, or the page, is wrong.
+tlog-cosignature and tlog-proof, and the page docs/ledger-format.md. Where it and the others disagree, one of them, or the page, is wrong.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""What the README and the pages in docs say is so: their commands run, the table is the settings."""
+"""What the README and the pages in docs say is so: their commands run, their examples are valid, the table is the settings."""
 
 import json
 import os
@@ -9,18 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import GUIDES, REPOSITORY, blocks, text_of
 
 from mcp_bridge import __version__
 from mcp_bridge.settings import NESTED, Settings
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-README = (REPOSITORY / "README.md").read_text("utf-8")
-PAGES = [README, *(page.read_text("utf-8") for page in sorted((REPOSITORY / "docs").glob("*.md")))]
-
 WHEEL = f"mcp_code_bridge-{__version__}-py3-none-any.whl"
 
-INSTALL = (REPOSITORY / "docs/install.md").read_text("utf-8")
-BARE = re.findall(r"^((?:sudo|pipx|mkdir|test) .*)$", INSTALL, re.MULTILINE)
+BARE = re.findall(r"^((?:sudo|pipx|mkdir|test) .*)$", text_of("docs/install.md"), re.MULTILINE)
 """What the page has a new user do before the program is there. scripts/newcomer.py types it, with all others of that page."""
 
 ELSEWHERE = {
@@ -44,8 +40,8 @@ ELSEWHERE = {
 
 def sequences():
     """The commands of each block, which belong together in their order."""
-    blocks = [block for page in PAGES for block in re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)]
-    return [[line for line in block.splitlines() if line.strip()] for block in blocks]
+    found = [block for page in GUIDES for block in blocks(page, "sh")]
+    return [[line for line in block.splitlines() if line.strip()] for block in found]
 
 
 def commands():
@@ -53,13 +49,11 @@ def commands():
 
 
 def here():
-    """Those that run here; what a page has from the README, or from a page before, is run once."""
-    found, known = [], set()
-    of_readme = len(re.findall(r"^```sh\n", README, re.MULTILINE))
-    for number, sequence in enumerate(sequences()):
-        fresh = [command for command in sequence if number < of_readme or command not in known]
+    """Those that run here; what a block has from one before is run once."""
+    found, known = [], {*ELSEWHERE, *BARE}
+    for sequence in sequences():
+        found.append([command for command in sequence if command not in known])
         known.update(sequence)
-        found.append([command for command in fresh if command not in {*ELSEWHERE, *BARE}])
     return [sequence for sequence in found if sequence]
 
 
@@ -68,14 +62,14 @@ def environment(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MCP_BRIDGE_")}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    found = kept | {"PATH": path, "HOME": str(home), "MCP_BRIDGE_TEST_README": "1"}
+    found = kept | {"PATH": path, "HOME": str(home)}
     # What is shown of the ledger needs something in it, whichever blocks run here.
     command = ["mcp-bridge", "run", "-c", "pass"]
     subprocess.run(command, cwd=REPOSITORY, env=found, capture_output=True, timeout=280, check=True)
     return found
 
 
-def test_the_commands_run_elsewhere_are_in_the_readme_and_where_they_are_said_to_be():
+def test_the_commands_run_elsewhere_are_in_a_page_and_where_they_are_said_to_be():
     for command, place in ELSEWHERE.items():
         assert command in commands()
         assert (REPOSITORY / place).is_file()
@@ -91,7 +85,7 @@ def test_what_a_page_has_installed_is_what_the_set_up_installs():
 @pytest.mark.xdist_group("images")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("sequence", here(), ids=lambda sequence: sequence[0])
-def test_every_command_of_the_readme_succeeds(sequence, environment):
+def test_every_command_of_a_page_succeeds(sequence, environment):
     for command in sequence:
         result = subprocess.run(
             ["sh", "-c", command],
@@ -112,7 +106,7 @@ def test_every_command_of_the_readme_succeeds(sequence, environment):
 
 
 def test_the_tables_name_every_setting_with_its_description():
-    rows = dict(re.findall(r"^\| `([\w.]+)` \| [^|]* \| ([^|]*) \|$", README, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| [^|]* \| ([^|]*) \|$", text_of("docs/configuration.md"), re.MULTILINE))
     settings = {name: field.description for name, field in Settings.model_fields.items() if name not in NESTED}
     nested = {
         f"{table}.{name}": field.description
@@ -122,53 +116,73 @@ def test_the_tables_name_every_setting_with_its_description():
     assert rows == settings | nested
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def each(language, *, but=""):
+    """Every block in a language, with its page."""
+    return [pytest.param(page, text, id=page) for page in GUIDES if page != but for text in blocks(page, language)]
 
 
-def test_the_configuration_in_the_readme_is_valid(tmp_path):
+def loaded(file, text):
     from mcp_bridge import settings
+
+    file.write_text(text)
+    return settings.load(file, environ={})
+
+
+@pytest.mark.parametrize(("page", "text"), each("toml"))
+def test_every_configuration_in_a_page_is_valid(page, text, tmp_path):
     from mcp_bridge.downstream.configuration.spec import spec_from_toml
     from mcp_bridge.governance.governance import load_governance
 
-    first, variables, policy, secrets, ledger = blocks("toml")
     file = tmp_path / "mcp-bridge.toml"
-    file.write_text(first)
-    loaded = settings.load(file, environ={})
-    assert [spec_from_toml(name, table, file).name for name, table in loaded.layers[0].servers.items()] == [
-        "git",
-        "github",
-    ]
-    file.write_text(variables)
-    loaded = settings.load(file, environ={})
-    assert loaded.settings.env_pass == "minimal"  # noqa: S105
-    [kubernetes] = [spec_from_toml(name, table, file) for name, table in loaded.layers[0].servers.items()]
-    assert kubernetes.env_pass == ("KUBECONFIG", "SSL_CERT_*")
     example = REPOSITORY / "examples/payment"
-    file.write_text(
-        f"{policy}\n{secrets}\n[programs]\npath = ['{example}/programs']\n[tools]\npath = ['{example}/tools']"
-    )
-    governance = load_governance(settings.load(file, environ={}).layers[0].tables, file, tmp_path, tmp_path)
+    paths = f"[programs]\npath = ['{example}/programs']\n[tools]\npath = ['{example}/tools']\n"
+    [layer] = loaded(file, f"{text}\n{paths}").layers
+    for name, table in layer.servers.items():
+        assert spec_from_toml(name, table, file).name == name
+    assert load_governance(layer.tables, file, tmp_path, tmp_path)
+
+
+def test_the_configurations_of_the_pages_mean_what_is_said_of_them(tmp_path):
+    from mcp_bridge.downstream.configuration.spec import spec_from_toml
+    from mcp_bridge.governance.governance import load_governance
+
+    file = tmp_path / "mcp-bridge.toml"
+    first, variables = blocks("docs/configuration.md", "toml")
+    assert list(loaded(file, first).layers[0].servers) == ["git", "github"]
+    assert loaded(file, variables).settings.env_pass == "minimal"  # noqa: S105
+    [(name, table)] = loaded(file, variables).layers[0].servers.items()
+    assert spec_from_toml(name, table, file).env_pass == ("KUBECONFIG", "SSL_CERT_*")
+    [policy] = blocks("docs/policy-and-approvals.md", "toml")
+    [secrets] = blocks("docs/secrets-and-erasure.md", "toml")
+    example = REPOSITORY / "examples/payment"
+    paths = f"[programs]\npath = ['{example}/programs']\n[tools]\npath = ['{example}/tools']"
+    tables = loaded(file, f"{policy}\n{secrets}\n{paths}").layers[0].tables
+    governance = load_governance(tables, file, tmp_path, tmp_path)
     assert governance.snapshot.preset == "approve-writes"
     assert governance.model.name
-    file.write_text(ledger)
-    assert len(settings.load(file, environ={}).settings.ledger.publish) == 3
-    (logging,) = re.findall(r"^```toml\n(.*?)^```", "\n".join(PAGES[1:]), re.MULTILINE | re.DOTALL)
-    file.write_text(logging)
-    assert settings.load(file, environ={}).settings.log_file == Path("/home/me/mcp-bridge.log")
+    [ledger] = blocks("docs/proof-and-audit.md", "toml")
+    assert len(loaded(file, ledger).settings.ledger.publish) == 3
+    [logging] = blocks("docs/troubleshooting.md", "toml")
+    assert loaded(file, logging).settings.log_file == Path("/home/me/mcp-bridge.log")
 
 
-def test_the_program_in_the_readme_is_valid():
+# Those of the reference are run, with what comes of them, by test_program_language.py.
+@pytest.mark.parametrize(("page", "text"), each("yaml", but="docs/program-language.md"))
+def test_every_program_in_a_page_is_valid(page, text):
     import yaml
 
     from mcp_bridge.kernel.program import parse
 
-    for text in blocks("yaml"):
-        assert parse(yaml.safe_load(text)).warnings == ()
+    assert parse(yaml.safe_load(text)).warnings == ()
 
 
-def test_the_python_in_the_readme_compiles():
+@pytest.mark.parametrize(("page", "text"), each("python"))
+def test_all_python_in_a_page_compiles(page, text):
     import ast
 
-    for text in blocks("python"):
-        compile(text, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    compile(text, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize(("page", "text"), each("json"))
+def test_all_json_in_a_page_is_a_clients_entry(page, text):
+    assert json.loads(text)["mcpServers"]["bridge"]["command"].endswith("/mcp-bridge")

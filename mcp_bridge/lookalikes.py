@@ -1,4 +1,4 @@
-"""Names that a person takes for one another.
+"""Names that a person takes for one another, and characters that a person can't see.
 
 Two names are alike if their skeletons are the same. A skeleton is made as Unicode Technical Standard 39 makes one
 (section 4, Confusable Detection), and goes further where a name would be misread all the same: compatibility forms
@@ -13,17 +13,28 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_bridge.escaping import is_seen
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+# Default_Ignorable_Code_Point, from Unicode's DerivedCoreProperties.txt: what a font shows as nothing at all. Python
+# has no such property, and takes the letters and marks among them for printable. And blanks that are no spaces to it.
+_IGNORABLE = re.compile(
+    r"[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+
 _ALIKE = str.maketrans({"0": "o", "1": "l", "i": "l", "|": "l", "m": "rn", "w": "vv"})
 """Within ASCII, once it is in lower case."""
+
+
+def is_seen(char: str) -> bool:
+    """Whether a character shows that it is there; a space counts as one that does."""
+    return char.isprintable() and not _IGNORABLE.match(char)
 
 
 def resembled(name: str, names: Iterable[str]) -> str | None:

@@ -1,0 +1,492 @@
+"""What a transition does: starts steps, takes their results, and goes on until every task waits again.
+
+A result climbs: from a task to the group that it belongs to, or to its level; from a level that has ended to the task
+that runs it. Then the levels advance. `machine` says which event leads here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from mcp_bridge.kernel.conditions import ConditionError, Reference, condition
+from mcp_bridge.kernel.events import Effect, EffectKind, StepResult, StepStatus
+from mcp_bridge.kernel.level import Level
+from mcp_bridge.kernel.reasons import counted_as_none, reason
+from mcp_bridge.kernel.references import MISSING, Lookup, TextTooLongError, measured, quoted, written
+from mcp_bridge.kernel.steps import CompensationStep, ConditionStep, MapStep, ModelStep, StepFailedError
+from mcp_bridge.kernel.tasks import Group, Leaf, Nested, Parallel, Task, compensation_for, task_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mcp_bridge.kernel.events import Outcome
+    from mcp_bridge.kernel.steps import Step
+    from mcp_bridge.kernel.tasks import Scope
+
+MAX_ITEMS = 10_000
+"""Longest list that a map step goes over."""
+
+MAX_REASONS = 100
+"""Conditions of which a machine keeps why they failed, or counted a reference as None."""
+
+MAX_WORK = 50_000
+"""Steps that may follow one event without an effect to wait for: nothing interrupts a transition, and all that it makes
+is held in memory. The values that they move count too: 1,000 characters, or 50 values, as one step."""
+
+_UNWEIGHED_STEPS = 2
+"""The first steps of a transition, whose values aren't weighed. In most programs there are no more."""
+
+_WEIGHED_BELOW = MAX_WORK - _UNWEIGHED_STEPS
+
+_TOO_MUCH = f"more than {MAX_WORK} steps, or as much of values, in a row without an effect to wait for"
+
+_FINAL = frozenset({"denied", "cancelled", "violation", "interrupted"})
+"""Failures that aren't tried again: it would end alike, or the effect may have happened unseen."""
+
+
+TaskAction = Literal["complete", "fail", "time_out", "retry", "give_up"]
+"""What a task does when its effect is settled: see the table `machine.TASKS`."""
+
+
+class Interpreter:
+    """The state of an execution, and the functions that change it.
+
+    Attributes:
+        level: Of the program itself.
+        rows: The trace so far.
+        effects: What the last event, or the start, asks for.
+        waiting: Effects whose outcome is awaited, by number: the tasks that wait.
+        deadlines: Effects that end a group or nested program if they fire, by number: those tasks.
+        pending: Of the effects in `waiting` those that are pending, in the order in which they became so: number to
+            the outcome's code (`approval` for a call that a person has to allow first, `in_doubt` for one of which a
+            person has to say whether it has happened).
+        last_effect: Number of the last effect made.
+        reasons: Why conditions failed, by the index of their row: for people, and not a part of the state.
+    """
+
+    level: Level
+    rows: list[StepResult]
+    effects: list[Effect]
+    waiting: dict[int, Task]
+    deadlines: dict[int, Task]
+    pending: dict[int, str]
+    last_effect: int
+    reasons: dict[int, str]
+
+    _work_left = MAX_WORK
+    """Of the transition under way."""
+
+    _read: Callable[[str], Any]
+    """Parses texts, for the transition under way."""
+
+    # --- levels ---
+
+    def _advance(self, level: Level) -> None:
+        """Go on until a step waits, or the level has ended. A loop, so that no program's length makes it deeper."""
+        steps = level.program.steps
+        while level.status == "running":
+            if level.ending is not None:
+                if level.undo and level.ending[0] != "success":
+                    if self._compensate(level):
+                        return
+                    continue
+                level.status = level.ending[0]
+            elif level.position >= len(steps):
+                level.end("success")
+            elif (exceeded := level.exceeded()) is not None:
+                level.end("budget_exceeded", "budget_exceeded", exceeded)
+            elif self._work_left < 0:
+                level.end("budget_exceeded", "too_much_at_once", _TOO_MUCH)
+            else:
+                step = steps[level.position]
+                level.steps += 1
+                result = self._begin(level, step)
+                if result is None:
+                    return
+                level.task = None
+                self._finish(level, step, result, None)
+
+    def _begin(self, level: Level, step: Step) -> StepResult | None:
+        """Begin a level's next step; its result if it has one at once."""
+        self._work_left -= 1
+        if isinstance(step, ConditionStep):
+            return self._decide(level, step)
+        items: Any = []
+        if isinstance(step, MapStep):
+            items = step.over.fill(level.filled)
+            if not isinstance(items, list) or len(items) > MAX_ITEMS:
+                what = f"has {len(items)} items" if isinstance(items, list) else f"is {quoted(written(items)[:60])}"
+                message = f"'over' {what}, and is no list of at most {MAX_ITEMS}"
+                return self._refused(task_for(level, step, []), "bad_value", message)
+        level.task = task = task_for(level, step, items)
+        return self._start(task)
+
+    def _compensate(self, level: Level) -> bool:
+        """Begin to undo what was done last; whether that has to be waited for."""
+        level.task = task = compensation_for(level)
+        result = self._attempt(task)
+        if result is None:
+            return True
+        level.task = None
+        level.undo.pop()
+        self.rows.append(result)
+        return False
+
+    def _decide(self, level: Level, step: ConditionStep) -> StepResult:
+        path = level.prefix + step.id
+        # A long condition may have to be parsed anew each time.
+        self._work_left -= len(step.condition) // 500
+        read = condition(step.condition)
+        lookup = self._weighed(level.compared)
+        missing: list[Reference] = []
+
+        def looked_up(root: str, names: tuple[str, ...]) -> Any:
+            found = lookup(root, names)
+            if found is MISSING and (root, names) in read.equated:
+                missing.append((root, names))
+            return found
+
+        try:
+            target = step.then if read.holds(looked_up) else step.otherwise
+        except ConditionError as exc:
+            status: StepStatus = "skipped" if step.on_error == "skip" else "failed"
+            message = f"the condition {quoted(step.condition)} fails: {exc}"
+            self._explain(reason(exc, level.compared))
+            return StepResult(path, status, None, message, "bad_condition")
+        if missing and level is self.level:
+            # The row of an inner program's step comes when that program has ended.
+            self._explain(counted_as_none(missing, level.compared))
+        return StepResult(path, "success", None if target is None else level.program.steps[target].id)
+
+    def _explain(self, why: str) -> None:
+        """Keep why the condition whose row is the next one failed."""
+        if why and len(self.reasons) < MAX_REASONS:
+            self.reasons[len(self.rows)] = why
+
+    def _finish(self, level: Level, step: Step, result: StepResult, scope: Scope | None) -> None:
+        """Take the result of a level's step, and find the next step."""
+        status = result.status
+        if status in {"success", "pending"}:
+            level.take_output(step, result, scope)
+        if status != "pending":
+            self.rows.append(result)
+            if status == "success":
+                level.last_output = result.output
+        if level.ending is not None or level.stalls():
+            return
+        if status != "failed":
+            level.follow(step, result)
+            return
+        exceeded = level.exceeded() if result.code == "budget_exceeded" else None
+        if exceeded is not None:
+            level.end("budget_exceeded", "budget_exceeded", exceeded)
+        else:
+            level.end("failed", result.code or "failed", f"step {quoted(step.id)} failed: {result.error}")
+
+    def _climb(self, task: Task, result: StepResult) -> None:
+        """Hand a task's result to what is above it, and so on upwards."""
+        above: StepResult | None = result
+        while above is not None:
+            owner, level = task.owner, task.level
+            if owner is not None:
+                owner.settle(task.slot, above)
+                task, above = owner, self._pump(owner)
+                continue
+            level.task = None
+            if isinstance(task.step, CompensationStep):
+                level.undo.pop()
+                self.rows.append(above)
+            else:
+                self._finish(level, task.step, above, task.scope)
+            self._advance(level)
+            if level.status == "running" or level.owner is None:
+                return
+            task, above = level.owner, self._returned(level.owner, level)
+
+    # --- attempts ---
+
+    def _start(self, task: Task) -> StepResult | None:
+        """Begin the first attempt; the result if there is one at once."""
+        if self._work_left < 0:
+            return self._refused(task, "too_much_at_once", _TOO_MUCH)
+        return self._attempt(task)
+
+    def _attempt(self, task: Task) -> StepResult | None:
+        """Begin an attempt; the result if there is one at once."""
+        exceeded = self._exceeded_tokens(task)
+        if exceeded is not None:
+            return self._refused(task, "budget_exceeded", exceeded)
+        try:
+            if isinstance(task, Leaf):
+                step = task.step
+                lookup = task.level.filled if task.scope is None else task.level.within(task.scope)
+                kind, name, arguments = step.request(lookup)
+                self._emit(task, kind, name, arguments, step.timeout)
+            elif isinstance(task, Group):
+                return self._spread(task)
+            elif isinstance(task, Nested):
+                return self._call(task)
+        except TextTooLongError as exc:
+            return self._refused(task, "too_large", str(exc))
+        except StepFailedError as exc:
+            return self._refused(task, exc.code, str(exc))
+        return None
+
+    def _exceeded_tokens(self, task: Task) -> str | None:
+        """Why a task may not begin, or begin again: siblings and earlier attempts may have used up what was left."""
+        level = task.level
+        return (
+            level.exceeded_tokens() if level.has_token_budget and not isinstance(task.step, CompensationStep) else None
+        )
+
+    def _complete(self, task: Task, event: Outcome) -> StepResult | None:
+        """The effect has succeeded."""
+        assert isinstance(task, Leaf)  # noqa: S101 - others wait for effects between attempts only
+        try:
+            value = task.step.output(event.value, self._read)
+        except StepFailedError as exc:
+            return self._failed(task, exc.code, str(exc))
+        return StepResult(task.path, "success", value, None, None, task.attempt - 1, task.usage)
+
+    def _fail(self, task: Task, event: Outcome) -> StepResult | None:
+        """The effect has failed."""
+        return self._failed(task, event.code or event.status, event.message or "the effect failed")
+
+    def _time_out(self, task: Task, event: Outcome) -> StepResult | None:
+        """The effect has taken too long."""
+        step = task.step
+        if not isinstance(step, ModelStep) or not step.falls_back:
+            return self._failed(task, event.code or "timeout", event.message or late(step))
+        try:
+            value = step.fallback(self._read)
+        except StepFailedError as exc:
+            return self._failed(task, exc.code, str(exc))
+        return StepResult(task.path, "success", value, None, None, task.attempt - 1, task.usage)
+
+    def _retry(self, task: Task, _event: Outcome) -> StepResult | None:
+        """The time until the next attempt has passed."""
+        exceeded = self._exceeded_tokens(task)
+        if exceeded is not None:
+            return self._given_up(task, "budget_exceeded", exceeded)
+        task.phase = "run"
+        task.attempt += 1
+        return self._attempt(task)
+
+    def _give_up(self, task: Task, event: Outcome) -> StepResult | None:
+        """The wait for the next attempt has failed."""
+        return self._given_up(task, event.code or event.status, event.message or "the wait to try again failed")
+
+    def _given_up(self, task: Task, code: str, message: str) -> StepResult | None:
+        """The result of a task that would have been tried again."""
+        task.phase = "aborted"
+        if isinstance(task, Group):
+            self._keep(task, [row for row in task.results if row is not None])
+        return self._failed(task, code, message)
+
+    def _refused(self, task: Task, code: str, message: str) -> StepResult | None:
+        """The result of a task that failed because of its values: another attempt would meet the same."""
+        task.phase = "aborted"
+        return self._failed(task, code, message)
+
+    def _failed(self, task: Task, code: str, message: str) -> StepResult | None:
+        """The result of a task that has failed, or None if it is to be tried again."""
+        retry = task.step.retry
+        if task.attempt < retry.attempts and task.phase != "aborted" and code not in _FINAL:
+            exceeded = self._exceeded_tokens(task)
+            if exceeded is None:
+                task.phase = "backoff"
+                self._emit(task, "wait", "retry", {"seconds": retry.seconds(task.attempt)})
+                return None
+            code, message = "budget_exceeded", exceeded
+        self._drop_deadline(task)
+        status: StepStatus = "skipped" if task.step.on_error == "skip" else "failed"
+        return StepResult(task.path, status, None, message, code, task.attempt - 1, task.usage)
+
+    _task_actions: ClassVar[Mapping[TaskAction, Callable[[Interpreter, Task, Outcome], StepResult | None]]] = {
+        "complete": _complete,
+        "fail": _fail,
+        "time_out": _time_out,
+        "retry": _retry,
+        "give_up": _give_up,
+    }
+
+    # --- groups: spread and join ---
+
+    def _spread(self, group: Group) -> StepResult | None:
+        self._set_deadline(group)
+        group.next = 0
+        # Another attempt keeps what has succeeded: its effects must not happen twice.
+        group.results = [None if row is not None and row.status == "failed" else row for row in group.results]
+        return self._pump(group)
+
+    def _pump(self, group: Group) -> StepResult | None:
+        """Start what may start; the group's result when nothing is left."""
+        count = len(group.results)
+        limit = group.step.max_concurrency or count
+        while group.next < count and group.active < limit:
+            slot = group.next
+            group.next += 1
+            if group.results[slot] is not None:
+                continue
+            self._work_left -= 1
+            group.active += 1
+            group.tasks[slot] = task = group.task_for(slot)
+            result = self._start(task)
+            if result is not None:
+                group.settle(slot, result)
+        return None if group.active else self._join(group)
+
+    def _join(self, group: Group) -> StepResult | None:
+        """The result of a group of which all tasks have ended, or None if it is to be tried again."""
+        rows = [row for row in group.results if row is not None]
+        failed = [row for row in rows if row.status == "failed"]
+        aborted = group.phase == "aborted"
+        if failed and (aborted or group.step.on_error != "skip"):
+            code, message = "sub_steps_failed", f"sub-steps failed: {', '.join(row.id for row in failed)}"
+            if aborted:
+                code, message = failed[0].code or code, failed[0].error or message
+            elif any(row.code == "budget_exceeded" for row in failed) and group.level.exceeded_tokens():
+                code = "budget_exceeded"
+            result = self._failed(group, code, message)
+            if result is None:
+                return None
+        else:
+            self._drop_deadline(group)
+            rows = [row._replace(status="skipped") if row.status == "failed" else row for row in rows]
+            result = StepResult(group.path, "success", group.joined(rows), retries=group.attempt - 1)
+        self._keep(group, rows)
+        return result
+
+    def _keep(self, group: Group, rows: list[StepResult]) -> None:
+        """Keep what the tasks of a group gave, whether the group has succeeded or not."""
+        self.rows += rows
+        is_parallel = isinstance(group, Parallel)
+        for slot, row in enumerate(rows):
+            if row.status == "success" or (row.status == "skipped" and is_parallel):
+                step, scope, _ = group.child(slot)
+                group.level.take_output(step, row, scope, is_referable=is_parallel)
+
+    # --- nested programs: call and return ---
+
+    def _call(self, task: Nested) -> StepResult | None:
+        self._set_deadline(task)
+        context = dict(task.step.context.fill(task.level.within(task.scope)))
+        self._weigh(context)
+        task.inner = level = Level(task.step.program, context, task, f"{task.path}/")
+        self._advance(level)
+        return self._returned(task, level) if level.status != "running" else None
+
+    def _returned(self, task: Nested, level: Level) -> StepResult | None:
+        """The result of a task whose program has ended, or None if it is to be tried again."""
+        task.inner = None
+        if level.status == "success":
+            self._drop_deadline(task)
+            task.level.undo += level.undo
+            return StepResult(task.path, "success", level.last_output, retries=task.attempt - 1)
+        assert level.ending is not None  # noqa: S101 - it has ended
+        _, code, message = level.ending
+        return self._failed(task, code, f"the program {quoted(level.program.name)} ended as {level.status}: {message}")
+
+    # --- aborting ---
+
+    def _abort_task(self, task: Task, code: str, message: str) -> StepResult | None:
+        """Fail a task from outside; None if programs beneath it have to undo something first."""
+        phase, task.phase = task.phase, "aborted"
+        self._drop_deadline(task)
+        if task.effect is not None:
+            number = task.effect.id
+            self._forget(number, task)
+            self._emit_cancel(task, number)
+        if phase == "backoff":
+            return self._given_up(task, code, message)
+        if isinstance(task, Group):
+            return self._abort_group(task, code, message)
+        if isinstance(task, Nested):
+            assert task.inner is not None  # noqa: S101 - it is under way
+            return self._abort_nested(task, task.inner, code, message)
+        return self._failed(task, code, message)
+
+    def _abort_group(self, group: Group, code: str, message: str) -> StepResult | None:
+        for slot, task in enumerate(group.tasks):
+            if task is not None and (result := self._abort_task(task, code, message)) is not None:
+                group.settle(slot, result)
+        for slot, row in enumerate(group.results):
+            if row is None and group.tasks[slot] is None:
+                group.results[slot] = StepResult(group.child(slot)[-1], "failed", None, message, code)
+        return None if group.active else self._join(group)
+
+    def _abort_nested(self, task: Nested, level: Level, code: str, message: str) -> StepResult | None:
+        if level.ending is None:
+            self._abort_level(level, code, message)
+        return self._returned(task, level) if level.status != "running" else None
+
+    def _abort_level(self, level: Level, code: str, message: str) -> None:
+        """Cancel a program: its current step is aborted, then what was done is undone."""
+        level.end("cancelled", code, message)
+        task = level.task
+        if task is not None and (result := self._abort_task(task, code, message)) is not None:
+            level.task = None
+            self._finish(level, task.step, result, task.scope)
+        if level.task is None:
+            self._advance(level)
+
+    # --- effects ---
+
+    def _emit(
+        self, task: Task, kind: EffectKind, name: str, arguments: dict[str, Any], timeout: float | None = None
+    ) -> None:
+        self.last_effect = number = self.last_effect + 1
+        task.effect = effect = Effect(number, kind, task.path, task.attempt, name, arguments, timeout)
+        self._weigh(arguments)
+        self.waiting[number] = task
+        self.effects.append(effect)
+
+    def _forget(self, number: int, task: Task) -> None:
+        """Await an effect's outcome no longer."""
+        del self.waiting[number]
+        self.pending.pop(number, None)
+        task.effect = None
+
+    def _set_deadline(self, task: Task) -> None:
+        if task.step.timeout is not None and task.deadline is None:
+            self.last_effect = number = self.last_effect + 1
+            seconds = {"seconds": task.step.timeout}
+            task.deadline = Effect(number, "wait", task.path, task.attempt, "timeout", seconds)
+            self.deadlines[number] = task
+            self.effects.append(task.deadline)
+
+    def _drop_deadline(self, task: Task) -> None:
+        if task.deadline is not None:
+            number = task.deadline.id
+            del self.deadlines[number]
+            task.deadline = None
+            self._emit_cancel(task, number)
+
+    def _emit_cancel(self, task: Task, number: int) -> None:
+        self.last_effect += 1
+        self.effects.append(Effect(self.last_effect, "cancel", task.path, task.attempt, "", {"effects": [number]}))
+
+    # --- the bound on one transition ---
+
+    def _weigh(self, value: Any) -> None:
+        """Count a value that the transition moves, after its first steps."""
+        if self._work_left < _WEIGHED_BELOW:
+            characters, values = measured(value)
+            self._work_left -= characters // 1000 + values // 50
+
+    def _weighed(self, lookup: Lookup) -> Lookup:
+        """The lookup; after the transition's first steps, one that counts what it gives."""
+        if self._work_left >= _WEIGHED_BELOW:
+            return lookup
+
+        def weighed(root: str, path: tuple[str, ...]) -> Any:
+            value = lookup(root, path)
+            self._weigh(value)
+            return value
+
+        return weighed
+
+
+def late(step: Step) -> str:
+    """What is said of a step that has timed out."""
+    return "timed out" if step.timeout is None else f"timed out after {step.timeout:g} s"

@@ -1,0 +1,483 @@
+"""The kinds of steps: one type each, with the effect that a step of the kind asks for and what an outcome means to it.
+
+The parser makes a step from a row that it has found valid (`format` defines the rows); nothing changes it afterwards.
+What happens between steps (their order, retries, deadlines, budgets) is in `level` and `interpreter`.
+
+These are plain classes: in the container, importing `dataclasses` would cost more than the rest of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, cast
+
+from mcp_bridge.kernel.events import EffectKind
+from mcp_bridge.kernel.format import MAX_SECONDS
+from mcp_bridge.kernel.references import Template, TextTooLongError, dotted, quoted, written
+from mcp_bridge.kernel.values import NotJSONError, normal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.references import Lookup
+
+Kind = Literal["tool", "llm", "condition", "parallel", "approval", "wait", "map", "program"]
+"""The `type` of a row."""
+
+Row = dict[str, Any]
+"""A step as it stands in a program, found valid."""
+
+Targets = dict[str, int]
+"""The fields of a row that name another step (`next_step`, `then`, `otherwise`), with that step's index."""
+
+Request = tuple[EffectKind, str, dict[str, Any]]
+"""Kind, name and arguments of the effect that a step asks for."""
+
+Read = Callable[[str], Any]
+"""Parses a text as `values.parsed` does."""
+
+BACKOFF_SECONDS = 30.0
+"""Longest wait before another attempt, where a step doesn't set its own."""
+
+COMPENSATION: Row = {"retry": {"max_attempts": 3}}
+"""The row of every compensation."""
+
+_SHOWN_CHARS = 200
+
+
+class StepFailedError(ValueError):
+    """A step that can't begin with these values, or whose outcome is no success to it.
+
+    Attributes:
+        code: As the step's row of the trace has it.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Retry(NamedTuple):
+    """When to try again.
+
+    Attributes:
+        attempts: In all, the first included.
+        schedule: Seconds before the second, third… attempt; empty for exponential backoff.
+        delay, multiplier, most: Of exponential backoff: the first wait, the factor, the longest wait.
+    """
+
+    attempts: int = 1
+    schedule: tuple[float, ...] = ()
+    delay: float = 1
+    multiplier: float = 2
+    most: float = BACKOFF_SECONDS
+
+    def seconds(self, attempt: int) -> float:
+        """How long to wait after attempt number `attempt` (from 1) has failed."""
+        if self.schedule:
+            return self.schedule[attempt - 1]
+        seconds = self.delay
+        # Not `**`: with a fraction it is the C library's power, whose last digit differs between libraries.
+        for _ in range(attempt - 1):
+            if seconds >= self.most:
+                break
+            seconds *= self.multiplier
+        return cast("float", normal(min(seconds, self.most)))
+
+
+_NO_RETRY = Retry()
+
+
+class Compensation(NamedTuple):
+    """The call that undoes a step which has succeeded."""
+
+    tool: str
+    args: Template
+
+
+class _Step:
+    """What steps of all kinds have.
+
+    Attributes:
+        kind: The `type` of its row.
+        id: Unique in its program; empty for the body of a map that has none.
+        index: Its place in its program's list; -1 inside another step.
+        next: Index of the step after it, or None for the one that follows in the list.
+        is_terminal: Whether the program has succeeded after it.
+        on_error: `fail`, `skip` or `retry`.
+        retry: When it is tried again.
+        timeout: Seconds, or None.
+        output_key: The name that its output gets in the context, or None.
+    """
+
+    __slots__ = ("id", "index", "is_terminal", "next", "on_error", "output_key", "retry", "timeout")
+
+    kind: ClassVar[Kind]
+
+    def __init__(self, row: Row, index: int, targets: Targets) -> None:
+        self.id: Final[str] = row.get("id") or ""
+        self.index: Final = index
+        self.next: Final = targets.get("next_step")
+        self.is_terminal: Final = bool(row.get("is_terminal"))
+        self.on_error: Final[str] = row.get("on_error") or "fail"
+        self.retry: Final = _retry(row)
+        self.timeout: Final[float | None] = row.get("timeout_seconds")
+        self.output_key: Final[str | None] = row.get("output_key")
+
+    @property
+    def children(self) -> tuple[Step, ...]:
+        """The steps inside it."""
+        return ()
+
+
+def _retry(row: Mapping[str, Any]) -> Retry:
+    given = row.get("retry")
+    if given is None:
+        if row.get("on_error") != "retry":
+            return _NO_RETRY
+        attempts = row.get("max_retries")
+        return Retry(3 if attempts is None else max(attempts, 1))
+    schedule = tuple(given.get("schedule", ()))
+    if schedule:
+        return Retry(len(schedule) + 1, schedule)
+    return Retry(
+        given.get("max_attempts", 3),
+        (),
+        given.get("delay_seconds", 1),
+        given.get("multiplier", 2),
+        given.get("max_delay_seconds", BACKOFF_SECONDS),
+    )
+
+
+_NULL, _NO_FIELDS = Template(None), Template({})
+"""The templates that most steps have, shared."""
+
+
+def _template(value: Any) -> Template:
+    if value is None:
+        return _NULL
+    return Template(value) if value != {} else _NO_FIELDS
+
+
+# --- steps that ask for one effect ---
+
+
+class LeafStep(_Step):
+    """A step that asks for one effect.
+
+    Attributes:
+        parses: Whether an output that is a text is parsed as JSON.
+    """
+
+    __slots__ = ("parses",)
+
+    def __init__(self, row: Row, index: int, targets: Targets) -> None:
+        super().__init__(row, index, targets)
+        self.parses: Final = row.get("parse") == "json"
+
+    def request(self, lookup: Lookup) -> Request:
+        """The effect that it asks for.
+
+        Args:
+            lookup: Gives the values that its references stand for.
+
+        Raises:
+            StepFailedError: It can't be asked for with these values.
+            TextTooLongError: The arguments would be too large.
+        """
+        raise NotImplementedError
+
+    def output(self, value: Any, _read: Read) -> Any:
+        """The step's output.
+
+        Args:
+            value: Of the effect's outcome.
+            read: Parses the texts of steps that parse.
+
+        Raises:
+            StepFailedError: This value is no success.
+        """
+        return value
+
+
+class ToolStep(LeafStep):
+    """Calls a tool.
+
+    Attributes:
+        tool: The tool's name.
+        args: A template of the arguments.
+        compensation: What undoes it, or None.
+    """
+
+    __slots__ = ("args", "compensation", "tool")
+
+    kind = "tool"
+
+    def __init__(self, row: Row, index: int, targets: Targets) -> None:
+        super().__init__(row, index, targets)
+        self.tool: Final[str] = row["tool"]
+        self.args: Final = _template(row.get("args", {}))
+        undo = row.get("compensate")
+        self.compensation: Final = Compensation(undo["tool"], Template(undo.get("args", {}))) if undo else None
+
+    def request(self, lookup: Lookup) -> Request:
+        return "tool", self.tool, self.args.fill(lookup)
+
+    def output(self, value: Any, read: Read) -> Any:
+        return _parsed(value, read) if self.parses else value
+
+
+class ModelStep(LeafStep):
+    """Asks a model.
+
+    Attributes:
+        prompt, system: Templates of texts; `system` of None if there is none.
+        allowed_outputs: The only answers that are accepted, or None for any.
+        falls_back: Whether a time-out counts as the first allowed answer (or an empty text).
+    """
+
+    __slots__ = ("allowed_outputs", "falls_back", "prompt", "system")
+
+    kind = "llm"
+
+    def __init__(self, row: Row, index: int, targets: Targets) -> None:
+        super().__init__(row, index, targets)
+        self.prompt: Final = Template(row["prompt"])
+        self.system: Final = _template(row.get("system"))
+        allowed = row.get("allowed_outputs")
+        self.allowed_outputs: Final[tuple[str, ...] | None] = None if allowed is None else tuple(allowed)
+        self.falls_back: Final = row.get("on_timeout") == "fallback"
+
+    def request(self, lookup: Lookup) -> Request:
+        arguments = {"prompt": self.prompt.fill(lookup)}
+        system = self.system.fill(lookup)
+        if system:
+            arguments["system"] = system
+        if self.allowed_outputs is not None:
+            arguments["allowed_outputs"] = list(self.allowed_outputs)
+        return "llm", "", arguments
+
+    def output(self, value: Any, read: Read) -> Any:
+        if self.allowed_outputs is not None:
+            value = value.strip()
+            if value not in self.allowed_outputs:
+                if self.on_error != "skip":
+                    allowed = ", ".join(map(quoted, self.allowed_outputs))
+                    message = f"the model's answer {quoted(value[:_SHOWN_CHARS])} is none of {allowed}"
+                    raise StepFailedError("not_allowed", message)
+                value = self.allowed_outputs[0]
+        return _parsed(value, read) if self.parses else value
+
+    def fallback(self, read: Read) -> Any:
+        """The output where the model has timed out and `falls_back` is set.
+
+        Raises:
+            StepFailedError: As `output`.
+        """
+        if not self.allowed_outputs:
+            return ""
+        return _parsed(self.allowed_outputs[0], read) if self.parses else self.allowed_outputs[0]
+
+
+def _parsed(value: Any, read: Read) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return read(value)
+    except NotJSONError:
+        raise StepFailedError("not_json", f"the output is no JSON: {_beginning(value)}") from None
+
+
+def _beginning(text: str) -> str:
+    shown = quoted(text[:_SHOWN_CHARS])
+    return shown if len(text) <= _SHOWN_CHARS else f"{shown}… ({len(text)} characters)"
+
+
+class ApprovalStep(LeafStep):
+    """Asks a person.
+
+    Attributes:
+        message: A template of the question.
+        details: A template of what is shown with it.
+        otherwise: Index of the step that follows a denial, or None if a denial fails the step.
+    """
+
+    __slots__ = ("details", "message", "otherwise")
+
+    kind = "approval"
+
+    def __init__(self, row: Row, index: int, targets: Targets) -> None:
+        super().__init__(row, index, targets)
+        self.message: Final = Template(row["message"])
+        self.details: Final = _template(row.get("details"))
+        self.otherwise: Final = targets.get("otherwise")
+
+    def request(self, lookup: Lookup) -> Request:
+        return "approval", "", {"message": written(self.message.fill(lookup)), "details": self.details.fill(lookup)}
+
+    def output(self, value: Any, _read: Read) -> Any:
+        if not value["approved"] and self.otherwise is None:
+            raise StepFailedError("denied", "the approval was denied")
+        return value
+
+
+class WaitStep(LeafStep):
+    """Lets time pass.
+
+    Attributes:
+        seconds: A template of a number.
+    """
+
+    __slots__ = ("seconds",)
+
+    kind = "wait"
+
+    def __init__(self, row: Row, index: int, targets: Targets) -> None:
+        super().__init__(row, index, targets)
+        self.seconds: Final = _template(dotted(row.get("seconds")))
+
+    def request(self, lookup: Lookup) -> Request:
+        seconds = self.seconds.fill(lookup)
+        if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_SECONDS:
+            what = quoted(written(seconds)[:60])
+            raise StepFailedError("bad_value", f"'seconds' is {what}, and no number from 0 to {MAX_SECONDS}")
+        return "wait", "wait", {"seconds": seconds}
+
+
+class EventStep(LeafStep):
+    """Waits until it is resumed.
+
+    Attributes:
+        event: The name of what it waits for.
+    """
+
+    __slots__ = ("event",)
+
+    kind = "wait"
+
+    def __init__(self, row: Row, index: int, targets: Targets) -> None:
+        super().__init__(row, index, targets)
+        self.event: Final[str] = row["event"]
+
+    def request(self, _lookup: Lookup) -> Request:
+        return "event", self.event, {}
+
+
+class CompensationStep(LeafStep):
+    """Undoes a step that has succeeded. It stands in no program: the machine makes it.
+
+    Attributes:
+        tool: The tool's name.
+        arguments: Filled in when the step that it undoes had succeeded; None where that made too large a value.
+    """
+
+    __slots__ = ("arguments", "tool")
+
+    kind = "tool"
+
+    def __init__(self, tool: str, arguments: dict[str, Any] | None) -> None:
+        super().__init__(COMPENSATION, -1, {})
+        self.tool: Final = tool
+        self.arguments: Final = arguments
+
+    def request(self, _lookup: Lookup) -> Request:
+        if self.arguments is None:
+            raise TextTooLongError
+        return "tool", self.tool, self.arguments
+
+
+# --- steps that ask for none of their own ---
+
+
+class ConditionStep(_Step):
+    """Chooses the next step.
+
+    Attributes:
+        condition: Its text.
+        then, otherwise: Indices of the steps that it chooses from; None where there is no target.
+    """
+
+    __slots__ = ("condition", "otherwise", "then")
+
+    kind = "condition"
+
+    def __init__(self, row: Row, index: int, targets: Targets) -> None:
+        super().__init__(row, index, targets)
+        self.condition: Final[str] = row["condition"]
+        self.then: Final = targets.get("then")
+        self.otherwise: Final = targets.get("otherwise")
+
+
+class ParallelStep(_Step):
+    """Runs several steps at once.
+
+    Attributes:
+        branches: Those steps.
+        max_concurrency: Most that run at once, or None.
+    """
+
+    __slots__ = ("branches", "max_concurrency")
+
+    kind = "parallel"
+
+    def __init__(self, row: Row, index: int, targets: Targets, branches: tuple[Step, ...]) -> None:
+        super().__init__(row, index, targets)
+        self.branches: Final = branches
+        self.max_concurrency: Final[int | None] = row.get("max_concurrency")
+
+    @property
+    def children(self) -> tuple[Step, ...]:
+        return self.branches
+
+
+class MapStep(_Step):
+    """Runs one step for each item of a list.
+
+    Attributes:
+        over: A template of the list.
+        item_name: The name by which the body refers to its item.
+        body: The step that runs.
+        max_concurrency: Most that run at once, or None.
+    """
+
+    __slots__ = ("body", "item_name", "max_concurrency", "over")
+
+    kind = "map"
+
+    def __init__(self, row: Row, index: int, targets: Targets, body: Step) -> None:
+        super().__init__(row, index, targets)
+        self.over: Final = _template(dotted(row["over"]))
+        self.item_name: Final[str] = row.get("as") or "item"
+        self.body: Final = body
+        self.max_concurrency: Final[int | None] = row.get("max_concurrency")
+
+    @property
+    def children(self) -> tuple[Step, ...]:
+        return (self.body,)
+
+
+class ProgramStep(_Step):
+    """Runs another program.
+
+    Attributes:
+        program: That program.
+        program_name: The name that it is run by; None for one that is written out.
+        context: A template of what it is started with.
+    """
+
+    __slots__ = ("context", "program", "program_name")
+
+    kind = "program"
+
+    def __init__(self, row: Row, index: int, targets: Targets, program: Program) -> None:
+        super().__init__(row, index, targets)
+        self.program: Final = program
+        given = row["program"]
+        self.program_name: Final[str | None] = given if isinstance(given, str) else None
+        self.context: Final = _template(row.get("context", {}))
+
+
+AnyLeaf = ToolStep | ModelStep | ApprovalStep | WaitStep | EventStep | CompensationStep
+Step = AnyLeaf | ConditionStep | ParallelStep | MapStep | ProgramStep
+"""A step of any kind."""

@@ -1,0 +1,1402 @@
+"""What entries say: a type for each payload, and the only module that knows the names in them.
+
+| kind | payloads |
+|---|---|
+| `start` | `ScriptStart`, `ProgramStart` |
+| `intent` | `ToolIntent`, `ModelIntent`, `RequestIntent` |
+| `outcome` | `EffectOutcome` (a program's), `CallOutcome`, `RequestOutcome` (a script's) |
+| `denial` | `Denial` |
+| `transition` | `Transition` |
+| `suspension` | `ProgramSuspension`, `ScriptSuspension` |
+| `resume` | `Resumption` |
+| `decision` | `CallDecision`, `StepDecision`, `QueuedDecision`, `EffectSettlement`, `CallSettlement` |
+| `violation` | `Violation` |
+| `end` | `ProgramEnd`, `ScriptEnd` |
+| `erasure`, `key`, `clock`, `loss` | `Erasure`, `KeyEvent`, `AcceptedClock`, `AcceptedLoss`: entries about the log |
+
+`encode` gives a JSON object whose names are in a fixed order: an entry commits to the bytes of its payload, so the
+order is part of the format. A new field goes behind the others, and is left out where it has its default.
+
+`decode` reads what version 0.1.0 and every later one wrote. It ignores names that it doesn't know, so that an entry of
+a later version can be read, and it never fails: a payload without the names that its type needs becomes `Unknown`.
+People are shown such an entry as it is. What decides by entries must not pass over one: it reads with `understood`.
+
+Values are neither copied nor validated: arguments and results may be large, and were validated before they were
+written. Payloads about the log itself are validated, since a reader may have them from somebody else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, cast
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.kernel.events import Cancel, Outcome, Redo, Resume, Usage
+from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry
+from mcp_bridge.ledger.proofs import disclosures
+from mcp_bridge.ledger.storage.sealing import damaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from mcp_bridge.ledger.log.entries import Kind, Recorded
+
+TAKEN_BACK = "interrupted"
+"""The status of a call that the script itself took back: it may have happened, and nobody waits for it."""
+
+NOT_DONE = "not_done"
+"""The status of a call that has not happened, though its intent is recorded: it is as if never asked for."""
+
+PENDING = "pending"
+"""The status of a call whose tool has been called, and says that its outcome comes later."""
+
+Object: TypeAlias = "Mapping[str, Any]"
+"""A JSON object."""
+
+
+class Payload(ABC):
+    """What an entry of one kind says."""
+
+    __slots__ = ()
+
+    KIND: ClassVar[Kind]
+
+    @abstractmethod
+    def encode(self) -> dict[str, Any]:
+        """The JSON object that is recorded."""
+
+    @classmethod
+    @abstractmethod
+    def decode(cls, payload: Object) -> Self:
+        """The payload of a JSON object.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: The object isn't one.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """In place of a payload that was erased."""
+
+    def encode(self) -> dict[str, Any]:
+        """The JSON object that a reader of entries is given."""
+        return {"erased": TOMBSTONE}
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """In place of a payload that can't be read, for people who look for what was changed.
+
+    Attributes:
+        why: What is wrong with it.
+    """
+
+    why: str
+
+    def encode(self) -> dict[str, Any]:
+        """The JSON object that a reader of entries is given."""
+        return {"damaged": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A payload of a kind or a form that this version doesn't know.
+
+    Attributes:
+        kind: The entry's.
+        payload: The JSON value.
+    """
+
+    kind: str
+    payload: Any
+
+    def encode(self) -> Any:
+        """The JSON value as it was read."""
+        return self.payload
+
+
+Decoded: TypeAlias = Payload | Erased | Damaged | Unknown
+
+
+# --- what a script asks for, and what it is given
+
+
+@dataclass(frozen=True, slots=True)
+class CallRef:
+    """Which call of a script an entry is about.
+
+    Attributes:
+        id: The call's id (`wire.messages.CallId`).
+        asked: The tool's name as the script wrote it; None where that is the tool's own.
+        raw: Whether the script wants the tool's whole result.
+    """
+
+    id: str
+    asked: str | None = None
+    raw: bool = False
+
+    def encode(self) -> dict[str, Any]:
+        """The part of a payload that names the call."""
+        told: dict[str, Any] = {"call": self.id}
+        if self.asked is not None:
+            told["asked"] = self.asked
+        if self.raw:
+            told["raw"] = True
+        return told
+
+    @classmethod
+    def decode(cls, payload: Object) -> CallRef | None:
+        """The call that a payload names; None if it names none."""
+        if "call" not in payload:
+            return None
+        return cls(payload["call"], payload.get("asked"), payload.get("raw", False))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a script's call asks for.
+
+    Attributes:
+        kind: `tool`, or the part of the bridge that answers: `memory`, `program`, `trace`.
+        name: `server.tool`, or the method of that part.
+        arguments: Projected for the trace.
+        raw: Whether the whole result is wanted.
+        digest: SHA-256 of the arguments as canonical JSON in which all references are alike, where the arguments
+            themselves are not kept; or None.
+    """
+
+    kind: str
+    name: str
+    arguments: Any
+    raw: bool = False
+    digest: str | None = None
+
+    def encode(self) -> dict[str, Any]:
+        """The part of a payload that says what was asked for."""
+        told: dict[str, Any] = {"kind": self.kind, "tool": self.name}
+        if self.digest is None:
+            told["arguments"] = self.arguments
+        else:
+            told["arguments_sha256"] = self.digest
+        if self.raw:
+            told["raw"] = True
+        return told
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """What a payload says was asked for."""
+        digest = payload.get("arguments_sha256")
+        arguments = payload.get("arguments") if digest is None else None
+        return cls(payload["kind"], payload["tool"], arguments, payload.get("raw", False), digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """A call has given a value.
+
+    Attributes:
+        value: The value; of a raw call the whole result.
+        pending: Whether the tool said that its outcome comes later, to a script that can't wait for it.
+    """
+
+    value: Any
+    pending: bool = False
+
+    @property
+    def status(self) -> str:
+        """As it is recorded."""
+        return "ok"
+
+    def encode(self) -> dict[str, Any]:
+        """The part of a payload that says how a call ended."""
+        told = {"status": "ok", "value": self.value}
+        return told | {"pending": True} if self.pending else told
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call has given an error.
+
+    Attributes:
+        code, message, hint, details: As `BridgeError`.
+    """
+
+    code: str
+    message: str
+    hint: str | None = None
+    details: Object = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: BridgeError, *, raw: bool = True) -> Failure:
+        """The failure of an error; without `raw`, without the whole result that a tool failed with."""
+        details = {name: value for name, value in error.details.items() if raw or name != "raw"}
+        return cls(error.code, error.message, error.hint or None, details)
+
+    @property
+    def status(self) -> str:
+        """As it is recorded."""
+        return "failed"
+
+    def encode(self) -> dict[str, Any]:
+        """The part of a payload that says how a call ended."""
+        told: dict[str, Any] = {"status": "failed", "code": self.code, "message": self.message}
+        if self.hint:
+            told["hint"] = self.hint
+        if self.details:
+            told["details"] = self.details
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """A call has given the script nothing.
+
+    Attributes:
+        status: `TAKEN_BACK`, `NOT_DONE` or `PENDING`.
+    """
+
+    status: str
+
+    def encode(self) -> dict[str, Any]:
+        """The part of a payload that says how a call ended."""
+        return {"status": self.status}
+
+
+Result: TypeAlias = Success | Failure | NoAnswer
+
+
+def _result(payload: Object) -> Result:
+    match payload["status"]:
+        case "ok":
+            return Success(payload.get("value"), payload.get("pending", False))
+        case "failed":
+            hint, details = payload.get("hint"), payload.get("details", {})
+            return Failure(payload.get("code", ""), payload.get("message", ""), hint, details)
+        case status:
+            return NoAnswer(status)
+
+
+# --- start
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptStart(Payload):
+    """A script begins.
+
+    Attributes:
+        code: The script, projected.
+        hash: SHA-256 of the code, in hexadecimal.
+        servers: The configured names of the servers that it may use; None for all.
+        timeout: Seconds that it may take, or None.
+        starter: Who began it; None in entries of version 0.1.0.
+        key: Its idempotency key, projected, or None.
+    """
+
+    KIND = "start"
+
+    code: str
+    hash: str
+    servers: Sequence[str] | None = None
+    timeout: float | None = None
+    starter: str | None = None
+    key: str | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it says besides the code."""
+        return _without(self.encode(), "code")
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told = {"code": self.code, "hash": self.hash, "servers": _listed(self.servers), "timeout": self.timeout}
+        return told | _given(starter=self.starter, key=self.key)
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(
+            payload["code"],
+            payload.get("hash", ""),
+            payload.get("servers"),
+            payload.get("timeout"),
+            payload.get("starter"),
+            payload.get("key"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramStart(Payload):
+    """A program begins.
+
+    Attributes:
+        program: Its name.
+        origin: `operator` or `agent`: whose program it is. None in entries that don't say.
+        context: What its machine was made with, projected; None in entries that can't be replayed.
+        effects: The ids of the effects that the machine wanted first.
+        starter: Who began it; None in entries of version 0.1.0.
+        servers: The configured names of the servers that it may use; None for all.
+        denied: Rows of the steps that the policy denies in any case.
+    """
+
+    KIND = "start"
+
+    program: str
+    origin: str | None = None
+    context: dict[str, Any] | None = None
+    effects: Sequence[int] = ()
+    starter: str | None = None
+    servers: Sequence[str] | None = None
+    denied: Sequence[dict[str, Any]] = ()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it says besides the name."""
+        return _without(self.encode(), "program")
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told = {"program": self.program} | _given(origin=self.origin)
+        if self.context is not None:
+            told |= {"context": self.context, "effects": list(self.effects)}
+        if self.starter is not None:
+            told |= {"starter": self.starter, "servers": _listed(self.servers)}
+        return told | ({"denied": list(self.denied)} if self.denied else {})
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(
+            payload["program"],
+            payload.get("origin"),
+            payload.get("context"),
+            payload.get("effects", ()),
+            payload.get("starter"),
+            payload.get("servers"),
+            payload.get("denied", ()),
+        )
+
+
+# --- intent
+
+
+@dataclass(frozen=True, slots=True)
+class ToolIntent(Payload):
+    """A tool is about to be called.
+
+    Attributes:
+        tool: `server.tool`.
+        arguments: As the caller wrote them, projected.
+        call: The script's call; None of a program's.
+        sent: What the tool gets, projected, where that is something else than `arguments`; or None.
+        effect: The program's effect; None of a script's.
+        rules: Numbers of the rules that count the call.
+    """
+
+    KIND = "intent"
+
+    tool: str
+    arguments: Any
+    call: CallRef | None = None
+    sent: Any = None
+    effect: int | None = None
+    rules: Sequence[int] = ()
+
+    @property
+    def request(self) -> Request:
+        """What the script asked for."""
+        asked, raw = (None, False) if self.call is None else (self.call.asked, self.call.raw)
+        return Request("tool", self.tool if asked is None else asked, self.arguments, raw)
+
+    @property
+    def given(self) -> Any:
+        """What the tool gets, projected."""
+        return self.arguments if self.sent is None else self.sent
+
+    def filled(self, fill: Callable[[Any], Any]) -> Self:
+        """The same with what the tool gets as its arguments, in which `fill` has put values for references."""
+        return replace(self, arguments=fill(self.given), sent=None)
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told: dict[str, Any] = {"kind": "tool", "tool": self.tool, "arguments": self.arguments}
+        if self.call is not None:
+            told |= self.call.encode()
+        if self.sent is not None:
+            told["sent"] = self.sent
+        if self.effect is not None:
+            told["effect"] = self.effect
+        if self.rules:
+            told["rules"] = list(self.rules)
+        return told
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(
+            payload["tool"],
+            payload["arguments"],
+            CallRef.decode(payload),
+            payload.get("sent"),
+            payload.get("effect"),
+            payload.get("rules", ()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIntent(Payload):
+    """A program is about to ask a model.
+
+    Attributes:
+        effect: The program's effect.
+        arguments: What it asks, projected.
+    """
+
+    KIND = "intent"
+
+    effect: int
+    arguments: dict[str, Any]
+
+    def filled(self, fill: Callable[[Any], Any]) -> Self:
+        """As `ToolIntent.filled`."""
+        return replace(self, arguments=fill(self.arguments))
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        return {"kind": "llm", "effect": self.effect, "arguments": self.arguments}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(payload["effect"], payload["arguments"])
+
+
+@dataclass(frozen=True, slots=True)
+class RequestIntent(Payload):
+    """The bridge itself is about to do something for a script: start a program, say.
+
+    Attributes:
+        request: What for.
+        call: The id of the script's call.
+    """
+
+    KIND = "intent"
+
+    request: Request
+    call: str
+
+    def filled(self, fill: Callable[[Any], Any]) -> Self:
+        """As `ToolIntent.filled`."""
+        return replace(self, request=replace(self.request, arguments=fill(self.request.arguments)))
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        return self.request.encode() | {"call": self.call}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(Request.decode(payload), payload["call"])
+
+
+# --- outcome
+
+
+@dataclass(frozen=True, slots=True)
+class EffectOutcome(Payload):
+    """An effect of a program has ended.
+
+    Attributes:
+        event: What the machine took, or would have taken.
+        effects: The ids of the effects that the machine wanted then; None if it no longer wanted this one.
+    """
+
+    KIND = "outcome"
+
+    event: Outcome
+    effects: Sequence[int] | None
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        return outcome_object(self.event) | {"effects": _listed(self.effects)}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        usage = payload.get("usage")
+        event = Outcome(
+            payload["effect"],
+            payload["status"],
+            payload.get("value"),
+            payload.get("code", ""),
+            payload.get("message", ""),
+            None if usage is None else Usage(**usage),
+        )
+        return cls(event, payload.get("effects"))
+
+
+def outcome_object(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as a JSON object: in an entry, and on the wire."""
+    told: dict[str, Any] = {"effect": outcome.effect, "status": outcome.status}
+    if outcome.status == "ok":
+        told["value"] = outcome.value
+    else:
+        told |= {"code": outcome.code, "message": outcome.message}
+    if outcome.usage is not None:
+        told["usage"] = outcome.usage._asdict()
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome(Payload):
+    """A script's call of a tool, which had an intent, has ended.
+
+    Attributes:
+        tool: `server.tool`; where a person or an event ended the call, its name as the script wrote it.
+        call: The script's call; None of one without a name.
+        result: How it ended.
+        source: Who gave the value that came later (`WEBHOOK`, `OPERATOR`, `TIMER`); or None.
+    """
+
+    KIND = "outcome"
+
+    tool: str
+    call: CallRef | None
+    result: Result
+    source: str | None = None
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told: dict[str, Any] = {"kind": "tool", "tool": self.tool}
+        if self.call is not None:
+            told |= self.call.encode()
+        return told | self.result.encode() | _given(source=self.source)
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(payload["tool"], CallRef.decode(payload), _result(payload), payload.get("source"))
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutcome(Payload):
+    """A script's request of the bridge itself has ended; or a call of a tool that was refused before its intent.
+
+    Attributes:
+        request: What was asked for; without the arguments where the intent has them.
+        call: The id of the script's call.
+        result: How it ended.
+        has_intent: Whether an intent was recorded.
+    """
+
+    KIND = "outcome"
+
+    request: Request
+    call: str
+    result: Result
+    has_intent: bool = False
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told = self.request.encode()
+        if self.has_intent:
+            told.pop("arguments", None)
+        return told | {"call": self.call} | self.result.encode()
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        has_intent = "arguments" not in payload and "arguments_sha256" not in payload
+        return cls(Request.decode(payload), payload["call"], _result(payload), has_intent)
+
+
+# --- what people, the policy and the bridge say of it
+
+
+@dataclass(frozen=True, slots=True)
+class Denial(Payload):
+    """The policy has refused a call.
+
+    Attributes:
+        tool: `server.tool`.
+        by: What refused it: a rule, say.
+        call: The script's call; None of a program's.
+    """
+
+    KIND = "denial"
+
+    tool: str
+    by: str
+    call: CallRef | None = None
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told = {"tool": self.tool, "by": self.by}
+        return told if self.call is None else told | self.call.encode()
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(payload["tool"], payload["by"], CallRef.decode(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class Transition(Payload):
+    """A program's machine has taken an event that is no outcome.
+
+    Attributes:
+        event: The event.
+        effects: The ids of the effects that the machine wanted then.
+    """
+
+    KIND = "transition"
+
+    event: Resume | Cancel | Redo
+    effects: Sequence[int] | None
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told: dict[str, Any]
+        match self.event:
+            case Resume(payload, source, effect):
+                told = {"event": "resume", "payload": payload, "source": source, "effect": effect}
+            case Cancel(reason):
+                told = {"event": "cancel", "reason": reason}
+            case Redo(effect):
+                told = {"event": "redo", "effect": effect}
+        return told | {"effects": _listed(self.effects)}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        event: Resume | Cancel | Redo
+        match payload["event"]:
+            case "resume":
+                event = Resume(payload["payload"], payload["source"], payload["effect"])
+            case "cancel":
+                event = Cancel(payload["reason"])
+            case "redo":
+                event = Redo(payload["effect"])
+            case other:
+                raise ValueError(other)
+        return cls(event, payload.get("effects"))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a person was asked, as a part of their decision's payload.
+
+    Attributes:
+        fields: Of a call: `tool`, `arguments`, `filled`, `announced`, `why`. Of a program's step: `message`,
+            `details`. Where it is asked, as `program` and `step`; a script's that was queued names its `call`.
+    """
+
+    fields: Object
+
+    @property
+    def subject(self) -> str:
+        """What it is about, in few words: a tool, or a step's message."""
+        return str(self.fields.get("tool") or self.fields.get("message") or "")
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What else a person was shown: arguments or details, and why they were asked."""
+        return {name: self.fields[name] for name in ("arguments", "details", "why") if self.fields.get(name)}
+
+    def filled(self, fill: Callable[[Any], Any]) -> Question:
+        """The same, in which `fill` has put values for references."""
+        filled = {name: fill(self.fields[name]) for name in ("arguments", "details", "message") if name in self.fields}
+        return Question({**self.fields, **filled})
+
+
+@dataclass(frozen=True, slots=True)
+class CallDecision(Payload):
+    """The client's person has decided on a tool's call as it was made.
+
+    Attributes:
+        question: What the person was asked.
+        approved: Whether the person approved.
+        by: Who decided; None in entries of version 0.1.0.
+        call: The script's call; None of a program's.
+    """
+
+    KIND = "decision"
+
+    question: Question
+    approved: bool
+    by: str | None
+    call: CallRef | None = None
+
+    def filled(self, fill: Callable[[Any], Any]) -> Self:
+        """As `ToolIntent.filled`."""
+        return replace(self, question=self.question.filled(fill))
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told = dict(self.question.fields)
+        if self.call is not None:
+            told |= self.call.encode()
+        return told | {"approved": self.approved} | _given(by=self.by)
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        question = Question(_without(payload, "call", "asked", "raw", "approved", "by"))
+        return cls(question, payload["approved"], payload.get("by"), CallRef.decode(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class StepDecision(Payload):
+    """The client's person has decided on a program's approval step as it was reached.
+
+    Attributes:
+        question: What the person was asked.
+        approved: Whether the person approved.
+        by: Who decided.
+    """
+
+    KIND = "decision"
+
+    question: Question
+    approved: bool
+    by: str
+
+    def filled(self, fill: Callable[[Any], Any]) -> Self:
+        """As `ToolIntent.filled`."""
+        return replace(self, question=self.question.filled(fill))
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        return {**self.question.fields, "approved": self.approved, "by": self.by}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(Question(_without(payload, "approved", "by")), payload["approved"], payload["by"])
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedDecision(Payload):
+    """A person has decided on a question that was queued for them: it has a row in the table of approvals.
+
+    Attributes:
+        question: The row's question.
+        approved: Whether the person approved.
+        by: Who decided.
+        comment: The person's, or None.
+    """
+
+    KIND = "decision"
+
+    question: Question
+    approved: bool
+    by: str
+    comment: str | None = None
+
+    def filled(self, fill: Callable[[Any], Any]) -> Self:
+        """As `ToolIntent.filled`."""
+        return replace(self, question=self.question.filled(fill))
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        return {**self.question.fields, "approved": self.approved, "by": self.by, "comment": self.comment}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        question = Question(_without(payload, "approved", "by", "comment"))
+        return cls(question, payload["approved"], payload["by"], payload["comment"])
+
+
+How: TypeAlias = Literal["happened", "failed", "not_done"]
+
+
+@dataclass(frozen=True, slots=True)
+class EffectSettlement(Payload):
+    """A person has said what became of a program's effect that was in doubt.
+
+    Attributes:
+        effect: The effect's number.
+        step: The path of its step.
+        tool: `server.tool`.
+        arguments: As they were asked for, projected.
+        how: What became of it; `not_done`: it is to be done.
+        by: Who said so.
+        comment: The person's, or None.
+        value: What it gave, if it happened.
+        message: Why it failed, if it did.
+    """
+
+    KIND = "decision"
+
+    effect: int
+    step: str
+    tool: str
+    arguments: Any
+    how: How
+    by: str
+    comment: str | None = None
+    value: Any = None
+    message: str = ""
+
+    def filled(self, fill: Callable[[Any], Any]) -> Self:
+        """As `ToolIntent.filled`."""
+        return replace(self, arguments=fill(self.arguments), message=fill(self.message))
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told = {"effect": self.effect, "step": self.step, "tool": self.tool, "arguments": self.arguments}
+        return told | _settled(self)
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(payload["effect"], payload.get("step", ""), *_settlement(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class CallSettlement(Payload):
+    """A person has said what became of a script's call that was in doubt, or pending.
+
+    Attributes:
+        call: The id of the script's call.
+        tool, arguments, how, by, comment, value, message: As `EffectSettlement`.
+    """
+
+    KIND = "decision"
+
+    call: str
+    tool: str
+    arguments: Any
+    how: How
+    by: str
+    comment: str | None = None
+    value: Any = None
+    message: str = ""
+
+    def filled(self, fill: Callable[[Any], Any]) -> Self:
+        """As `ToolIntent.filled`."""
+        return replace(self, arguments=fill(self.arguments), message=fill(self.message))
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        # A script's call stands where a program has an effect and its step, and has a name of its own besides.
+        told = {"effect": self.call, "step": self.call, "tool": self.tool, "arguments": self.arguments}
+        return told | _settled(self) | {"call": self.call}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(payload["call"], *_settlement(payload))
+
+
+def _settled(said: EffectSettlement | CallSettlement) -> dict[str, Any]:
+    told: dict[str, Any] = {"settled": said.how, "by": said.by, "comment": said.comment}
+    if said.how == "happened":
+        told["value"] = said.value
+    elif said.how == "failed":
+        told["message"] = said.message
+    return told
+
+
+def _settlement(payload: Object) -> tuple[Any, ...]:
+    """`tool` and what follows it in both settlements."""
+    who = payload["tool"], payload["arguments"], payload["settled"], payload["by"], payload.get("comment")
+    return *who, payload.get("value"), payload.get("message", "")
+
+
+Decision: TypeAlias = CallDecision | StepDecision | QueuedDecision | EffectSettlement | CallSettlement
+
+
+@dataclass(frozen=True, slots=True)
+class Violation(Payload):
+    """A sandbox asked for what its program, or its script, had not emitted.
+
+    Attributes:
+        message: What it did.
+    """
+
+    KIND = "violation"
+
+    message: str
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        return {"message": self.message}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(payload["message"])
+
+
+# --- suspension, resume, end
+
+
+@dataclass(frozen=True, slots=True)
+class RunError:
+    """The error that a script's run ended with, as a part of the payload.
+
+    Attributes:
+        message: For people; None without an error.
+        rest: What the record's error has besides, `code` among it.
+    """
+
+    message: str | None = None
+    rest: Object = field(default_factory=lambda: {"code": None})
+
+    @classmethod
+    def of(cls, error: Object | None) -> RunError:
+        """The error of a run's record."""
+        return cls() if error is None else cls(error["message"], _without(error, "message"))
+
+    @property
+    def code(self) -> str | None:
+        """The error's code."""
+        return self.rest.get("code")
+
+    def encode(self) -> dict[str, Any]:
+        """The part of a payload that has the error."""
+        return {"error": self.message, **self.rest}
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSuspension(Payload):
+    """A program is left as it stands.
+
+    Attributes:
+        status: `suspended` or `interrupted`.
+        state: SHA-256 of the state that is kept, in hexadecimal.
+    """
+
+    KIND = "suspension"
+
+    status: str
+    state: str
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        return {"status": self.status, "state": self.state}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(payload["status"], payload["state"])
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptSuspension(Payload):
+    """A script is left as it stands.
+
+    Attributes:
+        status: `suspended` or `interrupted`.
+        error: Why; None where a person's word, or an event, has changed how it stands.
+        held: The calls that a person is to decide on, without their arguments, by their ids.
+    """
+
+    KIND = "suspension"
+
+    status: str
+    error: RunError | None = None
+    held: Mapping[str, Request] = field(default_factory=dict)
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told: dict[str, Any] = {"status": self.status}
+        if self.error is not None:
+            told |= self.error.encode()
+        if self.held:
+            told["held"] = [request.encode() | {"call": call} for call, request in self.held.items()]
+        return told
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        held = {row["call"]: Request.decode(row) for row in payload.get("held", ())}
+        return cls(payload["status"], _run_error(payload, "held"), held)
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption(Payload):
+    """A process goes on with an execution.
+
+    Attributes:
+        recovered: Whether the process before it died, and so never said how it left the execution.
+    """
+
+    KIND = "resume"
+
+    recovered: bool
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        return {"recovered": self.recovered}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(payload["recovered"])
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEnd(Payload):
+    """A program has ended.
+
+    Attributes:
+        status: How.
+        error: For people, or None.
+        state: SHA-256 of the final state, in hexadecimal; None in entries that don't say.
+        unresolved: Rows of the effects that were in doubt when nothing wanted them any more.
+    """
+
+    KIND = "end"
+
+    status: str
+    error: str | None = None
+    state: str | None = None
+    unresolved: Sequence[dict[str, Any]] = ()
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told = {"status": self.status, "error": self.error} | _given(state=self.state)
+        return told | ({"unresolved": list(self.unresolved)} if self.unresolved else {})
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(payload["status"], payload["error"], payload.get("state"), payload.get("unresolved", ()))
+
+
+_OUTPUTS = ("stdout", "stderr", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptEnd(Payload):
+    """A script has ended.
+
+    Attributes:
+        status: How.
+        exit_code: As a process would give it; None of a run that never gave a record, or was cancelled.
+        error: Of the record; None of a run that never gave one.
+        outputs: SHA-256, in hexadecimal, of what the record has as `stdout`, `stderr` and `value`.
+    """
+
+    KIND = "end"
+
+    status: str
+    exit_code: int | None = None
+    error: RunError | None = None
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told = {"status": self.status} | _given(exit_code=self.exit_code)
+        if self.error is not None:
+            told |= self.error.encode()
+        return {**told, **self.outputs}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        outputs = {name: payload[name] for name in _OUTPUTS if name in payload}
+        return cls(payload["status"], payload.get("exit_code"), _run_error(payload, "exit_code", *_OUTPUTS), outputs)
+
+
+def _run_error(payload: Object, *others: str) -> RunError | None:
+    if "error" not in payload:
+        return None
+    return RunError(payload["error"], _without(payload, "status", "error", *others))
+
+
+# --- the log itself
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure(Payload):
+    """Payloads, or values behind references, were made unreadable.
+
+    Attributes:
+        what: Of what kind the thing is that was named: `execution`, `subject`, `reference`, `age`.
+        by: Who wanted it.
+        reason: Why, or None.
+        at: When it was asked for, in seconds since 1970.
+        executions: The executions that were erased.
+        references: What stands for each value that was erased (`MasterKey.erased`); None if there was none.
+        withheld: Earlier entries about the log whose payloads this one takes the place of; None if there was none.
+        reference, holders: A reference that was erased, and the executions that had it, as version 0.1.0 wrote them;
+            None in later entries.
+    """
+
+    KIND = "erasure"
+
+    what: str
+    by: str
+    reason: str | None
+    at: float
+    executions: Sequence[str]
+    references: Sequence[str] | None = None
+    withheld: Sequence[int] | None = None
+    reference: str | None = None
+    holders: Sequence[str] | None = None
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told: dict[str, Any] = {"what": self.what, "by": self.by, "reason": self.reason, "at": self.at}
+        told |= _given(
+            reference=self.reference,
+            holders=_listed(self.holders),
+            references=_listed(self.references),
+            withheld=_listed(self.withheld),
+        )
+        return told | {"executions": list(self.executions)}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`. What isn't of its type counts as left out, but for the list of executions."""
+        lists = {
+            name: payload[name] for name in ("references", "withheld", "holders") if isinstance(payload.get(name), list)
+        }
+        if not isinstance(payload["executions"], list):
+            raise TypeError
+        return cls(
+            payload.get("what", ""),
+            payload.get("by", ""),
+            payload.get("reason"),
+            payload.get("at", 0.0),
+            [one for one in payload["executions"] if isinstance(one, str)],
+            reference=payload.get("reference"),
+            **lists,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEvent(Payload):
+    """The log's key was made or replaced.
+
+    Attributes:
+        event: The first key was made, or a key was put in the place of another that is at hand, or lost.
+        vkey: The key from this entry on.
+        before: The key until then; None for the first.
+    """
+
+    KIND = "key"
+
+    event: Literal["made", "rotated", "lost"]
+    vkey: str
+    before: str | None = None
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        return {"event": self.event} | _given(**{"from": self.before}) | {"vkey": self.vkey}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(payload["event"], payload["vkey"], payload.get("from"))
+
+    def to_bytes(self) -> bytes:
+        """The payload's bytes: canonical JSON, unlike those of other payloads."""
+        return disclosures.encode_object(**self.encode())
+
+    @classmethod
+    def from_bytes(cls, payload: bytes) -> Self:
+        """The event of a payload's bytes.
+
+        Raises:
+            BridgeError: `bad_entry`: they are not those of a key's entry.
+        """
+        first = payload.startswith(b'{"event":"made"')
+        values = disclosures.decode_object(payload, ("event", "vkey") if first else ("event", "from", "vkey"))
+        if not all(isinstance(value, str) for value in values) or values[0] not in {"made", "rotated", "lost"}:
+            raise BridgeError(
+                "bad_entry", "This is no entry of a key: it doesn't say which key, and what became of it."
+            )
+        event, *before, vkey = cast("list[str]", values)
+        if bool(before) != (event != "made"):
+            raise BridgeError(
+                "bad_entry", "This is no entry of a key: the first one, and no other, has none before it."
+            )
+        return cls(cast("Literal['made', 'rotated', 'lost']", event), vkey, before[0] if before else None)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedClock(Payload):
+    """A person has accepted a clock that is behind the last entry.
+
+    Attributes:
+        was: The time of the last entry, in seconds since 1970.
+        behind: Seconds that the clock was behind it.
+        by: Who accepted it.
+    """
+
+    KIND = "clock"
+
+    was: float
+    behind: float
+    by: str
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        return {"was": self.was, "behind": self.behind, "by": self.by}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`."""
+        return cls(payload["was"], payload["behind"], payload["by"])
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedLoss(Payload):
+    """The log goes on although it may have had more entries.
+
+    Attributes:
+        has: How many entries are left.
+        by: Who accepted the loss, or restored the backup.
+        had: How many entries the log had; None if that isn't known.
+        root: The root of as many, in hexadecimal, or None.
+        log: The log's name then, or None.
+        restored: Whether a backup was restored.
+        made: When the backup was made, in seconds since 1970, or None.
+    """
+
+    KIND = "loss"
+
+    has: int
+    by: str
+    had: int | None = None
+    root: str | None = None
+    log: str | None = None
+    restored: bool = False
+    made: float | None = None
+
+    def encode(self) -> dict[str, Any]:
+        """As `Payload.encode`."""
+        told: dict[str, Any] = {"has": self.has, "by": self.by}
+        told |= _given(had=self.had, root=self.root, log=self.log)
+        return told | ({"restored": True} | _given(made=self.made) if self.restored else {})
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """As `Payload.decode`. What isn't of its type counts as left out."""
+        had = payload.get("had")
+        return cls(
+            payload.get("has", 0),
+            payload.get("by", ""),
+            had if type(had) is int and had >= 0 else None,
+            payload.get("root"),
+            payload.get("log"),
+            payload.get("restored") is True,
+            payload.get("made"),
+        )
+
+
+# --- which type a payload is of
+
+
+def _intent(payload: Object) -> type[Payload]:
+    match payload.get("kind"):
+        case "tool":
+            return ToolIntent
+        case "llm":
+            return ModelIntent
+    return RequestIntent
+
+
+def _outcome(payload: Object) -> type[Payload]:
+    if "effect" in payload:
+        return EffectOutcome
+    repeats = "arguments" in payload or "arguments_sha256" in payload
+    return CallOutcome if payload.get("kind", "tool") == "tool" and not repeats else RequestOutcome
+
+
+def _decision(payload: Object) -> type[Payload]:
+    if "settled" in payload:
+        return CallSettlement if "call" in payload else EffectSettlement
+    if all(name in payload for name in ("approved", "by", "comment")):
+        return QueuedDecision
+    return CallDecision if "tool" in payload else StepDecision
+
+
+def _end(payload: Object) -> type[Payload]:
+    is_scripts = "error" not in payload or "code" in payload or "exit_code" in payload
+    return ScriptEnd if is_scripts else ProgramEnd
+
+
+_TYPES: dict[str, Callable[[Object], type[Payload]]] = {
+    "start": lambda payload: ScriptStart if "code" in payload else ProgramStart,
+    "intent": _intent,
+    "outcome": _outcome,
+    "denial": lambda _: Denial,
+    "transition": lambda _: Transition,
+    "suspension": lambda payload: ProgramSuspension if "state" in payload else ScriptSuspension,
+    "resume": lambda _: Resumption,
+    "decision": _decision,
+    "violation": lambda _: Violation,
+    "erasure": lambda _: Erasure,
+    "key": lambda _: KeyEvent,
+    "clock": lambda _: AcceptedClock,
+    "loss": lambda _: AcceptedLoss,
+    "end": _end,
+}
+
+
+def decode(kind: str, payload: Any) -> Decoded:
+    """What an entry of a kind says.
+
+    Args:
+        kind: The entry's.
+        payload: Its payload, as JSON.
+    """
+    try:
+        if len(payload) == 1:
+            if payload.get("erased") == TOMBSTONE:
+                return Erased()
+            if "damaged" in payload:
+                return Damaged(str(payload["damaged"]))
+        return _TYPES[kind](payload).decode(payload)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return Unknown(kind, payload)
+
+
+def decoded(entry: Entry) -> Decoded:
+    """What an entry says."""
+    return decode(entry.kind, entry.payload)
+
+
+def to_entry(
+    payload: Payload, execution: str, step: str | None = None, policy: str = "", program: str | None = None
+) -> Entry:
+    """The entry that says something of an execution; the other arguments are the entry's."""
+    return Entry(payload.KIND, execution, payload.encode(), step, policy, program)
+
+
+def understood(recorded: Recorded) -> Payload:
+    """What an entry says, for a reader that decides by it.
+
+    Raises:
+        BridgeError: `ledger_damaged`: it is erased, or this version can't tell.
+    """
+    found = decoded(recorded.entry)
+    if not isinstance(found, Payload):
+        raise damaged(f"the payload of the entry {recorded.sequence} is none of its kind")
+    return found
+
+
+def start_of(history: Iterable[Recorded]) -> ScriptStart | ProgramStart | None:
+    """What an execution's first entry says of how it began; None where it is erased."""
+    found = next((decoded(row.entry) for row in history if row.entry.kind == "start"), None)
+    return found if isinstance(found, ScriptStart | ProgramStart) else None
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """The names that have a value."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _without(payload: Object, *names: str) -> dict[str, Any]:
+    return {name: value for name, value in payload.items() if name not in names}
+
+
+def _listed(values: Sequence[Any] | None) -> list[Any] | None:
+    return None if values is None else list(values)
