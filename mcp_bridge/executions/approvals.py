@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended, refuse_erased
-from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, to_entry
 from mcp_bridge.policy.secrets.references import fill_in
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ async def decide(
     of_program = question.execution is not None and question.execution.kind == "program"
     program = question.execution.program if question.execution is not None and of_program else None
     step = row.question.get("step") if of_program else None
-    entry = Entry("decision", row.execution, row.question | decision, step, program=program)
+    said = QueuedDecision(Question(row.question), approved, by, comment)
+    entry = to_entry(said, row.execution, step, program=program)
     if not await store.decide(row, decision, entry):
         (now,) = [other for other in await store.approvals(row.execution) if other.id == row.id]
         who = (now.decision or {}).get("by", "somebody")

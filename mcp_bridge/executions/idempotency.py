@@ -26,7 +26,7 @@ POLL_SECONDS = 0.2
 """How often to look whether another process has ended an execution that is waited for."""
 
 
-class Request(Protocol[T_co]):
+class KeyedRequest(Protocol[T_co]):
     """What is asked for under a key, by a script or a program."""
 
     @property
@@ -47,7 +47,7 @@ class Request(Protocol[T_co]):
 
 
 async def find_or_start(
-    lifecycle: Lifecycle, principal: str, key: Key | None, request: Request[T], *, origin: str
+    lifecycle: Lifecycle, principal: str, key: Key | None, request: KeyedRequest[T], *, origin: str
 ) -> T | StoredExecution:
     """A new execution, to be driven; or the one that has the key already, when it has come to a stop.
 

@@ -49,20 +49,6 @@ class Settlement(NamedTuple):
             case "not_done":
                 return Redo(effect)
 
-    def decision(self, doubt: Mapping[str, Any]) -> dict[str, Any]:
-        """As the payload of an entry.
-
-        Args:
-            doubt: The row of the effect.
-        """
-        told = {name: doubt[name] for name in ("effect", "step", "tool", "arguments")}
-        told |= {"settled": self.how, "by": self.by, "comment": self.comment}
-        if self.how == "happened":
-            told["value"] = self.value
-        elif self.how == "failed":
-            told["message"] = self.message
-        return told
-
 
 def doubt_row(effect: Effect, since: float) -> dict[str, Any]:
     """What a person has to know of an effect in doubt.

@@ -20,7 +20,7 @@ import anyio
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.status import not_suspended, require_resumable
 from mcp_bridge.executions.usage import usage_from_history
-from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import Resumption, ScriptSuspension, to_entry
 from mcp_bridge.ledger.storage.store import StoredExecution
 from mcp_bridge.sandbox.owner import owner_label
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.idempotency_key import Key
     from mcp_bridge.executions.request_identity import Keys
-    from mcp_bridge.ledger.log.entries import Kind, Recorded
+    from mcp_bridge.ledger.log.entries import Entry, Recorded
+    from mcp_bridge.ledger.log.payloads import Payload
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.store import ProgramStore
     from mcp_bridge.policy.secrets.references import Scalar
@@ -110,7 +111,7 @@ class Lifecycle:
             return False
         # Before anything else: from here on its entries say that it may be left otherwise than it was.
         recovered = stored.kind == "script" or stored.status == "running"
-        self.recorder.post(self.entry("resume", stored.id, {"recovered": recovered}, program=program_hash(stored)))
+        self.recorder.post(self.entry(Resumption(recovered), stored.id, program=program_hash(stored)))
         return True
 
     @asynccontextmanager
@@ -149,7 +150,7 @@ class Lifecycle:
     @staticmethod
     def suspension(stored: StoredExecution, status: str) -> list[Entry]:
         """The entry that an execution, changed by hand, is left with another status; none if it has that already."""
-        return [] if status == stored.status else [Entry("suspension", stored.id, {"status": status})]
+        return [] if status == stored.status else [to_entry(ScriptSuspension(status), stored.id)]
 
     async def _take(self, stored: StoredExecution) -> bool:
         with anyio.CancelScope(shield=True):
@@ -204,11 +205,9 @@ class Lifecycle:
         """What an execution has used of its limits, under the policy in force."""
         return usage_from_history(history, self.policy_hash, self.similar_policies)
 
-    def entry(
-        self, kind: Kind, execution: str, payload: dict[str, Any], step: str | None = None, program: str | None = None
-    ) -> Entry:
+    def entry(self, payload: Payload, execution: str, step: str | None = None, program: str | None = None) -> Entry:
         """An entry under the policy in force."""
-        return Entry(kind, execution, payload, step, self.policy_hash, program)
+        return to_entry(payload, execution, step, self.policy_hash, program)
 
 
 def new_execution(

@@ -618,7 +618,7 @@ async def open_bridge(
 async def _publishing(database: Database, settings: Settings, base: Path) -> Publisher | None:
     if not settings.ledger.publish:
         return None
-    from mcp_bridge.host.publishing import publisher  # noqa: PLC0415  (rarely needed)
+    from mcp_bridge.host.publishing import publisher  # rarely needed
 
     return await publisher(database, settings.ledger, base)
 

@@ -10,7 +10,7 @@ from mcp_bridge.executions.idempotency_key import Key
 from mcp_bridge.executions.lifecycle import Lifecycle, new_execution
 from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.executions.status import effective_status
-from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import ScriptEnd, ScriptStart, ScriptSuspension
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
 ID = "a" * 16
 KIND = {"script": {"code": "x = 1", "servers": None, "timeout": None}, "program": {"program": {"name": "p"}}}
+START = ScriptStart("x = 1", "")
 ENDED = {"execution": ID, "status": "success"}
 
 
@@ -41,11 +42,10 @@ def row(kind="script", key=None, execution=ID):
 
 async def started(lifecycle, kind="script", **left):
     """A new execution, left as is said."""
-    assert await lifecycle.start(row(kind), {}, lifecycle.entry("start", ID, {"context": {}}))
+    assert await lifecycle.start(row(kind), {}, lifecycle.entry(START, ID))
     if left:
-        entry = lifecycle.entry(
-            "suspension" if left["status"] == "suspended" else "end", ID, {"status": left["status"]}
-        )
+        said = (ScriptSuspension if left["status"] == "suspended" else ScriptEnd)(left["status"])
+        entry = lifecycle.entry(said, ID)
         await lifecycle.leave(ID, entry, **{"record": None} | left)
     return await lifecycle.stored(ID, "me")
 
@@ -60,7 +60,7 @@ async def test_an_execution_is_under_way_from_its_start_until_it_is_left(lifecyc
     stored = await started(lifecycle, kind)
     assert (stored.status, effective_status(stored)) == ("running", "running")
     left = lifecycle.under_way(ID)
-    await lifecycle.leave(ID, lifecycle.entry("end", ID, {"status": "success"}), status="success", record=ENDED)
+    await lifecycle.leave(ID, lifecycle.entry(ScriptEnd("success"), ID), status="success", record=ENDED)
     assert left.is_set()
     assert lifecycle.under_way(ID) is None
     stored = await lifecycle.stored(ID, "me")
@@ -69,7 +69,7 @@ async def test_an_execution_is_under_way_from_its_start_until_it_is_left(lifecyc
 
 
 async def test_whose_key_is_taken_starts_nothing_and_has_nothing_under_way(lifecycle):
-    entry = lifecycle.entry("start", ID, {})
+    entry = lifecycle.entry(START, ID)
     assert await lifecycle.start(row(key="k"), {}, entry)
     other = "b" * 16
     assert not await lifecycle.start(row(key="k", execution=other), {}, dataclasses.replace(entry, execution=other))
@@ -134,7 +134,7 @@ async def test_after_an_error_a_lost_execution_is_interrupted_and_its_entries_ag
 
 async def test_what_was_left_meanwhile_is_not_put_back_after_an_error(lifecycle):
     stored = await started(lifecycle, status="suspended")
-    end = Entry("end", ID, {"status": "cancelled"})
+    end = lifecycle.entry(ScriptEnd("cancelled"), ID)
     with pytest.raises(ZeroDivisionError):
         async with lifecycle.taken(stored, resumes=False):
             await lifecycle.leave(ID, end, status="cancelled", record=ENDED)

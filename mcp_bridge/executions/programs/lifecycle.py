@@ -20,7 +20,7 @@ from mcp_bridge.executions.idempotency_key import Key
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.record import run_record
-from mcp_bridge.executions.programs.recovery import event_json, replay, state_hash
+from mcp_bridge.executions.programs.recovery import replay, state_hash
 from mcp_bridge.executions.programs.run import Earlier, ProgramRun
 from mcp_bridge.executions.request_identity import ProgramAsked, whole_key
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
@@ -30,7 +30,16 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT, Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
-from mcp_bridge.ledger.log.payloads import outcome_object
+from mcp_bridge.ledger.log.payloads import (
+    EffectOutcome,
+    EffectSettlement,
+    ProgramEnd,
+    ProgramStart,
+    ProgramSuspension,
+    Transition,
+    Violation,
+    start_of,
+)
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.secrets.references import fill_in, ids_of, is_alike
 
@@ -47,7 +56,8 @@ if TYPE_CHECKING:
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.kernel.events import Effect, Event
     from mcp_bridge.kernel.program import Program
-    from mcp_bridge.ledger.log.entries import Entry, Kind, Recorded
+    from mcp_bridge.ledger.log.entries import Entry, Recorded
+    from mcp_bridge.ledger.log.payloads import Payload
     from mcp_bridge.ledger.storage.store import Starter, StoredExecution
     from mcp_bridge.policy.rules.call import Origin
 
@@ -191,15 +201,18 @@ class Programs(ProgramLibrary):
         effects.records(run.execution)
         # A reference may stand in the program itself, and the step be done by another process.
         values = effects.values_behind([context, row.bundle])
-        servers = None if run.servers is None else sorted(run.servers)
-        began: dict[str, Any] = {"context": context, "effects": [effect.id for effect in machine.effects]}
-        began |= {"starter": starter, "servers": servers}
-        if run.warnings:
-            began["denied"] = run.warnings
-        entry = self.entry("start", run, program=found.program.name, origin=found.origin, **began)
+        began = ProgramStart(
+            found.program.name,
+            found.origin,
+            context,
+            [effect.id for effect in machine.effects],
+            starter,
+            None if run.servers is None else sorted(run.servers),
+            run.warnings,
+        )
         added = False
         try:
-            added = await self.lifecycle.start(row, values, entry)
+            added = await self.lifecycle.start(row, values, self.entry(began, run))
         finally:
             if not added:
                 run.leave()
@@ -216,7 +229,7 @@ class Programs(ProgramLibrary):
         if known.program != program.hash:
             return False
         history = await self.recorder.read(known.id)
-        was = next((row.entry.payload.get("context") for row in history if row.entry.kind == "start"), None)
+        was = _start(history).context
         now = await effects.project(context)
         own = await self.store.values(known.id)
         kept = {name: value for name, value in own.items() if value is not None}
@@ -291,8 +304,9 @@ class Programs(ProgramLibrary):
             doubt = in_doubt.find_doubt(run.doubts, asked, execution)
             told = await run.own(await effects.project(settlement._asdict()))
             settlement = settlement._replace(**told)
-            decision = settlement.decision(doubt | {"arguments": await effects.project(doubt["arguments"])})
-            self.recorder.post(self.lifecycle.entry("decision", execution, decision, doubt["step"], run.program.hash))
+            arguments = await effects.project(doubt["arguments"])
+            said = EffectSettlement(doubt["effect"], doubt["step"], doubt["tool"], arguments, **settlement._asdict())
+            self.recorder.post(self.entry(said, run, said.step))
             run.resolve(settlement.event(doubt["effect"]))
         return run
 
@@ -360,7 +374,7 @@ class Programs(ProgramLibrary):
             execution=stored.id,
             # Whoever goes on with it: what it wasn't given by whoever began it, nobody gives it.
             servers=_given(history),
-            warnings=next((row.entry.payload.get("denied", []) for row in history if row.entry.kind == "start"), []),
+            warnings=_start(history).denied,
             earlier=Earlier(ids_of(values), (stored.record or {}).get("waiting", ()), approved, unresolved),
         )
         for effect, _ in machine.awaited():
@@ -435,12 +449,9 @@ class Programs(ProgramLibrary):
         for row in unresolved:
             row["arguments"] = await run.effects.project(row["arguments"])
         if left is None:
-            ended = {"status": record["status"], "error": record["error"], "state": digest}
-            if unresolved:
-                ended["unresolved"] = unresolved
-            entry = self.entry("end", run, **ended)
+            entry = self.entry(ProgramEnd(record["status"], record["error"], digest, unresolved), run)
         else:
-            entry = self.entry("suspension", run, status=record["status"], state=state_hash(left))
+            entry = self.entry(ProgramSuspension(record["status"], state_hash(left)), run)
         await self.lifecycle.leave(
             run.execution,
             entry,
@@ -458,29 +469,29 @@ class Programs(ProgramLibrary):
         wanted = None if effects is None else [effect.id for effect in effects]
         if isinstance(event, Outcome):
             self.store.keep_values(run.execution, run.effects.values_behind(event.value))
-            self.recorder.post(self.entry("outcome", run, step, **outcome_object(event), effects=wanted))
+            self.recorder.post(self.entry(EffectOutcome(event, wanted), run, step))
             return
-        payload = event_json(event)
-        self.store.keep_values(run.execution, run.effects.values_behind(payload.get("payload")))
-        self.recorder.post(self.entry("transition", run, **payload, effects=wanted))
+        given = event.payload if isinstance(event, Resume) else None
+        self.store.keep_values(run.execution, run.effects.values_behind(given))
+        self.recorder.post(self.entry(Transition(event, wanted), run))
 
     def violation(self, run: ProgramRun, message: str) -> None:
         """The guest asked for what the machine had not emitted."""
-        self.recorder.post(self.entry("violation", run, message=message))
+        self.recorder.post(self.entry(Violation(message), run))
 
     def record_violation(self, execution: str, message: str) -> None:
         """A script's sandbox did what no program of its own can be failed for."""
         # However often it does: no more than that goes to a log that may be somebody's terminal.
         logger.debug("execution %s: violation: %s", execution, message)
-        self.recorder.post(self.lifecycle.entry("violation", execution, {"message": message}))
+        self.recorder.post(self.lifecycle.entry(Violation(message), execution))
 
-    def entry(self, kind: Kind, run: ProgramRun, step: str | None = None, /, **payload: Any) -> Entry:
+    def entry(self, payload: Payload, run: ProgramRun, step: str | None = None) -> Entry:
         """An entry of a run."""
-        return self.lifecycle.entry(kind, run.execution, payload, step, run.program.hash)
+        return self.lifecycle.entry(payload, run.execution, step, run.program.hash)
 
 
 class _Request(NamedTuple):
-    """As `idempotency.Request`."""
+    """As `KeyedRequest`."""
 
     programs: Programs
     found: Found
@@ -515,13 +526,14 @@ class _Request(NamedTuple):
         return not await self.programs.store.holders(known.id)
 
 
-def _given(history: Sequence[Recorded]) -> frozenset[str] | None:
-    """The servers that whoever began an execution gave it; None for all.
+def _start(history: Sequence[Recorded]) -> ProgramStart:
+    found = start_of(history)
+    return found if isinstance(found, ProgramStart) else ProgramStart("")
 
-    Args:
-        history: Its entries. Those of version 0.1.0 don't say.
-    """
-    given = next((row.entry.payload.get("servers") for row in history if row.entry.kind == "start"), None)
+
+def _given(history: Sequence[Recorded]) -> frozenset[str] | None:
+    """The servers that whoever began an execution gave it; None for all. Entries of version 0.1.0 don't say."""
+    given = _start(history).servers
     return None if given is None else frozenset(given)
 
 

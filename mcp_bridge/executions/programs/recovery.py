@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume
+from mcp_bridge.kernel.events import IllegalEventError, Outcome, Redo
 from mcp_bridge.ledger.log.payloads import (
     EffectOutcome,
     ModelIntent,
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 def state_hash(data: bytes) -> str:
     """SHA-256 of a state, by which a suspension's entry tells which state it left."""
     return hashlib.sha256(data).hexdigest()
-
-
-def event_json(event: Resume | Cancel | Redo) -> dict[str, Any]:
-    """An event that is no outcome, as an entry's payload."""
-    return {"event": type(event).__name__.lower(), **event._asdict()}
 
 
 def replay(machine: Machine, state: bytes, entries: Sequence[Recorded]) -> set[int]:

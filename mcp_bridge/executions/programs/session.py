@@ -19,6 +19,7 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.references import measured
 from mcp_bridge.kernel.values import canonical
+from mcp_bridge.ledger.log.payloads import Transition, decoded
 from mcp_bridge.ledger.storage.store import StoredExecution
 from mcp_bridge.offload import off_loop
 from mcp_bridge.wire import messages
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.programs.library import Planner
     from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.programs.run import Effects, ProgramRun
+    from mcp_bridge.ledger.log.entries import Entry
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +184,7 @@ class Session:
         """A program as it went on after an entry; None if it hasn't."""
         stored = await self._service.lifecycle.stored(execution, self._principal)
         history = await self._service.recorder.read(execution)
-        if not any(row.sequence > since and row.entry.payload.get("event") == "resume" for row in history):
+        if not any(row.sequence > since and _is_resumed(row.entry) for row in history):
             return None
         if effective_status(stored) != "interrupted":
             return {"record": self._record(stored)}
@@ -321,6 +323,11 @@ class Session:
                     tasks.start_soon(let_go, runs.pop())
                     # What each does first takes its time; others get their turn in between.
                     await anyio.lowlevel.checkpoint()
+
+
+def _is_resumed(entry: Entry) -> bool:
+    said = decoded(entry)
+    return isinstance(said, Transition) and isinstance(said.event, Resume)
 
 
 def _held_bytes(value: Any) -> int:

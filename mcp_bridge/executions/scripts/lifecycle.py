@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.idempotency import Request, find_or_start
+from mcp_bridge.executions.idempotency import KeyedRequest, find_or_start
 from mcp_bridge.executions.idempotency_key import Key, execution_of, if_generated, names_of_code
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.readiness import can_go_on
@@ -32,6 +32,18 @@ from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
+from mcp_bridge.ledger.log.payloads import (
+    Request,
+    RequestIntent,
+    RequestOutcome,
+    Resumption,
+    RunError,
+    ScriptEnd,
+    ScriptStart,
+    ScriptSuspension,
+    Success,
+    understood,
+)
 from mcp_bridge.policy.secrets.references import is_alike
 
 if TYPE_CHECKING:
@@ -130,7 +142,7 @@ class Scripts:
             named = await whole_key(Key(key, job.starter), gate.project, gate.values_behind)
         elif (waiting := await self._same(job, requests[0])) is not None and waiting.key is not None:
             named = Key(waiting.key, job.starter)
-        request: Request[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests)
+        request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests)
         found = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
         if isinstance(found, ActiveScript):
             found = await self._run(found)
@@ -216,17 +228,18 @@ class Scripts:
         # As they are resolved now: another server may have that name by the time that the script goes on.
         servers = None if gate.servers is None else sorted(gate.servers)
         code = await gate.project(job.code)
-        start: dict[str, Any] = {
-            "code": code,
+        began = ScriptStart(
+            code,
             # Of what is shown: another would tell of a value that is erased whether a guess is right.
-            "hash": hashlib.sha256(code.encode()).hexdigest(),
-            "servers": servers,
-            "timeout": job.timeout,
-            "starter": job.starter,
-        }
+            hashlib.sha256(code.encode()).hexdigest(),
+            servers,
+            job.timeout,
+            job.starter,
+            None if key is None else key.text,
+        )
         bundle = {"code": job.code, "servers": servers, "timeout": job.timeout}
         row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
-        entry = self.lifecycle.entry("start", execution, start | ({} if row.key is None else {"key": row.key}))
+        entry = self.lifecycle.entry(began, execution)
         if not await self.lifecycle.start(row, gate.values_behind(code), entry):
             return None
         return ActiveScript(self._script(execution, gate, row.key), gate, job)
@@ -306,7 +319,7 @@ class Scripts:
     async def _again(self, active: ActiveScript) -> ActiveScript:
         """The same execution, from its record."""
         execution = active.script.execution
-        self.lifecycle.recorder.post(self.lifecycle.entry("resume", execution, {"recovered": True}))
+        self.lifecycle.recorder.post(self.lifecycle.entry(Resumption(recovered=True), execution))
         past = Past(await self.lifecycle.recorder.read(execution))
         return active._replace(script=self._script(execution, active.gate, active.script.kept_key, past))
 
@@ -326,18 +339,17 @@ class Scripts:
                 return
             if script.kept_key is not None and record.error is not None and record.error["code"] in UNSPENT_CODES:
                 record.error["hint"] = f"Try again: {goes_on(if_generated(script.key))}, from its record."
-                entry = self.lifecycle.entry(
-                    "suspension", script.execution, {"status": "interrupted", **_error(record)}
-                )
+                why = ScriptSuspension("interrupted", RunError.of(record.error))
+                entry = self.lifecycle.entry(why, script.execution)
                 # What it waited for before, it waits for still.
                 await self.lifecycle.leave(script.execution, entry, status="interrupted", record=active.last_record)
                 return
-        end = {"status": record.status, "exit_code": record.exit_code, **_error(record)}
+        outputs = {}
         for name in ("stdout", "stderr", "value"):
             if (text := getattr(record, name)) is not None:
-                data = text if isinstance(text, bytes) else text.encode()
-                end[name] = hashlib.sha256(data).hexdigest()
-        entry = self.lifecycle.entry("end", script.execution, end)
+                outputs[name] = hashlib.sha256(text if isinstance(text, bytes) else text.encode()).hexdigest()
+        end = ScriptEnd(record.status, record.exit_code, RunError.of(record.error), outputs)
+        entry = self.lifecycle.entry(end, script.execution)
         await self.lifecycle.leave(script.execution, entry, status=record.status, record=record.to_keep())
 
     async def _rest(self, active: ActiveScript, record: ExecutionRecord) -> None:
@@ -369,13 +381,11 @@ class Scripts:
         await self._store.give_key(named)
 
     async def _suspended(self, record: ExecutionRecord, script: ScriptRun) -> None:
-        why = {"status": "suspended", **_error(record)}
         held = {call: asked for call, asked in script.past.held.items() if call not in script.past.calls}
         held |= {one.call: one.asked for one in script.hold.calls.values() if one.kind == "approval"}
-        if held:
-            # A person decides on these, and the script is to ask for the same when it goes on.
-            why["held"] = [asked.in_short().payload() | {"call": call} for call, asked in held.items()]
-        entry = self.lifecycle.entry("suspension", record.execution, why)
+        # A person decides on these, and the script is to ask for the same when it goes on.
+        asked = {call: asked.in_short() for call, asked in held.items()}
+        entry = self.lifecycle.entry(ScriptSuspension("suspended", RunError.of(record.error), asked), record.execution)
         await self.lifecycle.leave(record.execution, entry, status="suspended", record=record.to_keep())
 
     async def _interrupt(self, execution: str, record: dict[str, Any] | None) -> None:
@@ -392,7 +402,7 @@ class Scripts:
     async def _refuse(self, execution: str, exc: BaseException) -> None:
         """Finish a run that has ended without a record, and can't go on."""
         refused = _refused(execution, exc)
-        entry = self.lifecycle.entry("end", execution, {"status": refused["status"]})
+        entry = self.lifecycle.entry(ScriptEnd(refused["status"]), execution)
         with contextlib.suppress(BridgeError):
             await self.lifecycle.leave(execution, entry, status=refused["status"], record=refused)
 
@@ -405,7 +415,7 @@ class Scripts:
 
 
 class _Request(NamedTuple):
-    """As `idempotency.Request`."""
+    """As `KeyedRequest`."""
 
     scripts: Scripts
     job: Job
@@ -465,12 +475,6 @@ def _still_waiting(record: dict[str, Any] | None, past: Past) -> list[dict[str, 
     return [row for row in rows if row["call"] not in past.calls or past.calls[row["call"]].outcome is None]
 
 
-def _error(record: ExecutionRecord) -> dict[str, Any]:
-    """A record's error as a part of an entry."""
-    error = record.error or {"message": None, "code": None}
-    return {"error": error["message"], **{name: value for name, value in error.items() if name != "message"}}
-
-
 def _kept(stored: StoredExecution) -> ExecutionRecord:
     return ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
 
@@ -492,14 +496,15 @@ def driven(history: Iterable[Recorded]) -> list[str]:
     begun: set[str] = set()
     ended: dict[str, None] = {}
     for row in history:
-        payload = row.entry.payload
-        if payload.get("kind") != "program" or "call" not in payload:
-            continue
-        value = payload.get("value")
-        if row.entry.kind == "intent":
-            begun.add(payload["call"])
-        elif payload["call"] in begun and isinstance(value, dict) and isinstance(value.get("record"), dict):
-            ended[value["record"]["trace_id"]] = None
+        match understood(row):
+            case RequestIntent(Request("program"), call):
+                begun.add(call)
+            case RequestOutcome(Request("program"), call, Success({"record": {"trace_id": execution}})) if (
+                call in begun
+            ):
+                ended[execution] = None
+            case _:
+                pass
     return list(ended)
 
 

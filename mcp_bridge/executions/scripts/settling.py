@@ -13,8 +13,18 @@ from mcp_bridge.executions.scripts.call_history import Past
 from mcp_bridge.executions.scripts.record import call_row, suspend
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.kernel.values import ValueFaultError, normal
-from mcp_bridge.ledger.log.entries import Entry
-from mcp_bridge.ledger.log.payloads import NOT_DONE
+from mcp_bridge.ledger.log.payloads import (
+    NOT_DONE,
+    CallOutcome,
+    CallRef,
+    CallSettlement,
+    Failure,
+    NoAnswer,
+    RunError,
+    ScriptEnd,
+    Success,
+    to_entry,
+)
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
@@ -22,6 +32,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.call_history import PastCall
     from mcp_bridge.executions.scripts.run import Projection
     from mcp_bridge.kernel.events import Resume
+    from mcp_bridge.ledger.log.payloads import Result
     from mcp_bridge.ledger.storage.store import StoredExecution
 
 
@@ -52,13 +63,14 @@ async def settle_script(
         }
         picked = doubts.find_doubt(rows, asked, stored.id)
         call = past.calls[picked["effect"]]
-        decision = await projection.project(settlement.decision(picked))
-        outcome = await projection.project(_outcome(call, settlement))
-        lifecycle.store.keep_values(stored.id, projection.values_behind([decision, outcome]))
+        # What a person says is no tool's result, and is projected all the same.
+        told = await projection.project(settlement._asdict() | {"arguments": picked["arguments"]})
+        said = CallSettlement(call.call, picked["tool"], **told)
+        outcome = CallOutcome(call.asked.name, CallRef(call.call), _result(call, said))
+        lifecycle.store.keep_values(stored.id, projection.values_behind([told, outcome.encode()]))
         left = [other for other in open_calls[:doubts_left] if other is not call]
         status, record = _left(stored, left, call.call)
-        decided = Entry("decision", stored.id, decision | {"call": call.call})
-        ended = Entry("outcome", stored.id, outcome)
+        decided, ended = to_entry(said, stored.id), to_entry(outcome, stored.id)
         changed = lifecycle.suspension(stored, status)
         await lifecycle.leave(stored.id, decided, ended, *changed, status=status, record=record)
 
@@ -68,15 +80,14 @@ def _calls_in_doubt(stored: StoredExecution) -> set[str]:
     return {row["call"] for row in error.get("calls", ())}
 
 
-def _outcome(call: PastCall, settlement: Settlement) -> dict[str, Any]:
-    known: dict[str, Any] = {"kind": call.asked.kind, "tool": call.asked.name, "call": call.call}
-    match settlement.how:
+def _result(call: PastCall, said: CallSettlement) -> Result:
+    match said.how:
         case "happened":
-            return _answer(call, settlement.value)
+            return _success(call, said.value)
         case "failed":
-            return known | {"status": "failed", "code": "failed", "message": settlement.message}
+            return Failure("failed", said.message)
         case "not_done":
-            return known | {"status": NOT_DONE}
+            return NoAnswer(NOT_DONE)
 
 
 def _left(stored: StoredExecution, in_doubt: list[PastCall], answered: str) -> tuple[str, dict[str, Any] | None]:
@@ -122,23 +133,24 @@ async def give(lifecycle: Lifecycle, stored: StoredExecution, event: Resume, pro
             payload = normal(event.payload, "payload")
         except ValueFaultError as exc:
             raise BridgeError("bad_value", f"The execution can't be resumed so: {exc}.") from None
-        outcome = _answer(call, await projection.project(payload)) | {"source": event.source}
-        lifecycle.store.keep_values(stored.id, projection.values_behind(outcome))
+        given = _success(call, await projection.project(payload))
+        outcome = CallOutcome(call.asked.name, CallRef(call.call), given, event.source)
+        lifecycle.store.keep_values(stored.id, projection.values_behind(given.value))
         status, record = effective_status(stored), stored.record
         if not _calls_in_doubt(stored):
             status, record = _left(stored, [], call.call)
         elif record is not None:
             record = record | {"waiting": [row for row in record.get("waiting", ()) if row["call"] != call.call]}
         changed = lifecycle.suspension(stored, status)
-        await lifecycle.leave(stored.id, Entry("outcome", stored.id, outcome), *changed, status=status, record=record)
+        await lifecycle.leave(stored.id, to_entry(outcome, stored.id), *changed, status=status, record=record)
     return True
 
 
-def _answer(call: PastCall, value: Any) -> dict[str, Any]:
-    """The outcome of a call that has given a value, by somebody's word."""
+def _success(call: PastCall, value: Any) -> Success:
+    """The result of a call that has given a value, by somebody's word."""
     if call.asked.raw:
         value = {"content": [{"type": "text", "text": value if isinstance(value, str) else json.dumps(value)}]}
-    return {"kind": call.asked.kind, "tool": call.asked.name, "call": call.call, "status": "ok", "value": value}
+    return Success(value)
 
 
 async def cancel_script(lifecycle: Lifecycle, stored: StoredExecution, reason: str) -> None:
@@ -156,5 +168,5 @@ async def cancel_script(lifecycle: Lifecycle, stored: StoredExecution, reason: s
         error = BridgeError("cancelled", f"The run was cancelled: {reason}").record()
         kept = stored.record or {"execution": stored.id, "stdout": "", "stderr": ""}
         record = kept | {"status": "cancelled", "exit_code": 1, "error": error, "waiting": []}
-        end = {"status": "cancelled", "error": error["message"], "code": error["code"]}
-        await lifecycle.leave(stored.id, Entry("end", stored.id, end), status="cancelled", record=record)
+        end = ScriptEnd("cancelled", error=RunError.of(error))
+        await lifecycle.leave(stored.id, to_entry(end, stored.id), status="cancelled", record=record)

@@ -324,12 +324,7 @@ def names_known(path):
 
 
 KNOW_SOME = {
-    "executions/approvals.py",
-    "executions/programs/lifecycle.py",
-    "executions/programs/session.py",
-    "executions/scripts/lifecycle.py",
     "executions/scripts/run.py",
-    "executions/scripts/settling.py",
     "gate/admission.py",
     "gate/gate.py",
     "gate/model_steps.py",
