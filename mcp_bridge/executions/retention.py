@@ -130,7 +130,7 @@ async def _make_room(database: Database, files: Files, config: LedgerConfig) -> 
     if config.keep_payloads_days == "forever" or most is None:
         return
     while (await database.measure()).used > TIDY * most:
-        chosen = await erasure.next_to_go(database, most // LARGE_SHARE)
+        chosen = await erasure.erasure_candidates(database, most // LARGE_SHARE)
         erased = chosen and await _erase_ended(database, files, chosen)
         if not erased:
             break
@@ -185,6 +185,6 @@ async def sweep(database: Database, files: Files, config: LedgerConfig) -> None:
     """
     if config.keep_files_days == "forever":
         return
-    wanted = await erasure.unended(database)
+    wanted = await erasure.unfinished_executions(database)
     before = time.time() - config.keep_files_days * _DAY_SECONDS
     await anyio.to_thread.run_sync(files.sweep, before, wanted)

@@ -22,8 +22,8 @@ from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.call import Call
 from mcp_bridge.policy.rules.comparisons import Unknown
-from mcp_bridge.policy.rules.decision import asked_about, decide
-from mcp_bridge.policy.rules.schemas import Filled, left_unknown, with_defaults
+from mcp_bridge.policy.rules.decision import arguments_in_conditions, decide
+from mcp_bridge.policy.rules.schemas import Filled, with_defaults, with_unknown_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -234,11 +234,11 @@ class Admission:
         asked = self._projector.trace(arguments)
         arguments = self._projector.named(arguments, names)
         # A registered tool's own signature has its defaults, so that all of them are what it gets.
-        asked_for = None if tool.server == LOCAL else asked_about(self._snapshot, names)
+        asked_for = None if tool.server == LOCAL else arguments_in_conditions(self._snapshot, names)
         filled = with_defaults(tool.input_schema, arguments, asked_for)
         judged = self._projector.judged(filled.arguments, names)
         if refuses_defaults:
-            judged = left_unknown(Filled(judged, filled.paths))
+            judged = with_unknown_defaults(Filled(judged, filled.paths))
         if tool.server == LOCAL:
             judged = _with_untold(tool.input_schema, judged)
         is_filled = bool(filled.paths) and not refuses_defaults

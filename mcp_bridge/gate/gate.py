@@ -114,7 +114,7 @@ class Gate:
         usages: What principals have used.
         asker: Asks a person, or None.
         sampler: Asks the client's model, or None.
-        keep_values: Keeps the values behind an execution's references, with what is recorded next.
+        store_values: Keeps the values behind an execution's references, with what is recorded next.
         allowance: What may be recorded of it all; None for any.
         news: Told what servers say while they work on a call; None if nobody wants it.
     """
@@ -131,7 +131,7 @@ class Gate:
         usages: Usages,
         asker: Asker | None = None,
         sampler: Sampler | None = None,
-        keep_values: Callable[[str, Mapping[str, Scalar]], None] | None = None,
+        store_values: Callable[[str, Mapping[str, Scalar]], None] | None = None,
         allowance: Allowance | None = None,
         news: Callable[[str], None] | None = None,
     ) -> None:
@@ -155,7 +155,7 @@ class Gate:
         self._model: ModelSteps | None = None
         self._asker = asker
         self._sampler = sampler
-        self._keep_values = keep_values
+        self._keep_values = store_values
         self._news = news
         self._kept: set[tuple[str, str]] = set()
         self.servers: frozenset[str] | None = None

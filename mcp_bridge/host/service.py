@@ -38,7 +38,7 @@ from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.store import ProgramStore
 from mcp_bridge.offload import off_loop
-from mcp_bridge.policy.rules.snapshot import over
+from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
@@ -137,7 +137,7 @@ class Bridge:
         """
         self._withdrawn = frozenset({*self.fleet.servers, LOCAL}) - servers
         started = self._began_under
-        snapshot = started if policy.hash == started.hash else over(started, policy)
+        snapshot = started if policy.hash == started.hash else layered(started, policy)
         self._governance = replace(self._governance, snapshot=snapshot)
         self._were_in_force |= dict.fromkeys((started.hash, snapshot.hash), started.count)
         self.lifecycle.policy_hash, self.lifecycle.similar_policies = snapshot.hash, self._were_in_force
@@ -465,7 +465,7 @@ class Bridge:
             asker,
             sampler,
             # A replay keeps nothing: it makes no call.
-            None if recorder else self.lifecycle.store.keep_values,
+            None if recorder else self.lifecycle.store.store_values,
             allowance,
             news,
         )

@@ -22,6 +22,10 @@ PENDING = "PENDING"
 """A tool that gives this text hasn't finished: its program is suspended until it is resumed."""
 
 
+new = tuple.__new__
+"""Makes a named tuple in half the time that calling its class takes; for those that every transition makes."""
+
+
 class Usage(NamedTuple):
     """What a model's answers took."""
 
@@ -169,16 +173,15 @@ def checked_outcome(outcome: Outcome, kind: EffectKind) -> Outcome:
     Raises:
         IllegalEventError: `bad_value`: it can't be the outcome of such an effect.
     """
-    value, usage = None, outcome.usage
-    if outcome.status == "ok":
-        value = checked_value(outcome.value, kind)
+    number, status, value, code, message, usage = outcome
+    value = checked_value(value, kind) if status == "ok" else None
     if usage is not None:
         usage = _checked_usage(usage)
-    if outcome.status != "ok":
-        check_texts(outcome.code, outcome.message)
+    if status != "ok":
+        check_texts(code, message)
     elif value is outcome.value and usage is None:
         return outcome
-    return Outcome(outcome.effect, outcome.status, value, outcome.code, outcome.message, usage)
+    return new(Outcome, (number, status, value, code, message, usage))
 
 
 def checked_value(value: Any, kind: EffectKind) -> Any:

@@ -6,18 +6,18 @@ that runs it. Then the levels advance. `machine` says which event leads here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.conditions import ConditionError, Reference, condition
-from mcp_bridge.kernel.events import Effect, EffectKind, StepResult, StepStatus
+from mcp_bridge.kernel.events import Effect, EffectKind, StepResult, StepStatus, new
 from mcp_bridge.kernel.level import Level
 from mcp_bridge.kernel.reasons import counted_as_none, reason
 from mcp_bridge.kernel.references import MISSING, Lookup, TextTooLongError, measured, quoted, written
-from mcp_bridge.kernel.steps import CompensationStep, ConditionStep, MapStep, ModelStep, StepFailedError
+from mcp_bridge.kernel.steps import CompensationStep, ConditionStep, LeafStep, MapStep, ModelStep, StepFailedError
 from mcp_bridge.kernel.tasks import Group, Leaf, Nested, Parallel, Task, compensation_for, task_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from mcp_bridge.kernel.events import Outcome
     from mcp_bridge.kernel.steps import Step
@@ -42,10 +42,6 @@ _TOO_MUCH = f"more than {MAX_WORK} steps, or as much of values, in a row without
 
 _FINAL = frozenset({"denied", "cancelled", "violation", "interrupted"})
 """Failures that aren't tried again: it would end alike, or the effect may have happened unseen."""
-
-
-TaskAction = Literal["complete", "fail", "time_out", "retry", "give_up"]
-"""What a task does when its effect is settled: see the table `machine.TASKS`."""
 
 
 class Interpreter:
@@ -93,7 +89,7 @@ class Interpreter:
                 level.status = level.ending[0]
             elif level.position >= len(steps):
                 level.end("success")
-            elif (exceeded := level.exceeded()) is not None:
+            elif (level.has_token_budget or level.steps >= level.max_steps) and (exceeded := level.exceeded()):
                 level.end("budget_exceeded", "budget_exceeded", exceeded)
             elif self._work_left < 0:
                 level.end("budget_exceeded", "too_much_at_once", _TOO_MUCH)
@@ -109,6 +105,9 @@ class Interpreter:
     def _begin(self, level: Level, step: Step) -> StepResult | None:
         """Begin a level's next step; its result if it has one at once."""
         self._work_left -= 1
+        if isinstance(step, LeafStep):
+            level.task = leaf = Leaf(step, level, level.prefix + step.id)
+            return self._attempt(leaf)
         if isinstance(step, ConditionStep):
             return self._decide(level, step)
         items: Any = []
@@ -119,7 +118,7 @@ class Interpreter:
                 message = f"'over' {what}, and is no list of at most {MAX_ITEMS}"
                 return self._refused(task_for(level, step, []), "bad_value", message)
         level.task = task = task_for(level, step, items)
-        return self._start(task)
+        return self._attempt(task)
 
     def _compensate(self, level: Level) -> bool:
         """Begin to undo what was done last; whether that has to be waited for."""
@@ -166,13 +165,15 @@ class Interpreter:
     def _finish(self, level: Level, step: Step, result: StepResult, scope: Scope | None) -> None:
         """Take the result of a level's step, and find the next step."""
         status = result.status
-        if status in {"success", "pending"}:
+        if status == "success":
             level.take_output(step, result, scope)
-        if status != "pending":
             self.rows.append(result)
-            if status == "success":
-                level.last_output = result.output
-        if level.ending is not None or level.stalls():
+            level.last_output = result.output
+        elif status == "pending":
+            level.take_output(step, result, scope)
+        else:
+            self.rows.append(result)
+        if level.ending is not None or (level.program.max_stalled_steps is not None and level.stalls()):
             return
         if status != "failed":
             level.follow(step, result)
@@ -205,22 +206,17 @@ class Interpreter:
 
     # --- attempts ---
 
-    def _start(self, task: Task) -> StepResult | None:
-        """Begin the first attempt; the result if there is one at once."""
-        if self._work_left < 0:
-            return self._refused(task, "too_much_at_once", _TOO_MUCH)
-        return self._attempt(task)
-
     def _attempt(self, task: Task) -> StepResult | None:
         """Begin an attempt; the result if there is one at once."""
-        exceeded = self._exceeded_tokens(task)
-        if exceeded is not None:
+        if self._work_left < 0 and not isinstance(task.step, CompensationStep):
+            return self._refused(task, "too_much_at_once", _TOO_MUCH)
+        level = task.level
+        if level.has_token_budget and (exceeded := self._exceeded_tokens(task)):
             return self._refused(task, "budget_exceeded", exceeded)
         try:
             if isinstance(task, Leaf):
                 step = task.step
-                lookup = task.level.filled if task.scope is None else task.level.within(task.scope)
-                kind, name, arguments = step.request(lookup)
+                kind, name, arguments = step.request(level.filled if task.scope is None else level.within(task.scope))
                 self._emit(task, kind, name, arguments, step.timeout)
             elif isinstance(task, Group):
                 return self._spread(task)
@@ -239,14 +235,13 @@ class Interpreter:
             level.exceeded_tokens() if level.has_token_budget and not isinstance(task.step, CompensationStep) else None
         )
 
-    def _complete(self, task: Task, event: Outcome) -> StepResult | None:
+    def _complete(self, task: Leaf, event: Outcome) -> StepResult | None:
         """The effect has succeeded."""
-        assert isinstance(task, Leaf)  # noqa: S101 - others wait for effects between attempts only
         try:
             value = task.step.output(event.value, self._read)
         except StepFailedError as exc:
             return self._failed(task, exc.code, str(exc))
-        return StepResult(task.path, "success", value, None, None, task.attempt - 1, task.usage)
+        return new(StepResult, (task.path, "success", value, None, None, task.attempt - 1, task.usage))
 
     def _fail(self, task: Task, event: Outcome) -> StepResult | None:
         """The effect has failed."""
@@ -302,14 +297,6 @@ class Interpreter:
         status: StepStatus = "skipped" if task.step.on_error == "skip" else "failed"
         return StepResult(task.path, status, None, message, code, task.attempt - 1, task.usage)
 
-    _task_actions: ClassVar[Mapping[TaskAction, Callable[[Interpreter, Task, Outcome], StepResult | None]]] = {
-        "complete": _complete,
-        "fail": _fail,
-        "time_out": _time_out,
-        "retry": _retry,
-        "give_up": _give_up,
-    }
-
     # --- groups: spread and join ---
 
     def _spread(self, group: Group) -> StepResult | None:
@@ -331,7 +318,7 @@ class Interpreter:
             self._work_left -= 1
             group.active += 1
             group.tasks[slot] = task = group.task_for(slot)
-            result = self._start(task)
+            result = self._attempt(task)
             if result is not None:
                 group.settle(slot, result)
         return None if group.active else self._join(group)
@@ -371,7 +358,8 @@ class Interpreter:
     def _call(self, task: Nested) -> StepResult | None:
         self._set_deadline(task)
         context = dict(task.step.context.fill(task.level.within(task.scope)))
-        self._weigh(context)
+        if self._work_left < _WEIGHED_BELOW:
+            self._weigh(context)
         task.inner = level = Level(task.step.program, context, task, f"{task.path}/")
         self._advance(level)
         return self._returned(task, level) if level.status != "running" else None
@@ -436,15 +424,18 @@ class Interpreter:
         self, task: Task, kind: EffectKind, name: str, arguments: dict[str, Any], timeout: float | None = None
     ) -> None:
         self.last_effect = number = self.last_effect + 1
-        task.effect = effect = Effect(number, kind, task.path, task.attempt, name, arguments, timeout)
-        self._weigh(arguments)
+        effect = new(Effect, (number, kind, task.path, task.attempt, name, arguments, timeout))
+        task.effect = effect
+        if self._work_left < _WEIGHED_BELOW:
+            self._weigh(arguments)
         self.waiting[number] = task
         self.effects.append(effect)
 
     def _forget(self, number: int, task: Task) -> None:
         """Await an effect's outcome no longer."""
         del self.waiting[number]
-        self.pending.pop(number, None)
+        if number in self.pending:
+            del self.pending[number]
         task.effect = None
 
     def _set_deadline(self, task: Task) -> None:
@@ -469,13 +460,12 @@ class Interpreter:
     # --- the bound on one transition ---
 
     def _weigh(self, value: Any) -> None:
-        """Count a value that the transition moves, after its first steps."""
-        if self._work_left < _WEIGHED_BELOW:
-            characters, values = measured(value)
-            self._work_left -= characters // 1000 + values // 50
+        """Count a value that the transition moves after its first steps."""
+        characters, values = measured(value)
+        self._work_left -= characters // 1000 + values // 50
 
     def _weighed(self, lookup: Lookup) -> Lookup:
-        """The lookup; after the transition's first steps, one that counts what it gives."""
+        """The lookup, or after the transition's first steps one that counts what it gives."""
         if self._work_left >= _WEIGHED_BELOW:
             return lookup
 

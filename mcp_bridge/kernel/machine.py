@@ -30,7 +30,7 @@ The rules
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from mcp_bridge.kernel.events import (
     PENDING,
@@ -49,7 +49,7 @@ from mcp_bridge.kernel.events import (
     checked_outcome,
     checked_value,
 )
-from mcp_bridge.kernel.interpreter import MAX_WORK, Interpreter, TaskAction, late
+from mcp_bridge.kernel.interpreter import MAX_WORK, Interpreter, late
 from mcp_bridge.kernel.level import Level
 from mcp_bridge.kernel.program import Program
 from mcp_bridge.kernel.steps import CompensationStep, Read
@@ -88,11 +88,9 @@ class Refusal(NamedTuple):
 
 ExecutionState = Literal["running", "winding_down", "ended"]
 
-ExecutionAction = Literal["outcome", "resume", "redo", "cancel", "disregard"]
-
-EVENTS: Mapping[ExecutionState, Mapping[type[Event], ExecutionAction]] = {
-    "running":      {Outcome: "outcome", Resume: "resume", Redo: "redo", Cancel: "cancel"},
-    "winding_down": {Outcome: "outcome", Resume: "resume", Redo: "redo", Cancel: "disregard"},
+EVENTS: Mapping[ExecutionState, Mapping[type[Event], str]] = {
+    "running":      {Outcome: "take_outcome", Resume: "take_resume", Redo: "take_redo", Cancel: "cancel"},
+    "winding_down": {Outcome: "take_outcome", Resume: "take_resume", Redo: "take_redo", Cancel: "disregard"},
     "ended":        {},
 }  # fmt: skip
 """What an execution does with an event. A missing cell is an illegal event (`ended`)."""
@@ -113,8 +111,6 @@ EffectState = Literal[
 Signal = Literal["ok", "failed", "timeout", "denied", "pending", "approval", "in_doubt", "resume", "redo"]
 """An event that concerns one effect: an outcome by its status (if that is `pending`, by its code), a resume, a redo."""
 
-EffectAction = Literal["settle", "suspend", "resume", "redo", "expire", "ignore"]
-
 _UNKNOWN = Refusal("unknown_effect", "no effect {} is awaited")
 _PASSES = Refusal("bad_value", "a deadline passes, and nothing else happens to it")
 _ALREADY = Refusal("already_pending", "effect {} is pending already")
@@ -125,7 +121,7 @@ _NO_DOUBT = Refusal("not_in_doubt", "effect {} isn't in doubt")
 _COLUMNS: tuple[Signal, ...] = (
              "ok",      "failed",  "timeout", "denied",  "pending",  "approval", "in_doubt", "resume",        "redo",
 )  # fmt: skip
-_ROWS: dict[EffectState, tuple[EffectAction | Refusal, ...]] = {
+_ROWS: dict[EffectState, tuple[str | Refusal, ...]] = {
 "unknown":   (_UNKNOWN, _UNKNOWN,  _UNKNOWN,  _UNKNOWN,  _UNKNOWN,   _UNKNOWN,   _UNKNOWN,   _NOT_PENDING,   _NO_DOUBT),
 "awaited":   ("settle", "settle",  "settle",  "settle",  "suspend",  "suspend",  "suspend",  _NOT_PENDING,   _NO_DOUBT),
 "suspended": ("settle", "settle",  "settle",  "settle",  _ALREADY,   _ALREADY,   _ALREADY,   "resume",       _NO_DOUBT),
@@ -135,7 +131,7 @@ _ROWS: dict[EffectState, tuple[EffectAction | Refusal, ...]] = {
 "deadline":  ("expire", _PASSES,   _PASSES,   _PASSES,   "ignore",   "ignore",   "ignore",   _NOT_PENDING,   _NO_DOUBT),
 }  # fmt: skip
 
-EFFECTS: Mapping[EffectState, Mapping[Signal, EffectAction | Refusal]] = {
+EFFECTS: Mapping[EffectState, Mapping[Signal, str | Refusal]] = {
     state: dict(zip(_COLUMNS, row, strict=True)) for state, row in _ROWS.items()
 }
 """What an effect in a state does with a signal, or why the signal is illegal.
@@ -156,7 +152,7 @@ PENDABLE: Mapping[EffectKind, frozenset[Signal]] = {
 
 # --- tasks ----------------------------------------------------------------------------------------------------------
 
-TASKS: Mapping[str, Mapping[OutcomeStatus, TaskAction]] = {
+TASKS: Mapping[str, Mapping[OutcomeStatus, str]] = {
     "run":     {"ok": "complete", "failed": "fail",    "denied": "fail",    "timeout": "time_out"},
     "backoff": {"ok": "retry",    "failed": "give_up", "denied": "give_up", "timeout": "give_up"},
     "aborted": {},
@@ -311,26 +307,30 @@ class Machine(Interpreter):
             IllegalEventError: The state has no transition for the event, and is as it was.
         """
         level = self.level
-        take = EVENTS[_execution_state(level)].get(type(event))
+        state: ExecutionState = "running" if level.ending is None else "winding_down"
+        take = _ON_EVENT[state if level.status == "running" else "ended"].get(type(event))
         if take is None:
             raise IllegalEventError("ended", f"the execution has ended: {level.status}")
         before, self.effects = self.effects, []
         self._read = read or parsed
         self._work_left = MAX_WORK
         try:
-            self._takes[take](self, event)
+            take(self, event)
         except IllegalEventError:
             self.effects = before
             raise
         return self.effects
 
     def _take_outcome(self, event: Outcome) -> None:
+        number = event.effect
         signal: Signal = event.status
-        task = self.waiting.get(event.effect)
+        task = self.waiting.get(number)
         if task is None:
-            self._signal(event.effect, _as_pending(event.code) if signal == "pending" else signal, event)
+            state, signal = self._state_of(number), _as_pending(event.code) if signal == "pending" else signal
+            _ON_SIGNAL[state][signal](self, number, event)
             return
-        kind = effect_kind(task)
+        assert task.effect is not None  # noqa: S101 - it waits for this one
+        kind = task.effect.kind
         event = checked_outcome(event, kind)
         if signal == "pending" or (event.value == PENDING and kind == "tool"):
             signal = _as_pending(event.code)
@@ -338,7 +338,7 @@ class Machine(Interpreter):
                 is_answer = kind == "llm"
                 why = "a model's answer can't be pending" if is_answer else "only a tool's call can be in doubt"
                 raise IllegalEventError("bad_value", why)
-        self._signal(event.effect, signal, event)
+        _ON_SIGNAL[self._state_of(number)][signal](self, number, event)
 
     def _take_resume(self, event: Resume) -> None:
         number = event.effect
@@ -346,10 +346,10 @@ class Machine(Interpreter):
             number = next((known for known in self.pending if self._state_of(known) == "suspended"), None)
         if number is None:
             raise IllegalEventError("not_pending", "nothing waits to be resumed")
-        self._signal(number, "resume", event)
+        _ON_SIGNAL[self._state_of(number)]["resume"](self, number, event)
 
     def _take_redo(self, event: Redo) -> None:
-        self._signal(event.effect, "redo", event)
+        _ON_SIGNAL[self._state_of(event.effect)]["redo"](self, event.effect, event)
 
     def _cancel(self, event: Cancel) -> None:
         check_texts(event.reason)
@@ -366,12 +366,6 @@ class Machine(Interpreter):
             return cast("EffectState", code)
         return "suspended" if effect_kind(self.waiting[number]) in RESUMABLE else "held"
 
-    def _signal(self, number: int, signal: Signal, event: Event) -> None:
-        action = EFFECTS[self._state_of(number)][signal]
-        if isinstance(action, Refusal):
-            raise IllegalEventError(action.code, action.message.format(number))
-        self._actions[action](self, number, event)
-
     # --- what effects do ---
 
     def _settle(self, number: int, event: Outcome) -> None:
@@ -381,7 +375,7 @@ class Machine(Interpreter):
         if usage is not None:
             task.usage = usage if task.usage is None else task.usage.plus(usage)
             task.level.count_tokens(usage.total_tokens)
-        result = self._task_actions[TASKS[task.phase][event.status]](self, task, event)
+        result: StepResult | None = _ON_OUTCOME[task.phase][event.status](self, task, event)
         if result is not None:
             self._climb(task, result)
 
@@ -418,28 +412,6 @@ class Machine(Interpreter):
     def _ignore(self, number: int, event: Outcome) -> None:
         """Nothing happens."""
 
-    _takes: ClassVar[Mapping[ExecutionAction, Callable[["Machine", Any], None]]] = {
-        "outcome": _take_outcome,
-        "resume": _take_resume,
-        "redo": _take_redo,
-        "cancel": _cancel,
-        "disregard": _disregard,
-    }
-    _actions: ClassVar[Mapping[EffectAction, Callable[["Machine", int, Any], None]]] = {
-        "settle": _settle,
-        "suspend": _suspend,
-        "resume": _resume,
-        "redo": _redo,
-        "expire": _expire,
-        "ignore": _ignore,
-    }
-
-
-def _execution_state(level: Level) -> ExecutionState:
-    if level.status != "running":
-        return "ended"
-    return "running" if level.ending is None else "winding_down"
-
 
 def _as_pending(code: str) -> Signal:
     """The signal of a pending outcome."""
@@ -455,3 +427,27 @@ def effect_kind(task: Task) -> EffectKind:
     """The kind of the effect that a task waits for."""
     assert task.effect is not None  # noqa: S101 - it is among those that wait
     return task.effect.kind
+
+
+# --- the tables, with functions for their names ---------------------------------------------------------------------
+
+_Function = Callable[..., Any]
+
+
+def _functions(row: Mapping[Any, str | Refusal]) -> dict[Any, _Function]:
+    return {
+        event: _refusing(cell) if isinstance(cell, Refusal) else getattr(Machine, f"_{cell}")
+        for event, cell in row.items()
+    }
+
+
+def _refusing(refusal: Refusal) -> _Function:
+    def refuse(_machine: Machine, number: int, _event: Event) -> None:
+        raise IllegalEventError(refusal.code, refusal.message.format(number))
+
+    return refuse
+
+
+_ON_EVENT = {state: _functions(row) for state, row in EVENTS.items()}
+_ON_SIGNAL = {state: _functions(row) for state, row in EFFECTS.items()}
+_ON_OUTCOME = {phase: _functions(row) for phase, row in TASKS.items()}

@@ -80,8 +80,13 @@ def _normal(value: Any, depth: int) -> Any:
             raise ValueFaultError("", f"nested deeper than {MAX_DEPTH} levels")
         depth -= 1
         if kind is dict:
-            return {_key(name): _normal(item, depth) for name, item in value.items()}
-        return [_normal(item, depth) for item in value]
+            return {
+                name if type(name) is str and name.isascii() else _key(name): (
+                    item if (type(item) is str and item.isascii()) or type(item) is bool else _normal(item, depth)
+                )
+                for name, item in value.items()
+            }
+        return [item if type(item) is str and item.isascii() else _normal(item, depth) for item in value]
     if kind is float:
         return _number(value)
     return _normal(_plain(value), depth)
@@ -100,8 +105,6 @@ def _plain(value: Any) -> Any:
 
 
 def _key(name: Any) -> str:
-    if type(name) is str and name.isascii():
-        return name
     if not isinstance(name, str):
         raise ValueFaultError("", f"a key is a {type(name).__name__}, and JSON's are text")
     return _text(str.__str__(name))

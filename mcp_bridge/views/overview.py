@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcp_bridge.executions.approvals import Asked
-    from mcp_bridge.ledger.audit.overview import Counted
+    from mcp_bridge.ledger.audit.overview import EntryCounts
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.proofs.evidence import Evidence
     from mcp_bridge.ledger.storage.database import Database
@@ -103,7 +103,7 @@ class Page:
         searched: Executions that were looked at for them.
     """
 
-    rows: list[tuple[StoredExecution, Counted]] = field(default_factory=list)
+    rows: list[tuple[StoredExecution, EntryCounts]] = field(default_factory=list)
     before: tuple[float, str] | None = None
     searched: int = 0
 

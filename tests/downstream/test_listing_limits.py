@@ -183,24 +183,24 @@ async def test_a_result_of_too_many_blocks_is_refused():
 # --- what is made of it ---
 
 
-class Counted(set):
+class EntryCounts(set):
     """Counts what is looked up."""
 
     lookups = 0
 
     def __contains__(self, name):
-        Counted.lookups += 1
+        EntryCounts.lookups += 1
         return super().__contains__(name)
 
 
 def test_names_that_all_become_the_same_are_told_apart_in_linear_time(monkeypatch):
-    monkeypatch.setattr(aliases, "set", Counted, raising=False)
-    Counted.lookups = 0
+    monkeypatch.setattr(aliases, "set", EntryCounts, raising=False)
+    EntryCounts.lookups = 0
     same = ["x" + "".join("-" if number >> bit & 1 else "." for bit in range(11)) for number in range(2000)]
     found = assign(same)
     assert sorted(found.values())[:2] == ["x___________", "x___________10"]
     assert len(set(found.values())) == 2000
-    assert Counted.lookups < 10 * 2000
+    assert EntryCounts.lookups < 10 * 2000
 
 
 def test_the_search_for_near_names_compares_few_of_them_whole(monkeypatch):

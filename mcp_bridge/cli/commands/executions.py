@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from mcp_bridge.cli import common, inputs, people, showing
-from mcp_bridge.cli.opening import finish, print_json, run_with_bridge, run_with_database
+from mcp_bridge.cli.driving import drive
+from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.comments import check_text
@@ -277,17 +278,11 @@ def resumed(
     """
     from mcp_bridge.cli.asking import terminal
 
-    async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+    async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        record = await bridge.resume_program(row.id, event, asker=terminal())
-        return record, await inputs.short_id(bridge.programs.store, row.id)
+        return await bridge.resume_program(row.id, event, asker=terminal())
 
-    record, ident = run_with_bridge(configuration, driven)
-    if as_json:
-        print_json(record)
-    else:
-        showing.outcome(record, ident, named)
-    return showing.status_of(record)
+    return showing.status_of(drive(configuration, work, named, as_json=as_json))
 
 
 @executions.command(
@@ -354,18 +349,11 @@ def _settled(
 ) -> int:
     from mcp_bridge.cli.asking import terminal
 
-    async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+    async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        record = await bridge.settle_program(row.id, doubt, settlement, go_on=go_on, asker=terminal())
-        return record, await inputs.short_id(bridge.programs.store, row.id)
+        return await bridge.settle_program(row.id, doubt, settlement, go_on=go_on, asker=terminal())
 
-    record, ident = run_with_bridge(common.configure(named), driven)
-    if as_json:
-        print_json(record)
-    elif go_on or record["status"] != "interrupted":
-        showing.outcome(record, ident, named)
-    else:
-        showing.echo(f"settled; it goes on with: {showing.command(f'execution resume {ident}', named)}")
+    record = drive(common.configure(named), work, named, as_json=as_json, settled=not go_on)
     return showing.status_of(record) if go_on else common.OK
 
 
@@ -381,16 +369,11 @@ def cancel(
     named = config or ctx.obj
 
     def work() -> int:
-        async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+        async def cancelled(bridge: Bridge) -> dict[str, Any]:
             row = await inputs.execution(bridge.programs.store, execution)
-            record = await bridge.cancel_program(row.id, reason)
-            return record, await inputs.short_id(bridge.programs.store, row.id)
+            return await bridge.cancel_program(row.id, reason)
 
-        record, ident = run_with_bridge(common.configure(named), driven)
-        if as_json:
-            print_json(record)
-        else:
-            showing.outcome(record, ident, named)
+        record = drive(common.configure(named), cancelled, named, as_json=as_json)
         return common.OK if record["status"] == "cancelled" else showing.status_of(record)
 
     finish(work, as_json=as_json)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli.driving import drive
 from mcp_bridge.cli.opening import finish, print_json, run_with_bridge
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -53,38 +54,20 @@ def run(
 
     def work() -> int:
         from mcp_bridge.cli import program_sources
+        from mcp_bridge.cli.asking import terminal
 
         values = inputs.json_object(context, "--context")
         if key == "":
             raise BridgeError("bad_argument", "--key is empty.", hint="Leave it out, or name what is to be done once.")
         is_file = program_sources.is_file(program)
         asked = _as_object(program_sources.read(program), program) if is_file else program
-        return _driven(common.configure(named), asked, values, key, named, as_json=as_json)
+
+        async def started(bridge: Bridge) -> dict[str, Any]:
+            return await bridge.run_program(asked, values, key, starter="operator", asker=terminal())
+
+        return showing.status_of(drive(common.configure(named), started, named, as_json=as_json))
 
     finish(work, as_json=as_json)
-
-
-def _driven(
-    configuration: common.Configuration,
-    asked: Any,
-    values: dict[str, Any],
-    key: str | None,
-    named: Path | None,
-    *,
-    as_json: bool,
-) -> int:
-    from mcp_bridge.cli.asking import terminal
-
-    async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
-        record = await bridge.run_program(asked, values, key, starter="operator", asker=terminal())
-        return record, await inputs.short_id(bridge.programs.store, record["trace_id"])
-
-    record, ident = run_with_bridge(configuration, driven)
-    if as_json:
-        print_json(record)
-    else:
-        showing.outcome(record, ident, named)
-    return showing.status_of(record)
 
 
 @programs.command(epilog="Example:\n\nmcp-bridge program validate programs/*.yaml")

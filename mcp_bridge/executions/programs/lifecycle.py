@@ -41,7 +41,7 @@ from mcp_bridge.ledger.log.payloads import (
     start_of,
 )
 from mcp_bridge.offload import off_loop
-from mcp_bridge.policy.secrets.references import fill_in, ids_of, is_alike
+from mcp_bridge.policy.secrets.references import equal_by_values, fill_in, ids_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -234,7 +234,7 @@ class Programs(ProgramLibrary):
         own = await self.store.values(known.id)
         kept = {name: value for name, value in own.items() if value is not None}
         values = {**kept, **effects.values_behind(now)}
-        return await off_loop([was, now], is_alike, was, now, values)
+        return await off_loop([was, now], equal_by_values, was, now, values)
 
     def _warn_of(self, program: Program, denied: list[DeniedStep]) -> None:
         """Say before the first step what can't be done.
@@ -468,11 +468,11 @@ class Programs(ProgramLibrary):
         """As `Journal.event`."""
         wanted = None if effects is None else [effect.id for effect in effects]
         if isinstance(event, Outcome):
-            self.store.keep_values(run.execution, run.effects.values_behind(event.value))
+            self.store.store_values(run.execution, run.effects.values_behind(event.value))
             self.recorder.post(self.entry(EffectOutcome(event, wanted), run, step))
             return
         given = event.payload if isinstance(event, Resume) else None
-        self.store.keep_values(run.execution, run.effects.values_behind(given))
+        self.store.store_values(run.execution, run.effects.values_behind(given))
         self.recorder.post(self.entry(Transition(event, wanted), run))
 
     def violation(self, run: ProgramRun, message: str) -> None:

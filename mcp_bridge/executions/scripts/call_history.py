@@ -27,7 +27,7 @@ from mcp_bridge.ledger.log.payloads import (
 )
 from mcp_bridge.ledger.storage.sealing import damaged
 from mcp_bridge.policy.rules.uris import REFERENCE, REFERENCE_PREFIX
-from mcp_bridge.policy.secrets.references import is_alike
+from mcp_bridge.policy.secrets.references import equal_by_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -69,7 +69,7 @@ class Asked(Request):
         return cls(request.kind, request.name, request.arguments, request.raw, request.digest)
 
     def is_same(self, other: Asked, values: Mapping[str, Scalar]) -> bool:
-        """Whether both ask for the same, as `is_alike` compares it.
+        """Whether both ask for the same, as `equal_by_values` compares it.
 
         Args:
             other: What is asked for now.
@@ -77,7 +77,7 @@ class Asked(Request):
         """
         if self.digest is not None or other.digest is not None:
             self, other = self.in_short(), other.in_short()  # noqa: PLW0642  (both as what the one is)
-        return is_alike(self.payload(), other.payload(), values)
+        return equal_by_values(self.payload(), other.payload(), values)
 
 
 @dataclass(slots=True)

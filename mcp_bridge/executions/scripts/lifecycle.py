@@ -44,7 +44,7 @@ from mcp_bridge.ledger.log.payloads import (
     Success,
     understood,
 )
-from mcp_bridge.policy.secrets.references import is_alike
+from mcp_bridge.policy.secrets.references import equal_by_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -217,7 +217,7 @@ class Scripts:
         """Whether an execution is of some code, save for values that are erased in its own."""
         gate = self.projection()
         was, now = await gate.project(known.bundle.get("code")), await gate.project(code)
-        return is_alike(was, now, gate.values_behind([was, now]))
+        return equal_by_values(was, now, gate.values_behind([was, now]))
 
     async def start(self, job: Job, key: Key | None, request: str) -> ActiveScript | None:
         """Start an execution; None if its key has one already."""
@@ -376,9 +376,9 @@ class Scripts:
             return
         named = replace(stored, key=script.made_now, key_space=job.starter)
         for name in names_of_code(stored.request, stored.bundle["servers"]):
-            if await self._store.give_key(named, name):
+            if await self._store.assign_key(named, name):
                 return
-        await self._store.give_key(named)
+        await self._store.assign_key(named)
 
     async def _suspended(self, record: ExecutionRecord, script: ScriptRun) -> None:
         held = {call: asked for call, asked in script.past.held.items() if call not in script.past.calls}

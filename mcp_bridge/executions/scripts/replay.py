@@ -19,7 +19,7 @@ from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.policy.rules.budgets import Amounts
-from mcp_bridge.policy.secrets.references import is_alike
+from mcp_bridge.policy.secrets.references import equal_by_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,7 +134,7 @@ def _difference(
     given = now.to_json()
     for name in COMPARED:
         # What a script makes up itself gets another reference each time.
-        if not is_alike(record.get(name), given.get(name), values_behind([record.get(name), given.get(name)])):
+        if not equal_by_values(record.get(name), given.get(name), values_behind([record.get(name), given.get(name)])):
             return Difference(last, None, name, record.get(name), given.get(name))
     return None
 

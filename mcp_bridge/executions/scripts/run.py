@@ -354,7 +354,7 @@ class ScriptRun:
             return None
         asked = Asked(kind, name, await self._projection.project(arguments))
         self._begun.add(call)
-        self._store.keep_values(self.execution, self._projection.values_behind(asked.arguments))
+        self._store.store_values(self.execution, self._projection.values_behind(asked.arguments))
         await self._recorder.append(self._intent(call, asked))
         known = self.past.calls.get(call)
         return None if known is None else known.sequence
@@ -396,7 +396,7 @@ class ScriptRun:
                 return  # it was taken back
             (self._pending if payload["status"] == PENDING else self._answered).add(call)
         told = [payload.get("arguments"), payload.get("value", payload.get("details"))]
-        self._store.keep_values(self.execution, self._projection.values_behind(told))
+        self._store.store_values(self.execution, self._projection.values_behind(told))
         self._recorder.post(Entry("outcome", self.execution, payload, None, self._policy_hash))
 
     # --- what nobody can answer now ---
@@ -482,7 +482,7 @@ class ScriptRun:
         if call not in self._begun:
             # Its outcome may never come, if the script leaves it: then this says that it was asked for, and when.
             self._begun.add(call)
-            self._store.keep_values(self.execution, self._projection.values_behind(asked.arguments))
+            self._store.store_values(self.execution, self._projection.values_behind(asked.arguments))
             self._recorder.post(self._intent(call, asked))
         return True
 

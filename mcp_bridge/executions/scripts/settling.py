@@ -67,7 +67,7 @@ async def settle_script(
         told = await projection.project(settlement._asdict() | {"arguments": picked["arguments"]})
         said = CallSettlement(call.call, picked["tool"], **told)
         outcome = CallOutcome(call.asked.name, CallRef(call.call), _result(call, said))
-        lifecycle.store.keep_values(stored.id, projection.values_behind([told, outcome.encode()]))
+        lifecycle.store.store_values(stored.id, projection.values_behind([told, outcome.encode()]))
         left = [other for other in open_calls[:doubts_left] if other is not call]
         status, record = _left(stored, left, call.call)
         decided, ended = to_entry(said, stored.id), to_entry(outcome, stored.id)
@@ -135,7 +135,7 @@ async def give(lifecycle: Lifecycle, stored: StoredExecution, event: Resume, pro
             raise BridgeError("bad_value", f"The execution can't be resumed so: {exc}.") from None
         given = _success(call, await projection.project(payload))
         outcome = CallOutcome(call.asked.name, CallRef(call.call), given, event.source)
-        lifecycle.store.keep_values(stored.id, projection.values_behind(given.value))
+        lifecycle.store.store_values(stored.id, projection.values_behind(given.value))
         status, record = effective_status(stored), stored.record
         if not _calls_in_doubt(stored):
             status, record = _left(stored, [], call.call)

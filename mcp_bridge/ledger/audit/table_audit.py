@@ -79,7 +79,7 @@ class TableAudit:
             self._take(found.leaf, found.payload)
         except (ValueError, KeyError, TypeError, AttributeError):
             # Its hash may be right, and its signature not: that is looked at last.
-            raise damaged(f"the payload of the entry {found.leaf.sequence} is none of its kind") from None
+            raise damaged(f"the payload of the entry {found.leaf.sequence} isn't of its kind") from None
 
     def _take(self, leaf: Leaf, data: bytes | None) -> None:
         payload = None if data is None else decode(leaf.kind, json.loads(data))

@@ -206,7 +206,7 @@ def _has_ended(transaction: Transaction, execution: str) -> bool:
     return transaction.connection.execute(query, (execution, ERASED)).fetchone() is not None
 
 
-async def next_to_go(database: Database, large: int) -> list[str]:
+async def erasure_candidates(database: Database, large: int) -> list[str]:
     """Executions that have ended, those first that have more than `large` bytes, then those first that ended first."""
     found = await database.read(
         # The sum is made by an index alone.
@@ -220,7 +220,7 @@ async def next_to_go(database: Database, large: int) -> list[str]:
     return [execution for (execution,) in found]
 
 
-async def unended(database: Database) -> set[str]:
+async def unfinished_executions(database: Database) -> set[str]:
     """Ids of the executions that are under way or can go on."""
     query = f"SELECT id FROM executions WHERE NOT ({_ENDED})"  # noqa: S608 - a constant
     return {execution for (execution,) in await database.read(query, ("",))}

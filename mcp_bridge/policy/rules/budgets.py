@@ -100,14 +100,14 @@ class Usage:
         """As JSON, the cost in billionths of a dollar; what is still reserved counts as used."""
         return dict(self._taken)
 
-    def passed(self, limits: Limits, more: Mapping[Kind, int]) -> Kind | None:
+    def first_exceeded(self, limits: Limits, more: Mapping[Kind, int]) -> Kind | None:
         """The first limit that `more` would exceed; an amount of 0 exceeds none."""
         for kind, amount in more.items():
             if amount and (limit := _limit(limits, kind)) is not None and self._taken[kind] + amount > limit:
                 return kind
         return None
 
-    def spent(self, limits: Limits) -> bool:
+    def is_cost_exhausted(self, limits: Limits) -> bool:
         """Whether the cost limit is reached."""
         limit = _limit(limits, "model_cost_usd")
         return limit is not None and self._taken["model_cost_usd"] >= max(limit, 1)
@@ -192,13 +192,13 @@ class Budget:
 
     def _check(self, more: Mapping[Kind, int]) -> None:
         for holder, limits, usage in self._holders:
-            if (kind := usage.passed(limits, more)) is not None:
+            if (kind := usage.first_exceeded(limits, more)) is not None:
                 raise _refusal(kind, holder)
 
     def _check_price_unknown(self) -> None:
         """Without this, models whose price shows only afterwards would be paid for, and refused, for ever."""
         for holder, limits, usage in self._holders:
-            if usage.spent(limits):
+            if usage.is_cost_exhausted(limits):
                 raise _refusal("model_cost_usd", holder)
 
     def _add(self, more: Mapping[Kind, int]) -> None:

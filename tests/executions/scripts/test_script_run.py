@@ -20,7 +20,7 @@ from mcp_bridge.wire.messages import NAMES, ProgramResume
 class Kept:
     """As the store and the gate: there is nothing sensitive."""
 
-    def keep_values(self, execution, values):
+    def store_values(self, execution, values):
         pass
 
     async def project(self, value):

@@ -30,6 +30,7 @@ from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log import allowance, pieces
 from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import ScriptStart, to_entry
 from mcp_bridge.ledger.log.pieces import MIN_PIECE_BYTES, split
 from mcp_bridge.ledger.log.quota import Quota
 from mcp_bridge.ledger.log.reading import open_ledger
@@ -286,7 +287,7 @@ async def test_a_refused_call_is_recorded_without_what_it_was_given_and_is_refus
     async with Database(tmp_path / FILE_NAME, quota=Quota(max_run_bytes=1)) as database:
         recorder, run = SqliteRecorder(database), Allowance(database)
         run.counts(ENDED)
-        await recorder.append(Entry("start", ENDED))
+        await recorder.append(to_entry(ScriptStart("1", "h"), ENDED))
 
         def script(past=None, room=run.room):
             made = ScriptRun(ENDED, ProgramStore(database), recorder, Plain(), "", past, key="k")

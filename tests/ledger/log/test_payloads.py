@@ -206,7 +206,7 @@ def test_every_kind_has_its_types_and_every_type_is_tried_here():
 
 
 def test_every_kind_that_is_documented_has_its_types():
-    (row,) = re.findall(r"^\| `kind` \| (.*) \|$", (ROOT / "LEDGER.md").read_text(), re.MULTILINE)
+    (row,) = re.findall(r"^\| `kind` \| (.*) \|$", (ROOT / "docs/ledger-format.md").read_text(), re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", row)) == {one.KIND for one in types()}
     for name in re.findall(
         r"`(\w+)`", re.split(r"^\|---\|---\|$", payloads.__doc__, flags=re.MULTILINE)[1].split("\n\n")[0]

@@ -657,7 +657,7 @@ async def test_under_a_key_of_an_earlier_version_nothing_is_done_again(tmp_path)
     (state / "references.key").write_bytes(OLD_KEY)
     async with bridge_in(tmp_path) as bridge:
         store = bridge.programs.store
-        store.keep_values(made["by reference"], {name: CARDS[0]})
+        store.store_values(made["by reference"], {name: CARDS[0]})
         for key, mac in macs.items():
             bridge._database.post("UPDATE executions SET request = ? WHERE id = ?", (mac, made[key]))
             row = ("executions", "id = ?", (made[key],))
