@@ -355,7 +355,7 @@ class Bridge:
         caller = Job("", asker=asker, sampler=sampler, starter=starter)
         return await self._program_commands.start(program, context or {}, key, caller)
 
-    async def resume_program(
+    async def resume_execution(
         self,
         execution: str,
         event: Resume | None = None,
@@ -363,7 +363,7 @@ class Bridge:
         asker: Asker | None = None,
         sampler: Sampler | None = None,
     ) -> dict[str, Any]:
-        """Go on with a suspended program, without a sandbox; or with a script, in one.
+        """Go on with an execution: a program without a sandbox, a script in one.
 
         Args:
             execution: Its id.
@@ -378,8 +378,8 @@ class Bridge:
         caller = Job("", asker=asker, sampler=sampler, began=time.monotonic())
         return await self._commands(stored).resume(stored, event, caller)
 
-    async def cancel_program(self, execution: str, reason: str) -> dict[str, Any]:
-        """End a suspended program, and undo what its steps want undone; or a script that can't go on by itself.
+    async def cancel_execution(self, execution: str, reason: str) -> dict[str, Any]:
+        """Cancel an execution that is suspended or interrupted; what a program's steps want undone is undone.
 
         Raises:
             BridgeError: `unknown_trace`; as `Commands.cancel`.
@@ -387,7 +387,7 @@ class Bridge:
         stored = await self.lifecycle.stored(execution, PRINCIPAL)
         return await self._commands(stored).cancel(stored, reason)
 
-    async def settle_program(
+    async def settle_execution(
         self, execution: str, asked: str | None, settlement: Settlement, *, go_on: bool, asker: Asker | None = None
     ) -> dict[str, Any]:
         """Settle a call in doubt by a person's word. Only the command line leads here.
@@ -421,15 +421,15 @@ class Bridge:
 
         return ScriptCommands(self.scripts)
 
-    async def replay_script(self, stored: StoredExecution) -> Replayed:
-        """Run a script against its record, with no effects.
+    async def replay_execution(self, stored: StoredExecution, other: Program | None = None) -> Replayed:
+        """Run an execution against its record, with no effects.
 
         Raises:
             BridgeError: As `replayed`.
         """
         from mcp_bridge.executions.replay import replayed
 
-        return await replayed(self.lifecycle.store, self.lifecycle.recorder, stored, runner=self)
+        return await replayed(self.lifecycle.store, self.lifecycle.recorder, stored, other, self)
 
     async def plan_program(self, intent: str) -> dict[str, Any]:
         """Have the configured model write a program.

@@ -91,7 +91,7 @@ async def _run_program(bridge: Bridge, arguments: RunProgram, questions: Questio
 
 
 async def _resume_program(bridge: Bridge, arguments: ResumeProgram, questions: Questions) -> dict[str, Any]:
-    record = await bridge.resume_program(
+    record = await bridge.resume_execution(
         arguments.trace_id, Resume(arguments.payload), asker=questions, sampler=questions.sample
     )
     return _summary(record, "")

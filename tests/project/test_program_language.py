@@ -70,7 +70,7 @@ async def outcome(text, folder):
         if "resume" in told:
             assert record["status"] == "suspended"
             first = shown(record)
-            record = await bridge.resume_program(record["trace_id"], Resume(told["resume"]))
+            record = await bridge.resume_execution(record["trace_id"], Resume(told["resume"]))
             return first + shown(record)
         return shown(record)
 

@@ -280,7 +280,7 @@ def resumed(
 
     async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        return await bridge.resume_program(row.id, event, asker=terminal())
+        return await bridge.resume_execution(row.id, event, asker=terminal())
 
     return showing.status_of(drive(configuration, work, named, as_json=as_json))
 
@@ -351,7 +351,7 @@ def _settled(
 
     async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        return await bridge.settle_program(row.id, doubt, settlement, go_on=go_on, asker=terminal())
+        return await bridge.settle_execution(row.id, doubt, settlement, go_on=go_on, asker=terminal())
 
     record = drive(common.configure(named), work, named, as_json=as_json, settled=not go_on)
     return showing.status_of(record) if go_on else common.OK
@@ -371,7 +371,7 @@ def cancel(
     def work() -> int:
         async def cancelled(bridge: Bridge) -> dict[str, Any]:
             row = await inputs.execution(bridge.programs.store, execution)
-            return await bridge.cancel_program(row.id, reason)
+            return await bridge.cancel_execution(row.id, reason)
 
         record = drive(common.configure(named), cancelled, named, as_json=as_json)
         return common.OK if record["status"] == "cancelled" else showing.status_of(record)

@@ -289,7 +289,7 @@ print((await programs.run("mine")).trace_id)
             ("executions", "id = ?", (trace_id,)),
         )
         with pytest.raises(BridgeError, match="the state belongs to the program") as caught:
-            await bridge.resume_program(trace_id, Resume({"what": "it"}))
+            await bridge.resume_execution(trace_id, Resume({"what": "it"}))
         assert caught.value.code == "bad_state"
         inside = await bridge.run(
             f"""

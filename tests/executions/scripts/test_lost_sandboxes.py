@@ -543,7 +543,7 @@ async def test_a_replay_is_made_again_when_its_sandbox_is_lost(open_desk, monkey
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(end)
-            again = await desk.bridge.replay_script(stored)
+            again = await desk.bridge.replay_execution(stored)
         assert again.difference is None
         assert len(desk.started) == before + 2
         assert desk.written == ["a"]
@@ -665,7 +665,7 @@ async def test_a_script_whose_sandbox_is_lost_while_it_waits_goes_on_when_that_h
             await approvals.decide(store, question, approved=True, by="anna", comment=None)
             last = await desk.run(code, key)
         else:
-            await desk.bridge.resume_program(execution, Resume("wrote c"))
+            await desk.bridge.resume_execution(execution, Resume("wrote c"))
             last = await desk.run(code, key)
         assert (last.execution, last.status) == (execution, "success")
         assert last.stdout == b"wrote a\n['wrote b', 'wrote c']\n"

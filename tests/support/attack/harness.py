@@ -453,7 +453,7 @@ class _Run:
         else:
             stored = await self.bridge.lifecycle.stored(execution, PRINCIPAL)
             with contextlib.suppress(BridgeError):
-                await self.bridge.replay_script(stored)
+                await self.bridge.replay_execution(stored)
 
     async def _rehearsal(self, guest: Guest) -> None:
         """The same script again, which is to be answered from the record."""
@@ -465,7 +465,7 @@ class _Run:
         """Somebody else goes on with a program that a script has left suspended: it is no part of the script's any more."""
         seen.scope = 1 + self.outcome.seen.index(seen)
         try:
-            seen.error = _error_of(await self.bridge.resume_program(seen.left or "", Resume("go"), asker=self.client))
+            seen.error = _error_of(await self.bridge.resume_execution(seen.left or "", Resume("go"), asker=self.client))
         except BridgeError as exc:
             seen.error = exc.code
         self._end(seen)
@@ -605,10 +605,10 @@ class _Run:
             self._use(self.case.later)
             seen.policy = self.policy
         asker = None if seen.attack.path == "suspended" else self.client
-        found = await self.bridge.resume_program(record["trace_id"], event, asker=asker)
+        found = await self.bridge.resume_execution(record["trace_id"], event, asker=asker)
         with contextlib.suppress(BridgeError):
             # Once more: what has been done isn't done again.
-            await self.bridge.resume_program(record["trace_id"], event, asker=asker)
+            await self.bridge.resume_execution(record["trace_id"], event, asker=asker)
         return found
 
     # --- look-alikes ---
