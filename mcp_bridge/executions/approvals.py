@@ -92,8 +92,7 @@ async def decide(
     program = question.execution.program if question.execution is not None and of_program else None
     step = row.question.get("step") if of_program else None
     said = QueuedDecision(Question(row.question), approved, by, comment)
-    entry = to_entry(said, row.execution, step, program=program)
-    if not await store.decide(row, decision, entry):
+    if not await store.decide(row, decision, to_entry(said, row.execution, step, program=program)):
         (now,) = [other for other in await store.approvals(row.execution) if other.id == row.id]
         who = (now.decision or {}).get("by", "somebody")
         raise BridgeError("already_decided", f"This was {now.status} already, by {who}.")

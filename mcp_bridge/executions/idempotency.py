@@ -10,13 +10,14 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency_key import MAX_KEY_CHARS, execution_of
 from mcp_bridge.executions.readiness import may_go_on
 from mcp_bridge.executions.status import UNFINISHED, effective_status
-from mcp_bridge.host.channel import step_aside
+from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.idempotency_key import Key
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
 
 T_co = TypeVar("T_co", covariant=True)
@@ -47,7 +48,13 @@ class KeyedRequest(Protocol[T_co]):
 
 
 async def find_or_start(
-    lifecycle: Lifecycle, principal: str, key: Key | None, request: KeyedRequest[T], *, origin: str
+    lifecycle: Lifecycle,
+    principal: str,
+    key: Key | None,
+    asked: KeyedRequest[T],
+    *,
+    origin: str,
+    request: RequestContext = NO_REQUEST,
 ) -> T | StoredExecution:
     """A new execution, to be driven; or the one that has the key already, when it has come to a stop.
 
@@ -55,12 +62,13 @@ async def find_or_start(
         lifecycle: Of both kinds of executions.
         principal: Whose key it is.
         key: The key, or None: then the execution is new every time.
-        request: What is asked for.
+        asked: What is asked for.
         origin: Whose program that is: the same steps are allowed to do other things as another's.
+        request: The request that it is for: it gives its slot away while it waits.
 
     Raises:
         BridgeError: `bad_key`, `key_conflict`, `erased`; `unknown_run`: the key was generated for another's run; as
-            `request`.
+            `asked`.
     """
     if key is not None and not (0 < len(key.text) <= MAX_KEY_CHARS and key.text.isprintable()):
         raise BridgeError("bad_key", f"An idempotency key is 1 to {MAX_KEY_CHARS} printable characters.")
@@ -68,7 +76,7 @@ async def find_or_start(
     while True:
         known = None if key is None else await _known(lifecycle.store, principal, key)
         if key is None or known is None:
-            if (started := await request.start()) is not None:
+            if (started := await asked.start()) is not None:
                 return started
             continue
         if known.status == ERASED:
@@ -78,13 +86,13 @@ async def find_or_start(
                 hint="It isn't done again under this key; use another one to have it done anew.",
                 execution=known.id,
             )
-        if known.origin != origin or not await request.is_same(known):
+        if known.origin != origin or not await asked.is_same(known):
             raise BridgeError(
                 "key_conflict",
                 f"The idempotency key {key.text!r:.100} belongs to another program, another context or other code.",
                 hint="Use a key for one thing only.",
             )
-        if key.space == "operator" != known.key_space and not await request.may_be_operators(known):
+        if key.space == "operator" != known.key_space and not await asked.may_be_operators(known):
             raise BridgeError(
                 "key_conflict",
                 f"The idempotency key {key.text!r:.100} is of the execution {known.id}, which was begun before agents'"
@@ -95,12 +103,12 @@ async def find_or_start(
         status = effective_status(known)
         if (left := lifecycle.under_way(known.id)) is not None or status == "running":
             waited_for = known.id
-            step_aside()
+            request.release_slot()
             await (left.wait() if left else anyio.sleep(POLL_SECONDS))
         elif status == "interrupted" or (
-            status == "suspended" and await may_go_on(lifecycle.store, known, request.asker)
+            status == "suspended" and await may_go_on(lifecycle.store, known, asked.asker)
         ):
-            if (resumed := await request.resume(known)) is not None:
+            if (resumed := await asked.resume(known)) is not None:
                 return resumed
         elif (
             lifecycle.retry_failed

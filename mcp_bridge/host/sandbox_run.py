@@ -153,7 +153,7 @@ class SandboxRun:
             requests.answer,
             self._notified,
             self._waits,
-            requests.unbegun,
+            requests.cancelled_before_start,
             self._closed,
         )
 
@@ -174,6 +174,7 @@ class SandboxRun:
                         self._watch_silence,
                         self._watch_engine,
                         self._watch_hold,
+                        self._watch_divergence,
                         self._channel.beat,
                     ):
                         watchers.start_soon(watcher)
@@ -199,10 +200,6 @@ class SandboxRun:
         if self._never_ran is not None and self._ending is None:
             raise self._never_ran
         return self._record(finish)
-
-    def stop(self, status: Status, error: BridgeError) -> None:
-        """End it from outside."""
-        self._end(status, error.code, error.message, error.hint)
 
     # --- what comes from the guest ---
 
@@ -362,6 +359,11 @@ class SandboxRun:
                 self._end("suspended", "still_waiting", "The script waits.")
                 return
             await anyio.sleep(left)
+
+    async def _watch_divergence(self) -> None:
+        """End a script that goes another way than it had."""
+        error = await self._requests.divergence()
+        self._end("error", error.code, error.message, error.hint)
 
     async def _closed(self) -> bool:
         """The channel closed without a result: find out why, and whether its effects are to come to their end."""

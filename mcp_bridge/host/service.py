@@ -48,7 +48,7 @@ from mcp_bridge.sandbox.probe import probe
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from collections.abc import Set as AbstractSet
 
     from anyio.abc import TaskGroup
@@ -123,7 +123,7 @@ class Bridge:
         self._withdrawn: frozenset[str] = frozenset()
         """The servers that have been taken out of the configuration since, `LOCAL` among them."""
         self._database = database
-        self.catalog.add_local(governance.registry.listing().tools)
+        self.catalog.add_local(governance.registry)
         self._places = anyio.Semaphore(settings.max_concurrent)
         self._preparing = anyio.Lock()
         self._prepared: Prepared | None = None
@@ -251,11 +251,7 @@ class Bridge:
 
     def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
         """As `scripts.SandboxRunner`."""
-        allowed = self._narrow(job.servers)
-        gate = self._gate(execution, allowed, job.asker, job.sampler, recorder, job.news)
-        if job.servers is not None:
-            gate.servers = frozenset(allowed)
-        return gate
+        return self._gate(execution, job.asker, job.sampler, recorder, job.news, servers=job.servers)
 
     def servers(self, job: Job) -> list[str] | None:
         """As `scripts.SandboxRunner`."""
@@ -288,13 +284,12 @@ class Bridge:
                 self.catalog.start_ahead(servers_named(job.code, allowed))
             prepared = await self.prepare(job.notify)
             requests = Requests(
-                self.catalog, allowed, self._memories, self.files, artifacts, gate, self.programs, script
+                self._memories, self.files, artifacts, gate, self.programs.effects(gate), self.programs, script
             )
             replays = bool(script.past.calls) or not script.live
             first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
             process = await prepared.engine.start(self._spec(execution, prepared))
             runner = SandboxRun(process, execution, first, limit, requests, job.progress, job.began, job.live)
-            script.halt = functools.partial(runner.stop, "error")
             try:
                 record = await runner.run()
             except BaseException:
@@ -307,7 +302,7 @@ class Bridge:
                 self._tasks.start_soon(_leave, process)
             else:
                 await process.aclose()
-            await gate.record_of(record)
+            await record.project(gate.values)
             if record.status in {"protocol_error", "call_limit"} and record.error and script.live:
                 self.programs.record_violation(execution, record.error["message"])
             # Nothing that is answered may be lost.
@@ -435,39 +430,43 @@ class Bridge:
         """Have the configured model write a program.
 
         Raises:
-            BridgeError: As `Gate.plan`.
+            BridgeError: As `plan_program`.
         """
-        gate = self._gate(secrets.token_hex(8), self._narrow(None))
-        return await self.programs.plan(intent, PRINCIPAL, gate.plan)
+        from mcp_bridge.executions.programs.planning import plan_program
+
+        gate = self._gate(secrets.token_hex(8))
+        return await self.programs.plan(intent, PRINCIPAL, functools.partial(plan_program, gate))
 
     def _gate(
         self,
         execution: str,
-        allowed: Mapping[str, str],
         asker: Asker | None = None,
         sampler: Sampler | None = None,
         recorder: Recorder | None = None,
         news: Callable[[str], None] | None = None,
+        *,
+        servers: Sequence[str] | None = None,
     ) -> Gate:
+        from mcp_bridge.gate.allowed_tools import AllowedTools
+        from mcp_bridge.gate.execution_values import ExecutionValues
         from mcp_bridge.gate.gate import Gate
 
+        governance = self._governance
+        # A replay keeps nothing: it makes no call.
+        store = None if recorder else self.lifecycle.store.store_values
         allowance = Allowance(self._database)
         allowance.counts(execution)
         return Gate(
-            execution,
             PRINCIPAL,
-            allowed,
-            self._governance,
-            self.fleet,
-            self.catalog,
-            recorder or self.lifecycle.recorder,
+            governance,
+            AllowedTools(self.catalog, self._narrow(servers), governance.registry.tools),
+            ExecutionValues(governance.vault, governance.patterns, store),
             self._usages,
             asker,
             sampler,
-            # A replay keeps nothing: it makes no call.
-            None if recorder else self.lifecycle.store.store_values,
             allowance,
             news,
+            narrowed=servers is not None,
         )
 
     def _check(self, code: str, timeout: float | None) -> RunLimits:

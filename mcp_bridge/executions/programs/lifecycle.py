@@ -18,12 +18,14 @@ from mcp_bridge.executions import in_doubt
 from mcp_bridge.executions.idempotency import find_or_start
 from mcp_bridge.executions.idempotency_key import Key
 from mcp_bridge.executions.lifecycle import new_execution
+from mcp_bridge.executions.programs.effects import ProgramEffects
 from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.record import run_record
 from mcp_bridge.executions.programs.recovery import replay, state_hash
 from mcp_bridge.executions.programs.run import Earlier, ProgramRun
 from mcp_bridge.executions.request_identity import ProgramAsked, whole_key
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
+from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.programs.library import Found
     from mcp_bridge.executions.programs.run import Effects
     from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.gate import Gate
+    from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.kernel.events import Effect, Event
     from mcp_bridge.kernel.program import Program
@@ -104,6 +108,10 @@ class Programs(ProgramLibrary):
         self._tasks = tasks
         self._rules = rules or ProgramRules()
 
+    def effects(self, gate: Gate) -> ProgramEffects:
+        """What does the effects of programs, through a gate."""
+        return ProgramEffects(gate, self.operators, self.recorder)
+
     async def start(
         self,
         asked: Any,
@@ -113,6 +121,7 @@ class Programs(ProgramLibrary):
         effects: Effects,
         starter: Starter = "agent",
         asker: Asker | None = None,
+        request: RequestContext = NO_REQUEST,
     ) -> ProgramRun | StoredExecution:
         """Start an execution; or, of a key that has been used, the execution that has it.
 
@@ -124,6 +133,7 @@ class Programs(ProgramLibrary):
             effects: Does what it asks for.
             starter: Who has it begun.
             asker: Asks a person what it waits for, if its key has one that is suspended; or None.
+            request: The request that it is for.
 
         Raises:
             BridgeError: As `find`; `reserved_name`: as `check_program`; `bad_context`, `context_too_large`; `bad_key`;
@@ -142,12 +152,12 @@ class Programs(ProgramLibrary):
         behind = effects.values_behind([written, context])
         asked_for = await off_loop(written, fill_in, written, behind) if effects.values_behind(written) else None
         keys = self.lifecycle.keys
-        request = await ProgramAsked(keys, asked_for or found.program.hash, context, behind).load()
+        identity = await ProgramAsked(keys, asked_for or found.program.hash, context, behind).load()
         if key is not None:
             old = None if keys.before is None else self.store
             key = await whole_key(key, effects.project, effects.values_behind, old)
-        asked_now = _Request(self, found, context, key, request, principal, effects, starter, asker)
-        return await find_or_start(self.lifecycle, principal, key, asked_now, origin=found.origin)
+        keyed = _Request(self, found, context, key, identity, principal, effects, starter, asker)
+        return await find_or_start(self.lifecycle, principal, key, keyed, origin=found.origin, request=request)
 
     async def start_new(
         self,

@@ -200,8 +200,3 @@ class Past:
     def pending(self) -> list[PastCall]:
         """The calls whose outcome comes later, the one that has waited longest first."""
         return [call for call in self.calls.values() if call.outcome is None and call.is_pending]
-
-
-def failure(error: BridgeError, *, raw: bool = True) -> dict[str, Any]:
-    """An error as a part of an outcome, from which `PastCall.answer` makes it again; without `raw` less of it."""
-    return Failure.of(error, raw=raw).encode()

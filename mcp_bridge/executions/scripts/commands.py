@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.scripts.job import Job
     from mcp_bridge.executions.scripts.lifecycle import Scripts
-    from mcp_bridge.gate.gate import Gate
+    from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.storage.store import StoredExecution
 
@@ -51,11 +51,11 @@ class ScriptCommands:
         await cancel_script(self._lifecycle, stored, await self._scripts.projection().project(reason))
         return to_record(await self._again(stored))
 
-    async def _projection(self, stored: StoredExecution) -> Gate:
+    async def _projection(self, stored: StoredExecution) -> ExecutionValues:
         """What projects what somebody says to a script: with the references that it has for the same values."""
-        gate = self._scripts.projection()
-        gate.adopt_values(await self._lifecycle.store.values(stored.id))
-        return gate
+        values = self._scripts.projection()
+        values.adopt(await self._lifecycle.store.values(stored.id))
+        return values
 
     async def _again(self, stored: StoredExecution) -> StoredExecution:
         """The execution as it is kept now."""

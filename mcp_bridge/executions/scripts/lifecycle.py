@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.scripts.call_history import PastCall
     from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.log.recorder import Recorder
@@ -138,8 +139,8 @@ class Scripts:
         requests = script_macs(self.lifecycle.keys, job.code)
         named = waiting = None
         if key is not None:
-            gate = self.projection()
-            named = await whole_key(Key(key, job.starter), gate.project, gate.values_behind)
+            values = self.projection()
+            named = await whole_key(Key(key, job.starter), values.project, values.values_behind)
         elif (waiting := await self._same(job, requests[0])) is not None and waiting.key is not None:
             named = Key(waiting.key, job.starter)
         request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests)
@@ -209,15 +210,15 @@ class Scripts:
             raise not_suspended(stored.id, "somebody has resumed it")
         return active if isinstance(active, ExecutionRecord) else await self._run(active)
 
-    def projection(self) -> Gate:
+    def projection(self) -> ExecutionValues:
         """What projects values of no execution."""
-        return self._runner.gate(secrets.token_hex(8), Job("", ()))
+        return self._runner.gate(secrets.token_hex(8), Job("", ())).values
 
     async def is_same_code(self, known: StoredExecution, code: str) -> bool:
         """Whether an execution is of some code, save for values that are erased in its own."""
-        gate = self.projection()
-        was, now = await gate.project(known.bundle.get("code")), await gate.project(code)
-        return equal_by_values(was, now, gate.values_behind([was, now]))
+        values = self.projection()
+        was, now = await values.project(known.bundle.get("code")), await values.project(code)
+        return equal_by_values(was, now, values.values_behind([was, now]))
 
     async def start(self, job: Job, key: Key | None, request: str) -> ActiveScript | None:
         """Start an execution; None if its key has one already."""
@@ -226,8 +227,8 @@ class Scripts:
         if gate.allowance is not None:
             await gate.allowance.require()
         # As they are resolved now: another server may have that name by the time that the script goes on.
-        servers = None if gate.servers is None else sorted(gate.servers)
-        code = await gate.project(job.code)
+        servers = None if gate.narrowed_to is None else sorted(gate.narrowed_to)
+        code = await gate.values.project(job.code)
         began = ScriptStart(
             code,
             # Of what is shown: another would tell of a value that is erased whether a guess is right.
@@ -240,7 +241,7 @@ class Scripts:
         bundle = {"code": job.code, "servers": servers, "timeout": job.timeout}
         row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
         entry = self.lifecycle.entry(began, execution)
-        if not await self.lifecycle.start(row, gate.values_behind(code), entry):
+        if not await self.lifecycle.start(row, gate.values.values_behind(code), entry):
             return None
         return ActiveScript(self._script(execution, gate, row.key), gate, job)
 
@@ -257,12 +258,13 @@ class Scripts:
             gate = self._runner.gate(known.id, job)
             if gate.allowance is not None:
                 gate.allowance.stored = await self._store.recorded_bytes(known.id)
-            gate.adopt_script(await self._store.values(known.id), self.lifecycle.usage(history))
+            gate.values.adopt(await self._store.values(known.id))
+            gate.adopt(self.lifecycle.usage(history))
             for execution in driven(history):
                 # What they have used was of the script's limits.
-                gate.adopt(execution, {}, self.lifecycle.usage(await self.lifecycle.recorder.read(execution)))
+                gate.adopt(self.lifecycle.usage(await self.lifecycle.recorder.read(execution)), execution)
             # Now: no call passes another that waits for it while it is compared with what is recorded.
-            await gate.projector()
+            await gate.values.projector()
             script = self._script(known.id, gate, known.key, Past(history))
             doubts = await in_doubt(script.past, gate)
             if not doubts:
@@ -407,11 +409,7 @@ class Scripts:
             await self.lifecycle.leave(execution, entry, status=refused["status"], record=refused)
 
     def _script(self, execution: str, gate: Gate, key: str | None, past: Past | None = None) -> ScriptRun:
-        policy = self.lifecycle.policy_hash
-        script = ScriptRun(execution, self._store, self.lifecycle.recorder, gate, policy, past, key=key)
-        gate.script = script
-        script.room = gate.room
-        return script
+        return ScriptRun(execution, self._store, self.lifecycle.recorder, gate, gate.policy_hash, past, key=key)
 
 
 class _Request(NamedTuple):

@@ -18,7 +18,6 @@ from mcp_bridge.executions.scripts.lifecycle import MAX_LOST, ActiveScript, is_l
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
-from mcp_bridge.policy.rules.budgets import Amounts
 from mcp_bridge.policy.secrets.references import equal_by_values
 
 if TYPE_CHECKING:
@@ -81,16 +80,15 @@ async def replayed_script(
         # What the server's tools are called, and what they take, isn't recorded.
         why = f"it was given the server {exc.details['server']!r}, which isn't configured any more"
         raise not_replayable(stored, why, "Configure it again: it is asked for nothing but its tools.") from None
-    gate.adopt_script(await store.values(stored.id), {"usage": Amounts().counted(), "made": {}})
+    gate.values.adopt(await store.values(stored.id))
     for _ in range(MAX_LOST + 1):
         script = ScriptRun(stored.id, store, reading, gate, "", past, live=False)
-        gate.script = script
         with tempfile.TemporaryDirectory(prefix="mcp-bridge-replay-") as folder:
             artifacts = ArtifactWriter(Files(Path(folder)), stored.id, runner.max_artifact_size)
             now = await runner.sandboxed(ActiveScript(script, gate, job), artifacts)
         if not is_lost(now):
             break
-    found = _difference(entries, record, script, now, gate.values_behind)
+    found = _difference(entries, record, script, now, gate.values.values_behind)
     answered = sum(call.is_answered for call in past.calls.values())
     return Replayed(
         stored.id,

@@ -30,14 +30,18 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.scripts.call_history import PastCall
-    from mcp_bridge.executions.scripts.run import Projection
+    from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.log.payloads import Result
     from mcp_bridge.ledger.storage.store import StoredExecution
 
 
 async def settle_script(
-    lifecycle: Lifecycle, stored: StoredExecution, asked: str | None, settlement: Settlement, projection: Projection
+    lifecycle: Lifecycle,
+    stored: StoredExecution,
+    asked: str | None,
+    settlement: Settlement,
+    projection: ExecutionValues,
 ) -> None:
     """Settle a call in doubt by a person's word. When none is left, the execution can go on.
 
@@ -108,7 +112,7 @@ def _left(stored: StoredExecution, in_doubt: list[PastCall], answered: str) -> t
     return "interrupted", record.to_json() if record.waiting else None
 
 
-async def give(lifecycle: Lifecycle, stored: StoredExecution, event: Resume, projection: Projection) -> bool:
+async def give(lifecycle: Lifecycle, stored: StoredExecution, event: Resume, projection: ExecutionValues) -> bool:
     """Give a script the outcome that its tool has announced: to the call that has waited longest. Then it can go on.
 
     Args:
