@@ -180,7 +180,7 @@ async def test_a_question_that_waits_shows_what_the_server_is_going_to_get(opens
         assert question.question["arguments"] == {"iban": IBAN}
         assert IBAN not in json.dumps(question.approval.question)
         await decide(bank.bridge.programs.store, question, approved=True, by="me", comment=None)
-        assert (await bank.bridge.resume_program(record["trace_id"]))["status"] == "success"
+        assert (await bank.bridge.resume_execution(record["trace_id"]))["status"] == "success"
         assert bank.reached == [("pay", {"iban": IBAN})]
 
 
@@ -471,7 +471,7 @@ async def test_what_was_approved_is_not_called_once_its_default_is_another(opens
         await decide(bank.bridge.programs.store, question, approved=True, by="me", comment=None)
         bank.lists(WIPE)
     async with opens(rules=[rule("approve")]) as bank:
-        again = await bank.bridge.resume_program(record["trace_id"])
+        again = await bank.bridge.resume_execution(record["trace_id"])
         assert again["code"] == "approval_outdated"
         assert bank.reached == []
 

@@ -30,7 +30,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.tool_names import PRINCIPAL
-from mcp_bridge.host import sandbox_run as executions
+from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.service import Bridge
 from mcp_bridge.kernel import steps
 from mcp_bridge.kernel.events import Resume
@@ -287,11 +287,11 @@ def impatient() -> Iterator[None]:
     waits is at rest at once: what it asks for together, it asks for without a pause.
     """
     patient, steps.COMPENSATION = steps.COMPENSATION, {"retry": {"schedule": [0, 0]}}
-    quiet, executions.QUIET_SECONDS = executions.QUIET_SECONDS, 0.02
+    quiet, sandbox_run.QUIET_SECONDS = sandbox_run.QUIET_SECONDS, 0.02
     try:
         yield
     finally:
-        steps.COMPENSATION, executions.QUIET_SECONDS = patient, quiet
+        steps.COMPENSATION, sandbox_run.QUIET_SECONDS = patient, quiet
 
 
 @asynccontextmanager
@@ -452,9 +452,9 @@ class _Run:
         if self.case.ending == "run again":
             await self.bridge.run(code, key=key, asker=self.client, servers=self.case.servers)
         else:
-            stored = await self.bridge.programs.stored(execution, PRINCIPAL)
+            stored = await self.bridge.lifecycle.stored(execution, PRINCIPAL)
             with contextlib.suppress(BridgeError):
-                await self.bridge.replay_script(stored)
+                await self.bridge.replay_execution(stored)
 
     async def _rehearsal(self, guest: Guest) -> None:
         """The same script again, which is to be answered from the record."""
@@ -466,7 +466,7 @@ class _Run:
         """Somebody else goes on with a program that a script has left suspended: it is no part of the script's any more."""
         seen.scope = 1 + self.outcome.seen.index(seen)
         try:
-            seen.error = _error_of(await self.bridge.resume_program(seen.left or "", Resume("go"), asker=self.client))
+            seen.error = _error_of(await self.bridge.resume_execution(seen.left or "", Resume("go"), asker=self.client))
         except BridgeError as exc:
             seen.error = exc.code
         self._end(seen)
@@ -606,10 +606,10 @@ class _Run:
             self._use(self.case.later)
             seen.policy = self.policy
         asker = None if seen.attack.path == "suspended" else self.client
-        found = await self.bridge.resume_program(record["trace_id"], event, asker=asker)
+        found = await self.bridge.resume_execution(record["trace_id"], event, asker=asker)
         with contextlib.suppress(BridgeError):
             # Once more: what has been done isn't done again.
-            await self.bridge.resume_program(record["trace_id"], event, asker=asker)
+            await self.bridge.resume_execution(record["trace_id"], event, asker=asker)
         return found
 
     # --- look-alikes ---
