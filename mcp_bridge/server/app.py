@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge import __version__
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host.live_output import LiveOutput
+from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
 from mcp_bridge.server.presentation import TOOL, error_instructions, instructions, tool

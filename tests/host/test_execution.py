@@ -875,7 +875,7 @@ print(runtime.output({reader.execution!r})[1998:], repr(runtime.output({reader.e
             "1.5 bad_params",
             "é€ ''",
         ]
-        assert (await bridge.replay_script(await store.execution(reader.execution))).difference is None
+        assert (await bridge.replay_execution(await store.execution(reader.execution))).difference is None
         await erase(bridge._database, bridge.files, "execution", first.execution, by="me", reason=None)
         assert (await store.execution(reader.execution)).status == "erased"
         gone = await bridge.run(f"runtime.output({first.execution!r})")

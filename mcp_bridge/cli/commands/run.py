@@ -14,7 +14,7 @@ from mcp_bridge import escaping
 from mcp_bridge.cli import asking, common, opening
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import GIVEN_BEFORE
-from mcp_bridge.host.live_output import STREAMS, LiveOutput
+from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
 from mcp_bridge.server import displays
 
 if TYPE_CHECKING:

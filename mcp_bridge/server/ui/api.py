@@ -13,7 +13,7 @@ from starlette.routing import Route
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import decide
 from mcp_bridge.executions.comments import check_text
-from mcp_bridge.executions.programs.record import standing
+from mcp_bridge.executions.status import effective_status
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.ledger.audit import overview
 from mcp_bridge.server.ui import views
@@ -117,7 +117,7 @@ class Api:
         row = await self._mine.execution(request.path_params["id"])
         offset = _integer(request.query_params.get("offset", "0"), "offset")
         limit = min(_integer(request.query_params.get("limit", str(MAX_ROWS)), "limit"), MAX_ROWS)
-        running = standing(row) == "running"
+        running = effective_status(row) == "running"
         entries = await self._mine.entries(row)
         return JSONResponse(views.timeline_page(entries, offset=offset, limit=limit, running=running))
 
@@ -126,7 +126,7 @@ class Api:
         row = await self._mine.execution(request.path_params["id"])
         sequence = _integer(request.path_params["sequence"], "sequence")
         page = views.timeline_page(
-            await self._mine.entries(row), offset=0, limit=1, running=standing(row) == "running", whole=sequence
+            await self._mine.entries(row), offset=0, limit=1, running=effective_status(row) == "running", whole=sequence
         )
         if not page["rows"]:
             raise BridgeError("unknown_entry", "The execution has no such entry.")
@@ -152,7 +152,7 @@ class Api:
         if len(program.steps) > MAX_DRAWN_STEPS:
             raise BridgeError("too_large", f"A program of {len(program.steps)} steps is too large for a picture.")
         done = progress(row, await self._mine.entries(row))
-        path = taken(program, done.steps, done.waiting, standing(row))
+        path = taken(program, done.steps, done.waiting, effective_status(row))
         return Response(svg(draw(program), path), media_type="image/svg+xml")
 
     async def approvals(self, request: Request) -> Response:
