@@ -35,7 +35,7 @@ def is_under_way(status: str, owner: str, *, is_held: bool) -> bool:
     if status != "running" or known is None:
         return status == "running"
     # A process of another namespace can't be looked up; its lock can.
-    return not known.is_orphan_here() if known.is_here() else is_held
+    return not known.is_orphaned() if known.is_of_this_host() else is_held
 
 
 def refuse_erased(stored: StoredExecution) -> None:

@@ -706,7 +706,7 @@ def test_lines_arrive_whole_however_the_bytes_are_cut():
         splitter = LineSplitter(100)
         lines = [line for start in range(0, len(data), size) for line in splitter.feed(data[start : start + size])]
         assert lines == [b"one", b"", b"two and more"]
-        assert splitter.held == 4
+        assert splitter.buffered == 4
 
 
 @pytest.mark.parametrize(
@@ -727,7 +727,7 @@ def test_an_oversized_line_is_dropped_and_traced_to_its_request(line, request_id
     data = line + b"\nafter\n"
     out = [item for start in range(0, len(data), chunk) for item in splitter.feed(data[start : start + chunk])]
     assert out == [Oversized(len(line), request_id), b"after"]
-    assert splitter.held == 0
+    assert splitter.buffered == 0
 
 
 def test_the_log_ring_keeps_the_end():

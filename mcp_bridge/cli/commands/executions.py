@@ -167,14 +167,14 @@ def show(
             happened = {"timeline": [asdict(one) for one in rows], "totals": asdict(totals(rows))}
             print_json(record | facts | happened)
         else:
-            _tell(row, record, ident, named)
-            _tell_timeline(rows)
+            _print_execution(row, record, ident, named)
+            _print_timeline(rows)
         return common.OK
 
     finish(work, as_json=as_json)
 
 
-def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path | None) -> None:
+def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, config: Path | None) -> None:
     showing.echo(f"{row.id}: {record['program']} ({row.origin}'s), {record['status']}")
     whose = f" (the {row.starter}'s)" if row.key_space else ""
     showing.echo(f"started {showing.moment(row.started)}{f', key {row.key!r}{whose}' if row.key else ''}")
@@ -201,7 +201,7 @@ def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path
         showing.echo(f"interrupted: it goes on with {showing.command(f'execution resume {ident}', config)}")
 
 
-def _tell_timeline(rows: list[TimelineRow]) -> None:
+def _print_timeline(rows: list[TimelineRow]) -> None:
     """Print the timeline, one line an event."""
     from mcp_bridge.views.timeline import totals
 

@@ -102,7 +102,7 @@ class ListedTool:
         self, prepared: dict[str, Any], tell: Callable[[str], None] | None = None, *, raw: bool = False
     ) -> ToolResult:
         """As `BoundTool.call`."""
-        result = await self._server.call_tool(self.info, prepared, tell=tell)
+        result = await self._server.call_tool(self.info, prepared, on_message=tell)
         from mcp_bridge.downstream.catalog.results import convert, is_slow_to_convert  # noqa: PLC0415  (needs the SDK, loaded by now)
 
         converted = (
@@ -474,7 +474,7 @@ class DownstreamServer:
         tool: ToolInfo,
         arguments: dict[str, Any],
         timeout: float | None = None,
-        tell: Callable[[str], None] | None = None,
+        on_message: Callable[[str], None] | None = None,
     ) -> CallToolResult:
         """Call a tool. Starts the server if necessary.
 
@@ -483,7 +483,7 @@ class DownstreamServer:
             arguments: Argument values by the schema's names. They have passed `check`.
             timeout: Seconds that the call may take once the server is ready (its start has its own limit); by default
                 the configured `call_timeout`.
-            tell: Called with the server's progress and log messages as they arrive.
+            on_message: Called with the server's progress and log messages as they arrive.
 
         Returns:
             The server's answer, which may have `is_error` set.
@@ -502,7 +502,7 @@ class DownstreamServer:
             if now != tool:
                 raise self._changed(tool)
         limit = self.spec.call_timeout if timeout is None else timeout
-        return await self._call(connection, tool, arguments, limit, tell)
+        return await self._call(connection, tool, arguments, limit, on_message)
 
     def _changed(self, tool: ToolInfo) -> BridgeError:
         message = f"{self.spec.name} lists {tool.name} in another form than when the call was decided."
@@ -522,7 +522,7 @@ class DownstreamServer:
         tool: ToolInfo,
         arguments: dict[str, Any],
         limit: float,
-        tell: Callable[[str], None] | None,
+        on_message: Callable[[str], None] | None,
     ) -> CallToolResult:
         began = anyio.current_time()
         while began in connection.in_flight:
@@ -531,7 +531,7 @@ class DownstreamServer:
         result: Any = None
         try:
             with time_limit(limit):
-                result = await connection.call(tool.name, arguments, tell)
+                result = await connection.call(tool.name, arguments, on_message)
         except Exception as error:  # noqa: BLE001 - each kind gets its code
             raise await failures.call_failure(
                 self.spec, connection, tool, error, limit=self._max_result_bytes

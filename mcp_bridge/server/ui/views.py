@@ -215,7 +215,7 @@ def question(row: Asked) -> dict[str, Any]:
     }
 
 
-def is_whole(row: Asked) -> bool:
+def is_uncut(row: Asked) -> bool:
     """Whether a question is displayed completely."""
     told = question(row)
     return not any(told[name] and told[name]["cut"] for name in ("message", "details", "announced"))
