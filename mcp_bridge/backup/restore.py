@@ -161,7 +161,7 @@ def restore(file: Path, directory: Path, master: str | Sequence[str], means: Mea
             lost = KEY_FILE in means.lost
             vkey = rotation.replace_lost_key(staging / FILE_NAME, master) if lost else None
             # Before it is in its place: a restore that was done has said so, once, whenever its process was killed.
-            entry = rotation.note_restore(staging / FILE_NAME, master, means.by, found.restored.made)
+            entry = rotation.record_restore(staging / FILE_NAME, master, means.by, found.restored.made)
             _settle(staging, directory)
         except OSError as exc:
             raise BridgeError(
@@ -457,7 +457,7 @@ def _give_back(own: bytes, master: str | Sequence[str], directory: Path) -> None
     except BridgeError as exc:
         if exc.code != "key_missing" or master != "keyring":
             raise
-        sealing.keep_in_keyring(own)
+        sealing.store_in_keyring(own)
         return
     if there != own:
         what = "The system's keyring has" if master == "keyring" else "The command of master_key gives"

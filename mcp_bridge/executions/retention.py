@@ -10,6 +10,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.status import is_under_way
 from mcp_bridge.ledger.log.quota import FULL, TIDY
 from mcp_bridge.ledger.storage import erasure
 
@@ -60,9 +61,6 @@ async def erase(
 
 
 def _under_way(database: Database) -> Callable[[str, str], bool]:
-    # It knows programs, and with them the kernel: a start that erases nothing has no use for them.
-    from mcp_bridge.executions.programs.record import is_under_way  # noqa: PLC0415
-
     return lambda status, owner: is_under_way(status, owner, is_held=status == "running" and database.is_present(owner))
 
 
@@ -132,7 +130,7 @@ async def _make_room(database: Database, files: Files, config: LedgerConfig) -> 
     if config.keep_payloads_days == "forever" or most is None:
         return
     while (await database.measure()).used > TIDY * most:
-        chosen = await erasure.next_to_go(database, most // LARGE_SHARE)
+        chosen = await erasure.erasure_candidates(database, most // LARGE_SHARE)
         erased = chosen and await _erase_ended(database, files, chosen)
         if not erased:
             break
@@ -187,6 +185,6 @@ async def sweep(database: Database, files: Files, config: LedgerConfig) -> None:
     """
     if config.keep_files_days == "forever":
         return
-    wanted = await erasure.unended(database)
+    wanted = await erasure.unfinished_executions(database)
     before = time.time() - config.keep_files_days * _DAY_SECONDS
     await anyio.to_thread.run_sync(files.sweep, before, wanted)

@@ -9,7 +9,7 @@ from mcp_bridge.governance.governance import LOCAL
 from mcp_bridge.governance.tool_names import split, tool_names
 from mcp_bridge.kernel.steps import MapStep, ProgramStep, ToolStep
 from mcp_bridge.policy.rules.call import Call, ProgramRef, StepContext
-from mcp_bridge.policy.rules.decision import denial_in_any_case
+from mcp_bridge.policy.rules.decision import unconditional_denial
 from mcp_bridge.policy.rules.globs import ToolNames
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def denied_steps(
             continue
         names, hints = known
         call = Call(names, hints=hints or {}, step=StepContext((ref,), path), complete=False)
-        decision = denial_in_any_case(snapshot, call, knows_hints=hints is not None)
+        decision = unconditional_denial(snapshot, call, knows_hints=hints is not None)
         if decision is not None:
             found.append(DeniedStep(path, name, decision.message))
     return found

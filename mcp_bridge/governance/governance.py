@@ -19,7 +19,7 @@ from mcp_bridge.lookalikes import skeleton
 from mcp_bridge.policy.redaction.patterns import projection_from_toml
 from mcp_bridge.policy.rules.globs import ToolGlob
 from mcp_bridge.policy.rules.rules import NOWHERE, Policy, Source, read
-from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze, over
+from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze, layered
 from mcp_bridge.policy.rules.toml_tables import bad_config, decode
 from mcp_bridge.policy.rules.uris import SECRET_PREFIX
 from mcp_bridge.policy.secrets.vault import UNBOUNDED, Bounds, Vault, secrets_from_toml
@@ -179,7 +179,7 @@ def written_policies(
 def snapshot_of(policies: Sequence[WrittenPolicy]) -> PolicySnapshot:
     """What decides: the user's own policy, the folder's, or the folder's over the user's."""
     said = [found.snapshot for found in policies if "policy" in found.layer.tables]
-    return functools.reduce(over, said) if said else policies[0].snapshot
+    return functools.reduce(layered, said) if said else policies[0].snapshot
 
 
 def secrets_of(

@@ -13,9 +13,10 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import asked
-from mcp_bridge.executions.programs.record import standing, told
+from mcp_bridge.executions.programs.recovery import replay
 from mcp_bridge.executions.record import Status as ScriptStatus
-from mcp_bridge.executions.recovery import replay
+from mcp_bridge.executions.status import effective_status
+from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Status as ProgramStatus
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcp_bridge.executions.approvals import Asked
-    from mcp_bridge.ledger.audit.overview import Counted
+    from mcp_bridge.ledger.audit.overview import EntryCounts
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.proofs.evidence import Evidence
     from mcp_bridge.ledger.storage.database import Database
@@ -83,7 +84,7 @@ class Asking:
         """Whether an execution is among them."""
         if self.kinds and row.kind not in self.kinds:
             return False
-        status = standing(row)
+        status = effective_status(row)
         if self.statuses and not any(
             status == asked or status in STATUSES[asked] - {"running"} for asked in self.statuses
         ):
@@ -102,7 +103,7 @@ class Page:
         searched: Executions that were looked at for them.
     """
 
-    rows: list[tuple[StoredExecution, Counted]] = field(default_factory=list)
+    rows: list[tuple[StoredExecution, EntryCounts]] = field(default_factory=list)
     before: tuple[float, str] | None = None
     searched: int = 0
 
@@ -221,7 +222,7 @@ def record_of(row: StoredExecution) -> dict[str, Any]:
     """What is told of an execution; of one that is erased, and of a script's, with no steps."""
     if row.status == ERASED:
         return {"steps": [], "waiting": []}
-    record = told(row)
+    record = to_record(row)
     if row.kind == "script":
         # What it has printed, too, and its error with where it happened.
         return {**(row.record or {}), "steps": [], "waiting": record["waiting"]}

@@ -701,7 +701,7 @@ def test_what_was_changed_in_the_record_is_said(desk, change, command, words):
 
 
 async def keep_a_value(database, execution):
-    ProgramStore(database).keep_values(execution, {"name": "value"})
+    ProgramStore(database).store_values(execution, {"name": "value"})
 
 
 @pytest.mark.parametrize(

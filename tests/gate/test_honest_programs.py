@@ -12,10 +12,10 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import govern, load_governance
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.policy.rules.call import Call, ProgramRef, StepContext
-from mcp_bridge.policy.rules.decision import decide, denial_in_any_case
+from mcp_bridge.policy.rules.decision import decide, unconditional_denial
 from mcp_bridge.policy.rules.globs import ToolNames
 from mcp_bridge.policy.rules.rules import read
-from mcp_bridge.policy.rules.snapshot import freeze, over
+from mcp_bridge.policy.rules.snapshot import freeze, layered
 from mcp_bridge.settings import Layer
 
 
@@ -246,7 +246,7 @@ async def test_a_denied_step_is_told_of_before_the_first_one(desk, caplog):
         assert (
             "denies these steps of the program 'tidy', whatever their arguments: last (local.forbidden)" in caplog.text
         )
-        assert (await bridge.programs.stored(record["trace_id"], PRINCIPAL)).record["warnings"] == [warning]
+        assert (await bridge.lifecycle.stored(record["trace_id"], PRINCIPAL)).record["warnings"] == [warning]
         script = await bridge.run(f"from mcp import programs\nprint((await programs.run({PROGRAM!r})).status)")
         assert printed(script) == "failed\n"
         assert any("last (local.forbidden)" in notice for notice in script.notices)
@@ -364,9 +364,9 @@ def policies():
 def test_what_is_denied_in_any_case_is_denied_with_all_arguments():
     said = 0
     alone = list(policies())
-    for snapshot in [*alone, *(over(alone[number], alone[-number]) for number in range(1, len(alone), 7))]:
+    for snapshot in [*alone, *(layered(alone[number], alone[-number]) for number in range(1, len(alone), 7))]:
         for hints, step in itertools.product(HINTS, STEPS):
-            denial = denial_in_any_case(
+            denial = unconditional_denial(
                 snapshot, Call(NAMES, hints=hints or {}, step=step, complete=False), knows_hints=hints is not None
             )
             if denial is None:

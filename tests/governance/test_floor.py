@@ -16,7 +16,7 @@ from mcp_bridge.policy.rules.decision import decide
 from mcp_bridge.policy.rules.explain import explain
 from mcp_bridge.policy.rules.globs import ToolNames
 from mcp_bridge.policy.rules.rules import Policy
-from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze, over
+from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze, layered
 from mcp_bridge.settings import Layer
 from mcp_bridge.workspace.content import Content
 
@@ -64,9 +64,9 @@ POLICIES = st.fixed_dictionaries(
 def test_the_stricter_of_both_decisions_holds(own, folder, tool, read_only, number):
     one, other = snapshot(**own), snapshot(**folder)
     made = call(tool, read_only=read_only, n=number)
-    together = decide(over(one, other), made)
+    together = decide(layered(one, other), made)
     assert together.effect == max(decide(one, made).effect, decide(other, made).effect, key=STRICTNESS.index)
-    explained = explain(over(one, other), made)
+    explained = explain(layered(one, other), made)
     assert explained.decision == together
     assert explained.floor.decision == decide(one, made)
     assert "your own policy" in explained.text()
@@ -76,13 +76,13 @@ def test_nothing_that_a_folder_says_lowers_the_users_policy():
     own = snapshot(preset="locked", rules=[{"tools": ["a.write"], "effect": "deny"}])
     folder = snapshot(preset="open", rules=[{"tools": ["*.*"], "effect": "allow"}], trust_hints=["a"])
     for tool in ("a.read", "a.write", "b.read"):
-        assert decide(over(own, folder), call(tool, read_only=True)).effect == "deny"
+        assert decide(layered(own, folder), call(tool, read_only=True)).effect == "deny"
 
 
 def test_rules_of_both_are_counted_apart():
     own = snapshot(rules=[{"tools": ["a.*"], "effect": "allow", "max_calls": 2}])
     folder = snapshot(rules=[{"tools": ["a.read"], "effect": "allow", "max_calls": 1}])
-    both = over(own, folder)
+    both = layered(own, folder)
     budget = Budget(both.limits, Usage())
 
     def one(tool):
@@ -102,16 +102,16 @@ def test_rules_of_both_are_counted_apart():
 def test_limits_are_the_lower_ones():
     own = snapshot(limits={"calls": 5, "bytes": 100, "principal": {"calls": 9}})
     folder = snapshot(limits={"calls": 50, "model_tokens": 7, "principal": {"calls": 2, "bytes": 3}})
-    limits = over(own, folder).limits
+    limits = layered(own, folder).limits
     assert (limits.calls, limits.bytes, limits.model_tokens, limits.model_cost_usd) == (5, 100, 7, None)
     assert (limits.principal.calls, limits.principal.bytes) == (2, 3)
 
 
 def test_the_hash_is_of_both_and_of_one_alone_what_it_was():
     own, folder = snapshot(preset="locked"), snapshot(preset="open")
-    hashes = {own.hash, folder.hash, over(own, folder).hash, over(folder, own).hash}
+    hashes = {own.hash, folder.hash, layered(own, folder).hash, layered(folder, own).hash}
     assert len(hashes) == 4
-    assert PolicySnapshot.restore(over(own, folder).canonical()) == over(own, folder)
+    assert PolicySnapshot.restore(layered(own, folder).canonical()) == layered(own, folder)
     # As 0.1.0 recorded it.
     assert snapshot().hash == "c14c279f2044b57c31d2df05260550559704d2acf0b7a7c717ec2cddd4bff7c8"
     assert b"floor" not in own.canonical()
@@ -119,7 +119,7 @@ def test_the_hash_is_of_both_and_of_one_alone_what_it_was():
 
 def test_a_call_in_doubt_is_repeated_only_by_hints_that_both_believe():
     one, other = snapshot(trust_hints=["a", "b"]), snapshot(trust_hints=["b", "c"])
-    assert [server for server in "abc" if over(one, other).believes(server)] == ["b"]
+    assert [server for server in "abc" if layered(one, other).believes(server)] == ["b"]
 
 
 # --- what goes with a policy ---

@@ -9,10 +9,9 @@ import pytest
 
 from mcp_bridge import fair_share
 from mcp_bridge.executions.scripts.held_calls import Hold
-from mcp_bridge.host import channel as channel_module
-from mcp_bridge.host import sandbox_run as execution_module
+from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.channel import ChannelLimits, HostChannel
-from mcp_bridge.host.sandbox_run import Execution, ExecutionLimits
+from mcp_bridge.host.sandbox_run import RunLimits, SandboxRun
 from mcp_bridge.wire import jsonrpc, messages
 
 LIMITS = ChannelLimits(1, 100, 10**6)
@@ -80,47 +79,50 @@ class Waiting:
         self.hold = Hold()
         self.rested = self.hold.begun
 
-    async def answer(self, request):
+    async def answer(self, request, context):
         def let_go():
             self.hold.remove(request.tool)
 
-        channel_module.step_aside()
+        context.release_slot()
         self.hold.add(SimpleNamespace(call=request.tool))
-        channel_module.when_taken_back(let_go)
+        context.on_cancel(let_go)
         try:
             await anyio.sleep_forever()
         finally:
-            if channel_module.taken_back():
+            if context.is_cancelled:
                 let_go()
 
-    def unbegun(self, request):
+    def cancelled_before_start(self, request):
         pass
+
+    async def divergence(self):
+        await anyio.sleep_forever()
 
     async def on_hold(self):
         await self.rested()
 
 
 async def run(guest, requests):
-    limits = ExecutionLimits(60, 60, 60, 1 << 20, LIMITS)
+    limits = RunLimits(60, 60, 60, 1 << 20, LIMITS)
     with anyio.fail_after(30):
-        return await Execution(guest, "e", b"", limits, requests, None, time.monotonic()).run()
+        return await SandboxRun(guest, "e", b"", limits, requests, None, time.monotonic()).run()
 
 
 @pytest.mark.parametrize("last", [FINISH, frame(messages.RequestCancel(1))], ids=["finishes", "takes back"])
 async def test_what_comes_once_a_script_is_being_suspended_takes_back_nothing_of_what_it_waits_for(
     guest, monkeypatch, last
 ):
-    monkeypatch.setattr(execution_module, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(sandbox_run, "QUIET_SECONDS", 0.0)
     requests, rests = Waiting(), anyio.Event()
     requests.rested = rests.wait
-    end = Execution._end
+    end = SandboxRun._end
 
     def ends_late(self, *args):
         # In the same turn of the loop: it has been received when the sandbox is ended.
         guest.say(last)
         end(self, *args)
 
-    monkeypatch.setattr(Execution, "_end", ends_late)
+    monkeypatch.setattr(SandboxRun, "_end", ends_late)
     guest.say(frame(messages.GuestReady("3.11")), call(1))
     records = []
 
@@ -136,7 +138,7 @@ async def test_what_comes_once_a_script_is_being_suspended_takes_back_nothing_of
 
 
 async def test_a_script_that_has_finished_is_not_suspended_while_it_is_told_so(guest, monkeypatch):
-    monkeypatch.setattr(execution_module, "QUIET_SECONDS", 1e-9)
+    monkeypatch.setattr(sandbox_run, "QUIET_SECONDS", 1e-9)
     requests, rests = Waiting(), anyio.Event()
     requests.rested = rests.wait
     guest.listens = anyio.Event()
@@ -191,12 +193,12 @@ def channel(guest, answer):
 async def test_a_request_that_is_taken_back_while_it_waits_for_a_place_is_not_worked_on_any_more(guest):
     go, release, aside, inside = (anyio.Event() for _ in range(4))
 
-    async def answer(request):
+    async def answer(request, context):
         if request.tool == "first":
-            channel_module.step_aside()
+            context.release_slot()
             aside.set()
             await go.wait()
-            await channel_module.come_back()
+            await context.reacquire_slot()
         else:
             inside.set()
             await release.wait()

@@ -26,7 +26,7 @@ from mcp_bridge.policy.redaction.projection import MAX_DEPTH, OVERSIZE, Projecto
 from mcp_bridge.policy.rules.globs import ToolGlob, ToolNames
 from mcp_bridge.policy.rules.uris import REDACTED, TOMBSTONE, mentions, reference_uri
 from mcp_bridge.policy.secrets import references as references_module
-from mcp_bridge.policy.secrets.references import MemoryReferences, ids_of, is_alike, renamed
+from mcp_bridge.policy.secrets.references import MemoryReferences, equal_by_values, ids_of, renamed
 from mcp_bridge.policy.secrets.vault import Secrets
 
 TOOL = ToolNames("shop", "pay", "shop", "pay")
@@ -528,7 +528,7 @@ A, B, C, D = (reference_uri(name * 16) for name in "abcd")
     ],
 )
 def test_what_is_asked_for_again_is_the_same_by_the_values_and_not_by_their_references(recorded, now, values, same):
-    assert is_alike(recorded, now, {name * 16: value for name, value in values.items()}) is same
+    assert equal_by_values(recorded, now, {name * 16: value for name, value in values.items()}) is same
 
 
 def test_a_lone_surrogate_has_a_reference_too():

@@ -14,12 +14,12 @@ async def main():
     process.COLLECT_SECONDS = 0.02
     collected = []
     gc.callbacks.append(lambda phase, info: phase == "stop" and info["generation"] == 2 and collected.append(1))
-    process.share()
+    process.configure_interpreter()
     kept = [[number] for number in range(300_000)]
     before = len(collected)
     with anyio.move_on_after(60):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(process.give_back)
+            tasks.start_soon(process.release_memory)
             while not collected:
                 await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
@@ -45,10 +45,10 @@ async def main(quiet_seconds, ends):
     process.QUIET_SECONDS = quiet_seconds
     collected, let_go = [], threading.Event()
     gc.callbacks.append(lambda phase, info: phase == "stop" and info["generation"] == 2 and collected.append(1))
-    process.share()
+    process.configure_interpreter()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(on_thread, let_go.wait)
-        tasks.start_soon(process.give_back)
+        tasks.start_soon(process.release_memory)
         if ends:
             await anyio.sleep(0.2)
             assert not collected

@@ -514,7 +514,7 @@ def test_an_own_policy_that_appears_holds_and_is_about_the_programs_that_there_a
 
 
 def test_rules_count_in_one_sequence_however_many_policies_lie_over_each_other():
-    from mcp_bridge.policy.rules.snapshot import over
+    from mcp_bridge.policy.rules.snapshot import layered
 
     def rule(name):
         layer = Layer(
@@ -522,7 +522,7 @@ def test_rules_count_in_one_sequence_however_many_policies_lie_over_each_other()
         )
         return snapshot_of(written_policies((layer,)))
 
-    stacked = over(over(rule("a.a"), rule("b.b")), rule("c.c"))
+    stacked = layered(layered(rule("a.a"), rule("b.b")), rule("c.c"))
     numbers = []
     while stacked is not None:
         numbers += [compiled.number for compiled in stacked.compiled.rules]

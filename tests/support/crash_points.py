@@ -135,9 +135,10 @@ def put_points():
         around(ProgramStore, method, lambda *_, method=method: [method])
     call = Gate.call
 
-    async def numbered(self, *args, run=None, effect=None, **kwargs):
-        effect_of.set((run.execution if run else self.execution, effect))
-        return await call(self, *args, run=run, effect=effect, **kwargs)
+    async def numbered(self, tool, arguments, caller, **kwargs):
+        effect = getattr(caller, "effect", None)
+        effect_of.set((caller.execution, effect and effect.id))
+        return await call(self, tool, arguments, caller, **kwargs)
 
     Gate.call = numbered
 
@@ -215,7 +216,7 @@ async def script_to_the_end(bridge, job):
             return record
         for row in record["error"]["calls"]:
             word = truth(step=row["arguments"]["step"])
-            await bridge.settle_program(record["execution"], str(row["call"]), word, go_on=False)
+            await bridge.settle_execution(record["execution"], str(row["call"]), word, go_on=False)
     raise AssertionError("the script doesn't end")
 
 
@@ -231,7 +232,7 @@ async def to_the_end(bridge, job):
         payload = None
         doubt = next((row for row in record["waiting"] if row["kind"] == "in_doubt"), None)
         if doubt is not None:
-            record = await bridge.settle_program(
+            record = await bridge.settle_execution(
                 record["trace_id"],
                 str(doubt["effect"]),
                 truth(execution=record["trace_id"], effect=doubt["effect"]),
@@ -245,7 +246,7 @@ async def to_the_end(bridge, job):
                 await asyncio.sleep(max(0, row["due"] - time.time()))
             elif payload is None:
                 payload = Resume(VALUES[row["effect"] % len(VALUES)], "OPERATOR", row["effect"])
-        record = await bridge.resume_program(record["trace_id"], payload)
+        record = await bridge.resume_execution(record["trace_id"], payload)
     raise AssertionError("the program doesn't end")
 
 

@@ -126,7 +126,7 @@ class Writer:
     async def publish(self, size, note, cosignatures=()):
         log = PublishedLog(self.database, {})
         state = TargetState("file /mnt/notes", status="ok", size=size)
-        await log.keep(state, Published("file /mnt/notes", size, note, cosignatures))
+        await log.save(state, Published("file /mnt/notes", size, note, cosignatures))
 
     async def note(self):
         return (await self.database.read("SELECT note FROM head"))[0][0]

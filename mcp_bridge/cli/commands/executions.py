@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from mcp_bridge.cli import common, inputs, people, showing
-from mcp_bridge.cli.opening import finish, print_json, run_with_bridge, run_with_database
+from mcp_bridge.cli.driving import drive
+from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.comments import check_text
@@ -75,7 +76,8 @@ def list_(
     """List executions, the latest first."""
 
     def work() -> int:
-        from mcp_bridge.executions.programs.record import standing, told
+        from mcp_bridge.executions.status import effective_status
+        from mcp_bridge.executions.trace_record import to_record
         from mcp_bridge.ledger.storage.store import ProgramStore
 
         asked = set(status or Status)
@@ -84,7 +86,7 @@ def list_(
             store = ProgramStore(database)
             kept = sorted({name for one in asked for name in _KEPT_AS.get(one, (one,))})
             found = await store.executions(PRINCIPAL, limit, kept)
-            found = [row for row in found if standing(row) in asked]
+            found = [row for row in found if effective_status(row) in asked]
             return [(row, await inputs.short_id(store, row.id)) for row in found]
 
         rows = run_with_database(common.load(config or ctx.obj).settings, listed, allow_read_only=True)
@@ -92,11 +94,11 @@ def list_(
             facts = [
                 {
                     "id": row.id,
-                    "program": told(row)["program"],
-                    "status": standing(row),
+                    "program": to_record(row)["program"],
+                    "status": effective_status(row),
                     "started": row.started,
                     "due": row.due,
-                    "waiting": told(row)["waiting"],
+                    "waiting": to_record(row)["waiting"],
                 }
                 for row, _ in rows
             ]
@@ -107,7 +109,13 @@ def list_(
             showing.table(
                 ("id", "program", "status", "started", "waits for"),
                 [
-                    (ident, told(row)["program"], standing(row), showing.moment(row.started), _waits(told(row)))
+                    (
+                        ident,
+                        to_record(row)["program"],
+                        effective_status(row),
+                        showing.moment(row.started),
+                        _waits(to_record(row)),
+                    )
                     for row, ident in rows
                 ],
             )
@@ -134,7 +142,8 @@ def show(
     named = config or ctx.obj
 
     def work() -> int:
-        from mcp_bridge.executions.programs.record import standing, told
+        from mcp_bridge.executions.status import effective_status
+        from mcp_bridge.executions.trace_record import to_record
         from mcp_bridge.ledger.log.recorder import SqliteRecorder
         from mcp_bridge.ledger.storage.store import ProgramStore
         from mcp_bridge.policy.secrets.references import fill_in
@@ -145,7 +154,7 @@ def show(
             row = await inputs.execution(store, execution)
             values = await store.values(row.id)
             entries = as_sent(await SqliteRecorder(database).read(row.id), values)
-            record = told(row) | {"status": standing(row)}
+            record = to_record(row) | {"status": effective_status(row)}
             # A question is displayed with the arguments that the tool receives, or has received.
             record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
             return row, await inputs.short_id(store, row.id), entries, record
@@ -158,14 +167,14 @@ def show(
             happened = {"timeline": [asdict(one) for one in rows], "totals": asdict(totals(rows))}
             print_json(record | facts | happened)
         else:
-            _tell(row, record, ident, named)
-            _tell_timeline(rows)
+            _print_execution(row, record, ident, named)
+            _print_timeline(rows)
         return common.OK
 
     finish(work, as_json=as_json)
 
 
-def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path | None) -> None:
+def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, config: Path | None) -> None:
     showing.echo(f"{row.id}: {record['program']} ({row.origin}'s), {record['status']}")
     whose = f" (the {row.starter}'s)" if row.key_space else ""
     showing.echo(f"started {showing.moment(row.started)}{f', key {row.key!r}{whose}' if row.key else ''}")
@@ -192,7 +201,7 @@ def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path
         showing.echo(f"interrupted: it goes on with {showing.command(f'execution resume {ident}', config)}")
 
 
-def _tell_timeline(rows: list[TimelineRow]) -> None:
+def _print_timeline(rows: list[TimelineRow]) -> None:
     """Print the timeline, one line an event."""
     from mcp_bridge.views.timeline import totals
 
@@ -269,17 +278,11 @@ def resumed(
     """
     from mcp_bridge.cli.asking import terminal
 
-    async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+    async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        record = await bridge.resume_program(row.id, event, asker=terminal())
-        return record, await inputs.short_id(bridge.programs.store, row.id)
+        return await bridge.resume_execution(row.id, event, asker=terminal())
 
-    record, ident = run_with_bridge(configuration, driven)
-    if as_json:
-        print_json(record)
-    else:
-        showing.outcome(record, ident, named)
-    return showing.status_of(record)
+    return showing.status_of(drive(configuration, work, named, as_json=as_json))
 
 
 @executions.command(
@@ -346,18 +349,11 @@ def _settled(
 ) -> int:
     from mcp_bridge.cli.asking import terminal
 
-    async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+    async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        record = await bridge.settle_program(row.id, doubt, settlement, go_on=go_on, asker=terminal())
-        return record, await inputs.short_id(bridge.programs.store, row.id)
+        return await bridge.settle_execution(row.id, doubt, settlement, go_on=go_on, asker=terminal())
 
-    record, ident = run_with_bridge(common.configure(named), driven)
-    if as_json:
-        print_json(record)
-    elif go_on or record["status"] != "interrupted":
-        showing.outcome(record, ident, named)
-    else:
-        showing.echo(f"settled; it goes on with: {showing.command(f'execution resume {ident}', named)}")
+    record = drive(common.configure(named), work, named, as_json=as_json, settled=not go_on)
     return showing.status_of(record) if go_on else common.OK
 
 
@@ -373,16 +369,11 @@ def cancel(
     named = config or ctx.obj
 
     def work() -> int:
-        async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+        async def cancelled(bridge: Bridge) -> dict[str, Any]:
             row = await inputs.execution(bridge.programs.store, execution)
-            record = await bridge.cancel_program(row.id, reason)
-            return record, await inputs.short_id(bridge.programs.store, row.id)
+            return await bridge.cancel_execution(row.id, reason)
 
-        record, ident = run_with_bridge(common.configure(named), driven)
-        if as_json:
-            print_json(record)
-        else:
-            showing.outcome(record, ident, named)
+        record = drive(common.configure(named), cancelled, named, as_json=as_json)
         return common.OK if record["status"] == "cancelled" else showing.status_of(record)
 
     finish(work, as_json=as_json)

@@ -245,7 +245,7 @@ def explain(
 
         from mcp_bridge.policy.rules import explain as explaining
         from mcp_bridge.policy.rules.call import Call
-        from mcp_bridge.policy.rules.decision import asked_about
+        from mcp_bridge.policy.rules.decision import arguments_in_conditions
         from mcp_bridge.policy.rules.schemas import with_defaults
 
         arguments = inputs.json_object(args, "--args")
@@ -259,7 +259,7 @@ def explain(
         found = _tool(tool, servers, listed)
         context = None if program is None else _context(loaded, program, step, found)
         names = tool_names(found)
-        filled = with_defaults(found.input_schema, arguments, asked_about(read.snapshot, names))
+        filled = with_defaults(found.input_schema, arguments, arguments_in_conditions(read.snapshot, names))
         call = Call(
             names,
             filled.arguments,

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli.driving import drive
 from mcp_bridge.cli.opening import finish, print_json, run_with_bridge
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.tool_names import PRINCIPAL
 
 if TYPE_CHECKING:
-    from mcp_bridge.cli.program_sources import Given, Sources
+    from mcp_bridge.cli.program_sources import ProgramFile, Sources
     from mcp_bridge.host.service import Bridge
     from mcp_bridge.kernel.program import Program
 
@@ -53,38 +54,20 @@ def run(
 
     def work() -> int:
         from mcp_bridge.cli import program_sources
+        from mcp_bridge.cli.asking import terminal
 
         values = inputs.json_object(context, "--context")
         if key == "":
             raise BridgeError("bad_argument", "--key is empty.", hint="Leave it out, or name what is to be done once.")
         is_file = program_sources.is_file(program)
         asked = _as_object(program_sources.read(program), program) if is_file else program
-        return _driven(common.configure(named), asked, values, key, named, as_json=as_json)
+
+        async def started(bridge: Bridge) -> dict[str, Any]:
+            return await bridge.run_program(asked, values, key, starter="operator", asker=terminal())
+
+        return showing.status_of(drive(common.configure(named), started, named, as_json=as_json))
 
     finish(work, as_json=as_json)
-
-
-def _driven(
-    configuration: common.Configuration,
-    asked: Any,
-    values: dict[str, Any],
-    key: str | None,
-    named: Path | None,
-    *,
-    as_json: bool,
-) -> int:
-    from mcp_bridge.cli.asking import terminal
-
-    async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
-        record = await bridge.run_program(asked, values, key, starter="operator", asker=terminal())
-        return record, await inputs.short_id(bridge.programs.store, record["trace_id"])
-
-    record, ident = run_with_bridge(configuration, driven)
-    if as_json:
-        print_json(record)
-    else:
-        showing.outcome(record, ident, named)
-    return showing.status_of(record)
 
 
 @programs.command(epilog="Example:\n\nmcp-bridge program validate programs/*.yaml")
@@ -104,34 +87,35 @@ def validate(
                 raise BridgeError("bad_argument", f"There is no file {file}.")
         # The files, and perhaps the folder, are a stranger's: the folder's configuration is ignored.
         loaded = common.load(config or ctx.obj, folder=False)
-        read: list[Given | dict[str, Any]] = []
+        read: list[ProgramFile | dict[str, Any]] = []
         for file in files:
             try:
-                read.append(sources.Given(file, sources.read(file)))
+                read.append(sources.ProgramFile(file, sources.read(file)))
             except BridgeError as exc:
                 read.append(_finding(file, [{"path": "", "code": exc.code, "message": exc.message}]))
-        known = sources.Sources(loaded, [row for row in read if isinstance(row, sources.Given)], lenient=True)
-        rows = [_validated(known, row) if isinstance(row, sources.Given) else row for row in read]
+        known = sources.Sources(loaded, [row for row in read if isinstance(row, sources.ProgramFile)], lenient=True)
+        rows = [_validated(known, row) if isinstance(row, sources.ProgramFile) else row for row in read]
         if known.problem is not None:
             showing.echo_err(f"mcp-bridge: the configured programs are left out: {known.problem}")
         if as_json:
             print_json(rows)
         else:
             for row in rows:
-                _tell_validated(row)
+                _print_validated(row)
         return common.FAILED if any(row["faults"] for row in rows) else common.OK
 
     finish(work, as_json=as_json)
 
 
-def _validated(sources: Sources, given: Given) -> dict[str, Any]:
+def _validated(sources: Sources, given: ProgramFile) -> dict[str, Any]:
+    from mcp_bridge.kernel import flow
     from mcp_bridge.kernel.program import InvalidProgramError
 
     try:
         program = sources.parse(given)
     except InvalidProgramError as exc:
         return _finding(given.label, [fault._asdict() for fault in exc.faults])
-    warnings = [fault._asdict() for fault in program.warnings]
+    warnings = [fault._asdict() for fault in flow.warnings(program)]
     return _finding(given.label, []) | {"warnings": warnings, "hash": program.hash, "steps": len(program.steps)}
 
 
@@ -139,7 +123,7 @@ def _finding(file: str, faults: list[dict[str, Any]]) -> dict[str, Any]:
     return {"file": file, "faults": faults, "warnings": [], "hash": None, "steps": None}
 
 
-def _tell_validated(row: dict[str, Any]) -> None:
+def _print_validated(row: dict[str, Any]) -> None:
     count = len(row["faults"])
     if count:
         showing.echo(f"{row['file']}: {count} fault{'' if count == 1 else 's'}")
@@ -206,7 +190,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         from mcp_bridge.cli.program_sources import Sources
 
         sources = Sources(common.load(config or ctx.obj))
-        found = {name: (sources.restored(name), "agent") for name in sources.kept}
+        found = {name: (sources.restored(name), "agent") for name in sources.saved}
         found |= {name: (program, "operator") for name, program in sources.operators.items()}
         names = sorted(found)
         if as_json:

@@ -12,13 +12,14 @@ import hashlib
 import logging
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt
-from mcp_bridge.host.channel import step_aside
+from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
 from mcp_bridge.kernel.machine import IN_DOUBT
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Event, Redo
     from mcp_bridge.kernel.machine import Machine
     from mcp_bridge.kernel.program import Program
@@ -43,16 +45,30 @@ logger = logging.getLogger(__name__)
 
 
 class Effects(Protocol):
-    """Does what programs ask for. The gate."""
+    """Does what programs ask for, through the gate."""
 
     @property
     def servers(self) -> frozenset[str] | None:
         """The servers that whoever asks was given, by their configured names; None for all."""
 
-    async def perform(self, run: ProgramRun, effect: Effect, *, approved: Mapping[str, Any] | None = None) -> Outcome:
-        """Do it, or refuse it; `approved` is the question that a person has approved of.
+    async def perform(
+        self,
+        run: ProgramRun,
+        effect: Effect,
+        request: RequestContext,
+        *,
+        approved: Mapping[str, Any] | None = None,
+    ) -> Outcome:
+        """Do it, or refuse it. Raises nothing but cancellation.
 
-        Its outcome is projected already: both machines take it as it is. Raises nothing but cancellation.
+        Args:
+            run: The program's execution.
+            effect: What its machine wants.
+            request: The request that it is done for.
+            approved: The question that a person has approved of already, or None.
+
+        Returns:
+            The outcome, projected: both machines take it as it is.
         """
 
     async def project(self, value: Any) -> Any:
@@ -94,6 +110,22 @@ class Journal(Protocol):
         """The guest asked for what the machine had not emitted."""
 
 
+class Earlier(NamedTuple):
+    """What a run that goes on has from before.
+
+    Attributes:
+        references: Those that it has had elsewhere.
+        waited: Rows of its record of an earlier suspension: what waited then is due when it was due then.
+        approved: The questions about calls that a person has allowed, by their effects.
+        unresolved: Rows of effects that were in doubt when the machine wanted them no more.
+    """
+
+    references: Ids
+    waited: Sequence[dict[str, Any]]
+    approved: dict[int, dict[str, Any]]
+    unresolved: list[dict[str, Any]]
+
+
 class ProgramRun:
     """A program under way.
 
@@ -103,25 +135,23 @@ class ProgramRun:
         effects: Does what it asks for.
         journal: Hears of it.
         tasks: Where deadlines run.
-        execution: Its id; a new one by default.
         principal: Who runs it.
         origin: `operator` or `agent`: whose program it is.
+        execution: Its id, which is its trace's too; a new one by default.
+        servers: Those that are left to it, whoever drives it; None for all.
+        context: What its machine was made with, unless it was restored.
+        warnings: Rows of the steps that the policy was seen to deny in any case when it began.
+        earlier: What it has from before, if its machine was restored.
 
     Attributes:
-        execution: Its id, which is its trace's too.
         effects: Does what it asks for.
         questions: What a person is to be asked about calls, by the effects that wait for it.
         violated: What the guest did, or None.
         resumed: Whether its machine has been restored.
         moved: Whether its machine has taken an event here.
-        waited: Rows of its record of an earlier suspension: what waited then is due when it was due then.
-        approved: The questions about calls that a person has allowed, by their effects.
+        waited, approved, references: As in `Earlier`.
         doubts: Rows of the effects that are in doubt, by their numbers.
         unresolved: Rows of those that were, when the machine wanted them no more: nobody has said what happened.
-        servers: Those that are left to it, whoever drives it; None for all.
-        references: Those that it has had elsewhere.
-        context: What its machine was made with, unless it was restored.
-        warnings: Rows of the steps that the policy was seen to deny in any case when it began.
     """
 
     def __init__(
@@ -131,28 +161,29 @@ class ProgramRun:
         effects: Effects,
         journal: Journal,
         tasks: TaskGroup,
-        execution: str | None = None,
         *,
         principal: str,
         origin: Literal["operator", "agent"],
+        execution: str | None = None,
+        servers: frozenset[str] | None = None,
+        context: Mapping[str, Any] = MappingProxyType({}),
+        warnings: Sequence[dict[str, Any]] = (),
+        earlier: Earlier | None = None,
     ) -> None:
         self.program = program
         self.machine = machine
         self.execution = execution or secrets.token_hex(16)
         self.principal = principal
         self.origin: Literal["operator", "agent"] = origin
+        self.servers = servers
+        self.context = context
+        self.warnings = warnings
+        self.resumed = earlier is not None
+        self.references, self.waited, self.approved, self.unresolved = earlier or Earlier({}, (), {}, [])
         self.violated: str | None = None
-        self.resumed = False
         self.moved = False
-        self.waited: Sequence[dict[str, Any]] = ()
         self.questions: dict[int, dict[str, Any]] = {}
-        self.approved: dict[int, dict[str, Any]] = {}
         self.doubts: dict[int, dict[str, Any]] = {}
-        self.unresolved: list[dict[str, Any]] = []
-        self.servers: frozenset[str] | None = None
-        self.references: Ids = {}
-        self.context: Mapping[str, Any] = {}
-        self.warnings: list[dict[str, Any]] = []
         self.effects = effects
         self._journal = journal
         self._tasks = tasks
@@ -179,14 +210,18 @@ class ProgramRun:
 
     # --- the guest's requests ---
 
-    async def effect(self, number: int) -> dict[str, Any]:
+    async def effect(self, number: int, request: RequestContext = NO_REQUEST) -> dict[str, Any]:
         """Let an effect happen; its outcome as a JSON object, with its place in the order of outcomes.
+
+        Args:
+            number: The effect's.
+            request: The request that asks for it.
 
         Raises:
             BridgeError: `violation`: the machine has not emitted it, or it has been asked for before.
         """
         if number in self._deadlines or number in self._fired:
-            return await self._deadline(number)
+            return await self._deadline(number, request)
         if number in self._withdrawn:
             # Asked for before the guest could know that it is wanted no more.
             self._withdrawn.remove(number)
@@ -194,7 +229,7 @@ class ProgramRun:
         effect = None if self.violated else self._offered.pop(number, None)
         if effect is None:
             raise self.violation(f"effect {number} was asked for, which the program doesn't allow now")
-        told = await self._perform(effect)
+        told = await self._perform(effect, request)
         if told is None:
             raise BridgeError("effect_cancelled", f"Effect {number} is no longer wanted.")
         return told
@@ -230,7 +265,7 @@ class ProgramRun:
         elif decision["approved"]:
             approved: Outcome | None = None
             try:
-                approved = await self.effects.perform(self, effect, approved=self.approved.get(number, {}))
+                approved = await self.effects.perform(self, effect, NO_REQUEST, approved=self.approved.get(number, {}))
             finally:
                 if approved is None and number in self._begun:
                     self.doubt(number)
@@ -253,7 +288,9 @@ class ProgramRun:
         effect = self.machine.waiting[number].effect
         assert effect is not None  # noqa: S101 - it is among those that wait
         self._offered.pop(number, None)
-        self.doubts[number] = in_doubt.row(effect, self._begun.get(number, time.time()) if since is None else since)
+        self.doubts[number] = in_doubt.doubt_row(
+            effect, self._begun.get(number, time.time()) if since is None else since
+        )
         self._end(Outcome(number, "pending", code=IN_DOUBT))
 
     def resolve(self, event: Outcome | Redo) -> None:
@@ -308,7 +345,7 @@ class ProgramRun:
             while not self.machine.ended and self.machine.status != "suspended":
                 for number in list(self._offered):
                     effect = self._offered.pop(number)
-                    tasks.start_soon(self._perform, effect)
+                    tasks.start_soon(self._perform, effect, NO_REQUEST)
                 self._changed = anyio.Event()
                 await self._changed.wait()
 
@@ -325,7 +362,7 @@ class ProgramRun:
 
     # --- transitions ---
 
-    async def _perform(self, effect: Effect) -> dict[str, Any] | None:
+    async def _perform(self, effect: Effect, request: RequestContext) -> dict[str, Any] | None:
         """Let an effect happen and take its outcome; None if the machine wants it no more."""
         number = effect.id
         outcome: Outcome | None = None
@@ -333,7 +370,7 @@ class ProgramRun:
         with anyio.CancelScope() as scope:
             self._scopes[number] = scope
             try:
-                outcome = await self.effects.perform(self, effect, approved=self.approved.get(number))
+                outcome = await self.effects.perform(self, effect, request, approved=self.approved.get(number))
                 read = await self._read(outcome)
             finally:
                 del self._scopes[number]
@@ -439,9 +476,9 @@ class ProgramRun:
         self._fired[effect.id] = self._take(Outcome(effect.id, "ok"))
         withdrawn.set()
 
-    async def _deadline(self, number: int) -> dict[str, Any]:
+    async def _deadline(self, number: int, request: RequestContext) -> dict[str, Any]:
         if (deadline := self._deadlines.get(number)) is not None:
-            step_aside()
+            request.release_slot()
             await deadline.wait()
         if (told := self._fired.pop(number, None)) is None:
             raise BridgeError("effect_cancelled", f"Effect {number} is no longer wanted.")

@@ -10,14 +10,17 @@ import anyio
 import anyio.lowlevel
 
 from mcp_bridge.errors import BridgeError, log_failure
-from mcp_bridge.executions.idempotency import Key
-from mcp_bridge.executions.programs.record import standing, told
+from mcp_bridge.executions.idempotency_key import Key
+from mcp_bridge.executions.status import effective_status, not_suspended
+from mcp_bridge.executions.trace_record import to_record
+from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import DeniedStep, told_denied
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.references import measured
 from mcp_bridge.kernel.values import canonical
+from mcp_bridge.ledger.log.payloads import Transition, decoded
 from mcp_bridge.ledger.storage.store import StoredExecution
 from mcp_bridge.offload import off_loop
 from mcp_bridge.wire import messages
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.programs.library import Planner
     from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.programs.run import Effects, ProgramRun
+    from mcp_bridge.gate.request_context import RequestContext
+    from mcp_bridge.ledger.log.entries import Entry
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +62,7 @@ class Session:
         principal: Whose they are.
         effects: Does what they ask for.
         planner: Writes programs.
-        ended: Told the record of each that it has driven to where it can't go on.
+        ended: Told the record of each that it has driven to where it can't go on, and the request that has told so.
         left: Told of each that it has left before.
     """
 
@@ -68,7 +73,7 @@ class Session:
         principal: str,
         effects: Effects,
         planner: Planner,
-        ended: Callable[[str, dict[str, Any]], Awaitable[None]] | None = None,
+        ended: Callable[[str, dict[str, Any], RequestContext], Awaitable[None]] | None = None,
         left: Callable[[str], None] | None = None,
     ) -> None:
         self._service = service
@@ -87,7 +92,13 @@ class Session:
         """What whoever reads the script's record should know."""
 
     async def start(
-        self, asked: Any, context: dict[str, Any], key: str | None, *, of_call: bool = False
+        self,
+        asked: Any,
+        context: dict[str, Any],
+        key: str | None,
+        request: RequestContext = NO_REQUEST,
+        *,
+        of_call: bool = False,
     ) -> dict[str, Any]:
         """The result of `program.start`.
 
@@ -95,6 +106,7 @@ class Session:
             asked: The program, or its name.
             context: Names and values.
             key: Idempotency key.
+            request: The request that it is for.
             of_call: Whether the key was made of the call's place in the script, and not given by it.
 
         Raises:
@@ -103,7 +115,7 @@ class Session:
         if len(self._runs) >= MAX_RUNS:
             raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
         with await self._room_for([asked, context]):
-            return await self._started(asked, context, key, of_call=of_call)
+            return await self._started(asked, context, key, request, of_call=of_call)
 
     async def _room_for(self, given: Any) -> contextlib.AbstractContextManager[None]:
         """Room for what is begun next, until it is begun.
@@ -129,14 +141,16 @@ class Session:
         finally:
             del self._held[what]
 
-    async def _started(self, asked: Any, context: dict[str, Any], key: str | None, *, of_call: bool) -> dict[str, Any]:
+    async def _started(
+        self, asked: Any, context: dict[str, Any], key: str | None, request: RequestContext, *, of_call: bool
+    ) -> dict[str, Any]:
         await self.holds(context)
         # Whoever has the script run: what is in a sandbox is an agent. And a key that a script gives is never one that
         # is made for it, whatever it is called.
         named = None if key is None else Key(key, "call" if of_call else "agent")
-        began = await self._service.start(asked, context, named, self._principal, self._effects)
+        began = await self._service.start(asked, context, named, self._principal, self._effects, request=request)
         if isinstance(began, StoredExecution):
-            return {"record": self._told(began)}
+            return {"record": self._record(began)}
         if began.warnings and len(self.notices) < MAX_NOTICES:
             self.notices.append(told_denied(began.program, [DeniedStep(**row) for row in began.warnings]))
         return await self._driven(began)
@@ -151,10 +165,10 @@ class Session:
         """The script has read an output of another execution: it is erased with that."""
         self._service.store.hold(self._script, execution=execution)
 
-    def _told(self, stored: StoredExecution) -> dict[str, Any]:
+    def _record(self, stored: StoredExecution) -> dict[str, Any]:
         """The record of an execution, of which the script has a part from now on."""
         self._service.store.hold(self._script, execution=stored.id)
-        return told(stored)
+        return to_record(stored)
 
     async def resume(self, execution: str, payload: Any, since: int | None = None) -> dict[str, Any]:
         """The result of `program.resume`.
@@ -165,7 +179,7 @@ class Session:
             since: The entry after which it may have been given that already.
         """
         if execution in self._runs:
-            raise BridgeError("not_suspended", f"The execution {execution} is under way.")
+            raise not_suspended(execution, "it is under way")
         if since is not None and (joined := await self._joined(execution, since)) is not None:
             return joined
         try:
@@ -173,18 +187,18 @@ class Session:
                 run = await self._service.resume(execution, Resume(payload), self._principal, self._effects)
         except BridgeError as exc:
             if exc.code == "unknown_trace" and await self._service.store.execution(execution) is not None:
-                self._service.stray(self._script, f"it tried to resume another's execution {execution}")
+                self._service.record_violation(self._script, f"it tried to resume another's execution {execution}")
             raise
         return await self._driven(run)
 
     async def _joined(self, execution: str, since: int) -> dict[str, Any] | None:
         """A program as it went on after an entry; None if it hasn't."""
-        stored = await self._service.stored(execution, self._principal)
+        stored = await self._service.lifecycle.stored(execution, self._principal)
         history = await self._service.recorder.read(execution)
-        if not any(row.sequence > since and row.entry.payload.get("event") == "resume" for row in history):
+        if not any(row.sequence > since and _is_resumed(row.entry) for row in history):
             return None
-        if standing(stored) != "interrupted":
-            return {"record": self._told(stored)}
+        if effective_status(stored) != "interrupted":
+            return {"record": self._record(stored)}
         return await self._driven(await self._service.resume(execution, None, self._principal, self._effects))
 
     async def _driven(self, run: ProgramRun) -> dict[str, Any]:
@@ -202,14 +216,14 @@ class Session:
             began = {"state": (await off_loop(tree, canonical, tree)).decode()}
         return {"execution": run.execution, **programs.bundle(run.program), **began}
 
-    async def effect(self, execution: str, number: int) -> dict[str, Any]:
+    async def effect(self, execution: str, number: int, request: RequestContext) -> dict[str, Any]:
         """The result of `program.effect`."""
         run = self._of(execution)
         ended = anyio.Event()
         under_way = self._under_way.setdefault(execution, set())
         under_way.add(ended)
         try:
-            return await run.effect(number)
+            return await run.effect(number, request)
         except BridgeError:
             await self._fail(run)
             raise
@@ -219,7 +233,7 @@ class Session:
                 self._under_way.pop(execution, None)
             ended.set()
 
-    async def finish(self, execution: str, told: str) -> dict[str, Any]:
+    async def finish(self, execution: str, told: str, request: RequestContext) -> dict[str, Any]:
         """The result of `program.finish`."""
         run = self._of(execution)
         try:
@@ -234,7 +248,7 @@ class Session:
             # A guest that takes the request back must not leave it running for ever.
             record = await self._service.keep(run)
         if self._ended is not None:
-            await self._ended(execution, record)
+            await self._ended(execution, record, request)
         return {name: value for name, value in record.items() if name not in {"output", "steps"}}
 
     async def leave(self, execution: str) -> dict[str, Any]:
@@ -266,20 +280,25 @@ class Session:
         run = self._runs.get(execution)
         if run is None:
             message = f"This sandbox drives no execution {execution[:100]!r}."
-            self._service.stray(self._script, message)
+            self._service.record_violation(self._script, message)
             raise BridgeError("violation", message)
         return run
 
-    async def answer(self, request: Any) -> Any:
-        """The result of a request that is about programs or traces."""
+    async def answer(self, request: Any, context: RequestContext) -> Any:
+        """The result of a request that is about programs or traces.
+
+        Args:
+            request: What is asked for.
+            context: The request while it is worked on.
+        """
         service, principal = self._service, self._principal
         match request:
             case messages.ProgramStart():
-                return await self.start(request.program, request.context, request.idempotency_key)
+                return await self.start(request.program, request.context, request.idempotency_key, context)
             case messages.ProgramEffect():
-                return await self.effect(request.execution, request.effect)
+                return await self.effect(request.execution, request.effect, context)
             case messages.ProgramFinish():
-                return await self.finish(request.execution, request.state)
+                return await self.finish(request.execution, request.state, context)
             case messages.ProgramLeave():
                 return await self.leave(request.execution)
             case messages.ProgramSave():
@@ -296,7 +315,7 @@ class Session:
             case messages.ProgramPlan():
                 return {"program": await service.plan(request.intent, principal, self._planner)}
             case messages.TraceGet():
-                return self._told(await service.stored(request.trace_id, principal))
+                return self._record(await service.lifecycle.stored(request.trace_id, principal))
         raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
 
     async def close(self) -> None:
@@ -320,6 +339,11 @@ class Session:
                     tasks.start_soon(let_go, runs.pop())
                     # What each does first takes its time; others get their turn in between.
                     await anyio.lowlevel.checkpoint()
+
+
+def _is_resumed(entry: Entry) -> bool:
+    said = decoded(entry)
+    return isinstance(said, Transition) and isinstance(said.event, Resume)
 
 
 def _held_bytes(value: Any) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp_bridge.errors import BridgeError
@@ -27,12 +26,11 @@ from mcp_bridge.ledger.log.payloads import (
     understood,
 )
 from mcp_bridge.ledger.storage.sealing import damaged
-from mcp_bridge.policy.rules.budgets import Amounts
 from mcp_bridge.policy.rules.uris import REFERENCE, REFERENCE_PREFIX
-from mcp_bridge.policy.secrets.references import is_alike
+from mcp_bridge.policy.secrets.references import equal_by_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.log.entries import Recorded
@@ -71,7 +69,7 @@ class Asked(Request):
         return cls(request.kind, request.name, request.arguments, request.raw, request.digest)
 
     def is_same(self, other: Asked, values: Mapping[str, Scalar]) -> bool:
-        """Whether both ask for the same, as `is_alike` compares it.
+        """Whether both ask for the same, as `equal_by_values` compares it.
 
         Args:
             other: What is asked for now.
@@ -79,7 +77,7 @@ class Asked(Request):
         """
         if self.digest is not None or other.digest is not None:
             self, other = self.in_short(), other.in_short()  # noqa: PLW0642  (both as what the one is)
-        return is_alike(self.payload(), other.payload(), values)
+        return equal_by_values(self.payload(), other.payload(), values)
 
 
 @dataclass(slots=True)
@@ -202,31 +200,3 @@ class Past:
     def pending(self) -> list[PastCall]:
         """The calls whose outcome comes later, the one that has waited longest first."""
         return [call for call in self.calls.values() if call.outcome is None and call.is_pending]
-
-
-def failure(error: BridgeError, *, raw: bool = True) -> dict[str, Any]:
-    """An error as a part of an outcome, from which `PastCall.answer` makes it again; without `raw` less of it."""
-    return Failure.of(error, raw=raw).encode()
-
-
-def spent(entries: Sequence[Recorded], policy: str, alike: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
-    """What a script's own calls have used of its limits, as `Budget.adopt` takes it.
-
-    Args:
-        entries: All of the execution's.
-        policy: The hash of the policy that it goes on under: the rules of another have other numbers.
-        alike: As `recovery.spent`.
-    """
-    amounts = [Amounts()]
-    made: dict[int, int] = {}
-    for row in entries:
-        match understood(row):
-            case ToolIntent() as intent:
-                amounts.append(Amounts(calls=1, bytes=len(json.dumps(intent.given))))
-                for rule in intent.rules:
-                    if row.entry.policy == policy or rule <= alike.get(row.entry.policy, 0):
-                        made[rule] = made.get(rule, 0) + 1
-            case CallOutcome(result=Success(value)) | RequestOutcome(Request("tool"), result=Success(value)):
-                amounts.append(Amounts(bytes=len(json.dumps(value))))
-    counted = [amount.counted() for amount in amounts]
-    return {"usage": {kind: sum(row[kind] for row in counted) for kind in counted[0]}, "made": made}

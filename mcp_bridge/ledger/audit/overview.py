@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class EntryCounts:
     """How many entries an execution has.
 
     Attributes:
@@ -64,7 +64,7 @@ async def newest(
     return [(execution, started) for execution, started in rows]
 
 
-async def counts(database: Database, executions: Sequence[str]) -> dict[str, Counted]:
+async def counts(database: Database, executions: Sequence[str]) -> dict[str, EntryCounts]:
     """Count the entries of some executions."""
     marks = ", ".join("?" * len(executions))
     kinds: dict[str, dict[str, int]] = {execution: {} for execution in executions}
@@ -81,7 +81,7 @@ async def counts(database: Database, executions: Sequence[str]) -> dict[str, Cou
         tuple(ends.values()),
     )
     last = {execution: _time(data) for execution, data in rows}
-    return {execution: Counted(found, last.get(execution)) for execution, found in kinds.items()}
+    return {execution: EntryCounts(found, last.get(execution)) for execution, found in kinds.items()}
 
 
 def _time(data: bytes) -> float | None:

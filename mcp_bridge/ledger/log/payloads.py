@@ -211,8 +211,9 @@ class Success:
 
     def encode(self) -> dict[str, Any]:
         """The part of a payload that says how a call ended."""
-        told = {"status": "ok", "value": self.value}
-        return told | {"pending": True} if self.pending else told
+        if self.pending:
+            return {"status": "ok", "value": self.value, "pending": True}
+        return {"status": "ok", "value": self.value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,13 +310,11 @@ class ScriptStart(Payload):
         return _without(self.encode(), "code")
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told = {"code": self.code, "hash": self.hash, "servers": _listed(self.servers), "timeout": self.timeout}
         return told | _given(starter=self.starter, key=self.key)
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(
             payload["code"],
             payload.get("hash", ""),
@@ -356,7 +355,6 @@ class ProgramStart(Payload):
         return _without(self.encode(), "program")
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told = {"program": self.program} | _given(origin=self.origin)
         if self.context is not None:
             told |= {"context": self.context, "effects": list(self.effects)}
@@ -366,7 +364,6 @@ class ProgramStart(Payload):
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(
             payload["program"],
             payload.get("origin"),
@@ -419,7 +416,6 @@ class ToolIntent(Payload):
         return replace(self, arguments=fill(self.given), sent=None)
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told: dict[str, Any] = {"kind": "tool", "tool": self.tool, "arguments": self.arguments}
         if self.call is not None:
             told |= self.call.encode()
@@ -433,7 +429,6 @@ class ToolIntent(Payload):
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(
             payload["tool"],
             payload["arguments"],
@@ -463,12 +458,10 @@ class ModelIntent(Payload):
         return replace(self, arguments=fill(self.arguments))
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         return {"kind": "llm", "effect": self.effect, "arguments": self.arguments}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(payload["effect"], payload["arguments"])
 
 
@@ -491,12 +484,10 @@ class RequestIntent(Payload):
         return replace(self, request=replace(self.request, arguments=fill(self.request.arguments)))
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         return self.request.encode() | {"call": self.call}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(Request.decode(payload), payload["call"])
 
 
@@ -518,12 +509,10 @@ class EffectOutcome(Payload):
     effects: Sequence[int] | None
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         return outcome_object(self.event) | {"effects": _listed(self.effects)}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         usage = payload.get("usage")
         event = Outcome(
             payload["effect"],
@@ -567,15 +556,16 @@ class CallOutcome(Payload):
     source: str | None = None
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told: dict[str, Any] = {"kind": "tool", "tool": self.tool}
         if self.call is not None:
             told |= self.call.encode()
-        return told | self.result.encode() | _given(source=self.source)
+        told |= self.result.encode()
+        if self.source is not None:
+            told["source"] = self.source
+        return told
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(payload["tool"], CallRef.decode(payload), _result(payload), payload.get("source"))
 
 
@@ -598,7 +588,6 @@ class RequestOutcome(Payload):
     has_intent: bool = False
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told = self.request.encode()
         if self.has_intent:
             told.pop("arguments", None)
@@ -606,7 +595,6 @@ class RequestOutcome(Payload):
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         has_intent = "arguments" not in payload and "arguments_sha256" not in payload
         return cls(Request.decode(payload), payload["call"], _result(payload), has_intent)
 
@@ -631,13 +619,11 @@ class Denial(Payload):
     call: CallRef | None = None
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told = {"tool": self.tool, "by": self.by}
         return told if self.call is None else told | self.call.encode()
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(payload["tool"], payload["by"], CallRef.decode(payload))
 
 
@@ -656,7 +642,6 @@ class Transition(Payload):
     effects: Sequence[int] | None
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told: dict[str, Any]
         match self.event:
             case Resume(payload, source, effect):
@@ -669,7 +654,6 @@ class Transition(Payload):
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         event: Resume | Cancel | Redo
         match payload["event"]:
             case "resume":
@@ -733,7 +717,6 @@ class CallDecision(Payload):
         return replace(self, question=self.question.filled(fill))
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told = dict(self.question.fields)
         if self.call is not None:
             told |= self.call.encode()
@@ -741,7 +724,6 @@ class CallDecision(Payload):
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         question = Question(_without(payload, "call", "asked", "raw", "approved", "by"))
         return cls(question, payload["approved"], payload.get("by"), CallRef.decode(payload))
 
@@ -767,12 +749,10 @@ class StepDecision(Payload):
         return replace(self, question=self.question.filled(fill))
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         return {**self.question.fields, "approved": self.approved, "by": self.by}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(Question(_without(payload, "approved", "by")), payload["approved"], payload["by"])
 
 
@@ -799,12 +779,10 @@ class QueuedDecision(Payload):
         return replace(self, question=self.question.filled(fill))
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         return {**self.question.fields, "approved": self.approved, "by": self.by, "comment": self.comment}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         question = Question(_without(payload, "approved", "by", "comment"))
         return cls(question, payload["approved"], payload["by"], payload["comment"])
 
@@ -845,13 +823,11 @@ class EffectSettlement(Payload):
         return replace(self, arguments=fill(self.arguments), message=fill(self.message))
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told = {"effect": self.effect, "step": self.step, "tool": self.tool, "arguments": self.arguments}
         return told | _settled(self)
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(payload["effect"], payload.get("step", ""), *_settlement(payload))
 
 
@@ -880,14 +856,12 @@ class CallSettlement(Payload):
         return replace(self, arguments=fill(self.arguments), message=fill(self.message))
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         # A script's call stands where a program has an effect and its step, and has a name of its own besides.
         told = {"effect": self.call, "step": self.call, "tool": self.tool, "arguments": self.arguments}
         return told | _settled(self) | {"call": self.call}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(payload["call"], *_settlement(payload))
 
 
@@ -922,12 +896,10 @@ class Violation(Payload):
     message: str
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         return {"message": self.message}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(payload["message"])
 
 
@@ -976,12 +948,10 @@ class ProgramSuspension(Payload):
     state: str
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         return {"status": self.status, "state": self.state}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(payload["status"], payload["state"])
 
 
@@ -1002,7 +972,6 @@ class ScriptSuspension(Payload):
     held: Mapping[str, Request] = field(default_factory=dict)
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told: dict[str, Any] = {"status": self.status}
         if self.error is not None:
             told |= self.error.encode()
@@ -1012,7 +981,6 @@ class ScriptSuspension(Payload):
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         held = {row["call"]: Request.decode(row) for row in payload.get("held", ())}
         return cls(payload["status"], _run_error(payload, "held"), held)
 
@@ -1030,12 +998,10 @@ class Resumption(Payload):
     recovered: bool
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         return {"recovered": self.recovered}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(payload["recovered"])
 
 
@@ -1058,13 +1024,11 @@ class ProgramEnd(Payload):
     unresolved: Sequence[dict[str, Any]] = ()
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told = {"status": self.status, "error": self.error} | _given(state=self.state)
         return told | ({"unresolved": list(self.unresolved)} if self.unresolved else {})
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(payload["status"], payload["error"], payload.get("state"), payload.get("unresolved", ()))
 
 
@@ -1090,7 +1054,6 @@ class ScriptEnd(Payload):
     outputs: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told = {"status": self.status} | _given(exit_code=self.exit_code)
         if self.error is not None:
             told |= self.error.encode()
@@ -1098,7 +1061,6 @@ class ScriptEnd(Payload):
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         outputs = {name: payload[name] for name in _OUTPUTS if name in payload}
         return cls(payload["status"], payload.get("exit_code"), _run_error(payload, "exit_code", *_OUTPUTS), outputs)
 
@@ -1141,7 +1103,6 @@ class Erasure(Payload):
     holders: Sequence[str] | None = None
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told: dict[str, Any] = {"what": self.what, "by": self.by, "reason": self.reason, "at": self.at}
         told |= _given(
             reference=self.reference,
@@ -1187,12 +1148,10 @@ class KeyEvent(Payload):
     before: str | None = None
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         return {"event": self.event} | _given(**{"from": self.before}) | {"vkey": self.vkey}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(payload["event"], payload["vkey"], payload.get("from"))
 
     def to_bytes(self) -> bytes:
@@ -1237,12 +1196,10 @@ class AcceptedClock(Payload):
     by: str
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         return {"was": self.was, "behind": self.behind, "by": self.by}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`."""
         return cls(payload["was"], payload["behind"], payload["by"])
 
 
@@ -1271,7 +1228,6 @@ class AcceptedLoss(Payload):
     made: float | None = None
 
     def encode(self) -> dict[str, Any]:
-        """As `Payload.encode`."""
         told: dict[str, Any] = {"has": self.has, "by": self.by}
         told |= _given(had=self.had, root=self.root, log=self.log)
         return told | ({"restored": True} | _given(made=self.made) if self.restored else {})
@@ -1379,7 +1335,7 @@ def understood(recorded: Recorded) -> Payload:
     """
     found = decoded(recorded.entry)
     if not isinstance(found, Payload):
-        raise damaged(f"the payload of the entry {recorded.sequence} is none of its kind")
+        raise damaged(f"the payload of the entry {recorded.sequence} isn't of its kind")
     return found
 
 

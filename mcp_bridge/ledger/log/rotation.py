@@ -173,7 +173,7 @@ def accept_loss(path: Path, master: str | Sequence[str], by: str) -> Loss:
         raise unusable(path, exc) from None
 
 
-def note_restore(path: Path, master: str | Sequence[str], by: str, made: float | None) -> int:
+def record_restore(path: Path, master: str | Sequence[str], by: str, made: float | None) -> int:
     """Have a ledger that was restored say so, before it is in its place; the number of the entry.
 
     Args:

@@ -187,7 +187,7 @@ def read_master(source: str | Sequence[str], directory: Path, *, make: bool) -> 
     return _from_command(command)
 
 
-def keep_in_keyring(key: bytes) -> None:
+def store_in_keyring(key: bytes) -> None:
     """Store a master key in the system's keyring.
 
     Raises:

@@ -162,7 +162,7 @@ class ProgramStore:
         """
         text: str = await off_loop(program.data, json.dumps, program.data)
         data = Seal(LIBRARY + principal, text.encode(), label_of("program", principal, program.name))
-        # Counted in the statement itself: another process may save one at the same time.
+        # EntryCounts in the statement itself: another process may save one at the same time.
         changed = await self._database.write(
             "INSERT INTO programs (principal, name, hash, data, saved) SELECT ?1, ?2, ?3, ?4, ?5"
             " WHERE (SELECT count(*) < ?6 AND coalesce(sum(length(data)), 0) + length(?4) <= ?7 FROM programs"
@@ -238,7 +238,7 @@ class ProgramStore:
         subject = subject_mac(database.master, execution.subject, is_value=execution.subject_is_value)
         _, row = database.master.new_row(execution.id, subject)
         database.post(INSERT_KEY, row)
-        self.keep_values(execution.id, values or {})
+        self.store_values(execution.id, values or {})
         changed = await database.write(
             "INSERT INTO executions (id, kind, principal, key, request, status, program, bundle, origin, owner, state,"
             " record, due, started, changed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -269,7 +269,7 @@ class ProgramStore:
         )
         return changed == 1
 
-    async def give_key(self, execution: StoredExecution, known_by: str | None = None) -> bool:
+    async def assign_key(self, execution: StoredExecution, known_by: str | None = None) -> bool:
         """Give an execution without an idempotency key one; False if another execution has the same.
 
         Args:
@@ -412,7 +412,7 @@ class ProgramStore:
         return found[0] if found else None
 
     async def by_keys(self, principal: str, keys: Sequence[str], space: KeySpace) -> list[StoredExecution]:
-        """The executions of some texts that `give_key` was given as `known_by`, the earliest first."""
+        """The executions of some texts that `assign_key` was given as `known_by`, the earliest first."""
         names = [OF_REQUEST + self._key_mac(principal, key, space) for key in keys]
         among = ", ".join("?" * len(names))
         return await self._executions(
@@ -470,7 +470,7 @@ class ProgramStore:
 
     # --- values behind references ---
 
-    def keep_values(self, execution: str, values: Mapping[str, str | float]) -> None:
+    def store_values(self, execution: str, values: Mapping[str, str | float]) -> None:
         """Store the values behind an execution's references, in the transaction of what is recorded next."""
         for name, value in values.items():
             sealed = Seal(execution, json.dumps(value).encode(), label_of("value", execution, name))

@@ -12,6 +12,7 @@ memory, so a window of a day would begin anew with every process all the same.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
@@ -71,6 +72,11 @@ class Amounts:
         }
 
 
+def cut_short(arguments: Mapping[str, Any]) -> Amounts:
+    """What a model's answer that never arrived counts as: every byte of the question as a token."""
+    return Amounts(model_tokens=len(json.dumps(arguments)))
+
+
 def _billionths(usd: float) -> int:
     # Rounding first drops what binary fractions add: 0.1 dollars are not a billionth more than 0.1.
     return math.ceil(round(usd * _PER_USD, 3))
@@ -94,14 +100,14 @@ class Usage:
         """As JSON, the cost in billionths of a dollar; what is still reserved counts as used."""
         return dict(self._taken)
 
-    def passed(self, limits: Limits, more: Mapping[Kind, int]) -> Kind | None:
+    def first_exceeded(self, limits: Limits, more: Mapping[Kind, int]) -> Kind | None:
         """The first limit that `more` would exceed; an amount of 0 exceeds none."""
         for kind, amount in more.items():
             if amount and (limit := _limit(limits, kind)) is not None and self._taken[kind] + amount > limit:
                 return kind
         return None
 
-    def spent(self, limits: Limits) -> bool:
+    def is_cost_exhausted(self, limits: Limits) -> bool:
         """Whether the cost limit is reached."""
         limit = _limit(limits, "model_cost_usd")
         return limit is not None and self._taken["model_cost_usd"] >= max(limit, 1)
@@ -186,13 +192,13 @@ class Budget:
 
     def _check(self, more: Mapping[Kind, int]) -> None:
         for holder, limits, usage in self._holders:
-            if (kind := usage.passed(limits, more)) is not None:
+            if (kind := usage.first_exceeded(limits, more)) is not None:
                 raise _refusal(kind, holder)
 
     def _check_price_unknown(self) -> None:
         """Without this, models whose price shows only afterwards would be paid for, and refused, for ever."""
         for holder, limits, usage in self._holders:
-            if usage.spent(limits):
+            if usage.is_cost_exhausted(limits):
                 raise _refusal("model_cost_usd", holder)
 
     def _add(self, more: Mapping[Kind, int]) -> None:

@@ -119,7 +119,7 @@ def decide_alone(snapshot: PolicySnapshot, call: Call) -> Decision:
     return Decision(effect, str(call.names), None, f'the preset "{snapshot.preset}"')
 
 
-def denial_in_any_case(snapshot: PolicySnapshot, call: Call, *, knows_hints: bool) -> Decision | None:
+def unconditional_denial(snapshot: PolicySnapshot, call: Call, *, knows_hints: bool) -> Decision | None:
     """The denial of a call whose arguments aren't known yet, if it is denied for all arguments; otherwise None.
 
     Args:
@@ -127,13 +127,13 @@ def denial_in_any_case(snapshot: PolicySnapshot, call: Call, *, knows_hints: boo
         call: Without arguments.
         knows_hints: Whether the tool's hints are known; without them the presets that ask for them say nothing.
     """
-    made = _denial_in_any_case_alone(snapshot, call, knows_hints=knows_hints)
+    made = _unconditional_denial_alone(snapshot, call, knows_hints=knows_hints)
     if made is None and snapshot.floor is not None:
-        return denial_in_any_case(snapshot.floor, call, knows_hints=knows_hints)
+        return unconditional_denial(snapshot.floor, call, knows_hints=knows_hints)
     return made
 
 
-def _denial_in_any_case_alone(snapshot: PolicySnapshot, call: Call, *, knows_hints: bool) -> Decision | None:
+def _unconditional_denial_alone(snapshot: PolicySnapshot, call: Call, *, knows_hints: bool) -> Decision | None:
     fitting = snapshot.compiled.fitting(call.names)
     for rule in fitting.denying:
         if rule.rule.when is None:
@@ -154,10 +154,10 @@ def _denial_in_any_case_alone(snapshot: PolicySnapshot, call: Call, *, knows_hin
     return None
 
 
-def asked_about(snapshot: PolicySnapshot, tool: ToolNames) -> frozenset[str]:
+def arguments_in_conditions(snapshot: PolicySnapshot, tool: ToolNames) -> frozenset[str]:
     """The arguments of a tool that a condition of the policy, or of the floor beneath it, refers to."""
     roots = snapshot.compiled.fitting(tool).roots
-    return roots if snapshot.floor is None else roots | asked_about(snapshot.floor, tool)
+    return roots if snapshot.floor is None else roots | arguments_in_conditions(snapshot.floor, tool)
 
 
 def preset_effect(snapshot: PolicySnapshot, call: Call) -> Outcome:
@@ -167,12 +167,12 @@ def preset_effect(snapshot: PolicySnapshot, call: Call) -> Outcome:
             return "allow"
         case "locked":
             return "deny"
-    if believed_read_only(snapshot, call):
+    if is_trusted_read_only(snapshot, call):
         return "allow"
     return "deny" if snapshot.preset == "read-only" else "approve"
 
 
-def believed_read_only(snapshot: PolicySnapshot, call: Call) -> bool:
+def is_trusted_read_only(snapshot: PolicySnapshot, call: Call) -> bool:
     """Whether a trusted server's hints say that the tool is read-only, and don't also say that it is destructive."""
     if call.names.server not in snapshot.trust_hints:
         return False

@@ -163,7 +163,7 @@ class _Filling:
             raise _TooMuchError
 
 
-def left_unknown(filled: Filled) -> dict[str, Any]:
+def with_unknown_defaults(filled: Filled) -> dict[str, Any]:
     """Filled arguments for the rules if a tool refuses its own defaults: the values it uses instead aren't known."""
     arguments = dict(filled.arguments)
     for path in filled.paths:

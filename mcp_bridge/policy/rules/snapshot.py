@@ -165,7 +165,7 @@ def freeze(policy: Policy, programs: Mapping[str, str], source: Source = NOWHERE
     )
 
 
-def over(floor: PolicySnapshot, snapshot: PolicySnapshot) -> PolicySnapshot:
+def layered(floor: PolicySnapshot, snapshot: PolicySnapshot) -> PolicySnapshot:
     """A folder's policy over the user's own, which is its floor: calls have to pass both, and the lower limits hold."""
     limits = snapshot.limits.model_dump() | {
         "principal": _lower(floor.limits.principal, snapshot.limits.principal).model_dump(),

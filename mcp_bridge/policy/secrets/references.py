@@ -140,7 +140,7 @@ def fill_in(value: Any, values: Mapping[str, Scalar | None]) -> Any:
     return rebuild(value, whole, lambda name: str(filled(name)))
 
 
-def is_alike(recorded: Any, now: Any, values: Mapping[str, Scalar]) -> bool:
+def equal_by_values(recorded: Any, now: Any, values: Mapping[str, Scalar]) -> bool:
     """Whether two projected values are equal as JSON (`1` isn't `true`); references are compared by their values.
 
     Nothing is known of a value that was erased: in the place of a recorded reference to one there may be another now,

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.escaping import escape_name
-from mcp_bridge.executions.programs.record import standing
+from mcp_bridge.executions.status import effective_status
 from mcp_bridge.views.overview import ENDED, name_of, progress, record_of, source_of
 from mcp_bridge.views.timeline import UNDER_WAY, timeline, totals
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_bridge.executions.approvals import Asked
-    from mcp_bridge.ledger.audit.overview import Counted
+    from mcp_bridge.ledger.audit.overview import EntryCounts
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.proofs.evidence import Evidence
     from mcp_bridge.ledger.storage.store import StoredExecution
@@ -36,9 +36,9 @@ MAX_STEPS = 1000
 """Maximum rows of a program's trace."""
 
 
-def summary(row: StoredExecution, counted: Counted) -> dict[str, Any]:
+def summary(row: StoredExecution, counted: EntryCounts) -> dict[str, Any]:
     """An execution's row in the list."""
-    status = standing(row)
+    status = effective_status(row)
     ended = counted.last if status in ENDED else None
     return {
         "id": row.id,
@@ -62,7 +62,7 @@ def _waiting(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row.get(name) for name in _WAITING if name != "execution" or name in row}
 
 
-def execution(row: StoredExecution, entries: Sequence[Recorded], counted: Counted) -> dict[str, Any]:
+def execution(row: StoredExecution, entries: Sequence[Recorded], counted: EntryCounts) -> dict[str, Any]:
     """An execution's page without its timeline."""
     record = record_of(row)
     steps = list(progress(row, entries).steps)
@@ -215,7 +215,7 @@ def question(row: Asked) -> dict[str, Any]:
     }
 
 
-def is_whole(row: Asked) -> bool:
+def is_uncut(row: Asked) -> bool:
     """Whether a question is displayed completely."""
     told = question(row)
     return not any(told[name] and told[name]["cut"] for name in ("message", "details", "announced"))

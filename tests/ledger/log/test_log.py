@@ -15,6 +15,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log import log as log_module
 from mcp_bridge.ledger.log.codec import LEDGER, MAX_TEXT_CHARS, decode, leaf_hash
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry
+from mcp_bridge.ledger.log.payloads import Denial, to_entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.notes import open_checkpoint
@@ -563,7 +564,7 @@ def test_nothing_that_an_execution_was_given_or_gave_is_in_the_file_in_the_clear
 
     async def look(database):
         """While the file is open: its write-ahead log is there."""
-        await SqliteRecorder(database).append(Entry("outcome", ident, {"value": out}))
+        await SqliteRecorder(database).append(to_entry(Denial("shop.pay", out), ident))
         files = [child for child in desk.state.iterdir() if child.name.startswith(FILE_NAME)]
         assert any(child.name.endswith("-wal") and child.stat().st_size for child in files)
         seen.extend(child.read_bytes() for child in files)

@@ -510,7 +510,7 @@ async def test_whoever_has_it_open_writes_nothing_of_it_again(state):
             writer = Writer(database)
             await writer.recorder.append(Entry("violation", ANNA, {"message": "SECRET"}))
             await writer.store.update(ANNA, status="success", state=b"SECRET", record={"x": "SECRET"}, due=None)
-            writer.store.keep_values(ANNA, {"more": "SECRET"})
+            writer.store.store_values(ANNA, {"more": "SECRET"})
             await database.flush()
             assert (await writer.store.execution(ANNA)).status == "erased"
             assert all(row.entry.payload == {"erased": TOMBSTONE} for row in await writer.recorder.read(ANNA))
