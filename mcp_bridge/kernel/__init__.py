@@ -4,5 +4,5 @@ Runs inside the container, where it drives, and again on the host, where it deci
 clock, no randomness: time, ids and outcomes come in as data.
 
 `program` makes steps (`steps`) of untrusted data (`format`); `machine` has the tables of all transitions, `interpreter`
-what they do to the programs (`level`) and steps (`tasks`) under way; `state` writes all of it as bytes.
+what they do to the programs and steps under way (`level`); `state` writes all of it as bytes.
 """
