@@ -77,7 +77,7 @@ class Party:
 
     def __init__(self, shared: FairShare | None = None) -> None:
         self._shared = shared or _of_this_loop()
-        self._left = BURST_SECONDS
+        self._credit = BURST_SECONDS
         self._counted = self._shared.clock()
         self._waiting = 0
         self.at_work = -AT_WORK_SECONDS
@@ -89,26 +89,26 @@ class Party:
 
     def charge(self, seconds: float) -> None:
         """Charge work that was done or is about to be done. May be called from any thread."""
-        self._left = max(self._left - seconds, -MAX_DEBT_SECONDS)
+        self._credit = max(self._credit - seconds, -MAX_DEBT_SECONDS)
 
     def is_over(self) -> bool:
         """Whether it has used more than it may use at once."""
-        return self._left < 0
+        return self._credit < 0
 
     async def turn(self) -> None:
         """Wait for its turn if it is over its share and others are active."""
-        if self._left >= BURST_SECONDS:
+        if self._credit >= BURST_SECONDS:
             return
         self._count()
-        if self._left >= 0 or not self._shared.is_shared(self):
+        if self._credit >= 0 or not self._shared.is_shared(self):
             return
         until = self._shared.clock() + MAX_WAIT_SECONDS
         self._shared.waiting += not self._waiting
         self._waiting += 1
         try:
-            while self._left < 0 and (now := self._shared.clock()) < until and self._shared.is_shared(self):
+            while self._credit < 0 and (now := self._shared.clock()) < until and self._shared.is_shared(self):
                 # Checked at intervals, because the number of other parties may change.
-                await anyio.sleep(min(-self._left / self._shared.rate(), until - now, _LOOK_SECONDS))
+                await anyio.sleep(min(-self._credit / self._shared.rate(), until - now, _LOOK_SECONDS))
                 self._count()
         finally:
             self._waiting -= 1
@@ -118,7 +118,7 @@ class Party:
         """Add the credit since the last update: all elapsed time if the party was alone."""
         now = self._shared.clock()
         rate = self._shared.rate() if self._shared.is_shared(self) else 1.0
-        self._left = min(BURST_SECONDS, self._left + (now - self._counted) * rate)
+        self._credit = min(BURST_SECONDS, self._credit + (now - self._counted) * rate)
         self._counted = now
 
 

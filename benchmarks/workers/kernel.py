@@ -9,12 +9,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.workers import work
-from mcp_bridge.executions.recovery import outcome_json, replay
+from mcp_bridge.executions.programs.recovery import replay
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.ledger.log.entries import Entry, Recorded
+from mcp_bridge.ledger.log.payloads import outcome_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,7 @@ def _recorded(program: Program) -> tuple[bytes, list[tuple[Kind, str]], str]:
     rows: list[tuple[Kind, str]] = []
     for outcome in drive(machine):
         rows.append(("intent", json.dumps({"kind": "tool", "effect": outcome.effect})))
-        rows.append(("outcome", json.dumps(outcome_json(outcome))))
+        rows.append(("outcome", json.dumps(outcome_object(outcome))))
     return began, rows, fingerprint(machine)
 
 

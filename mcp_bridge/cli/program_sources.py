@@ -55,7 +55,7 @@ def read(text: str) -> Any:
     return decoded(data, _STDIN_FILE)
 
 
-class Given(NamedTuple):
+class ProgramFile(NamedTuple):
     """A program in a given file.
 
     Attributes:
@@ -79,7 +79,7 @@ class Sources:
         problem: The error in the operator's programs if it was ignored, else None.
     """
 
-    def __init__(self, loaded: Loaded, given: Sequence[Given] = (), *, lenient: bool = False) -> None:
+    def __init__(self, loaded: Loaded, given: Sequence[ProgramFile] = (), *, lenient: bool = False) -> None:
         self.problem: BridgeError | None = None
         self._lenient = lenient
         self._loaded = loaded
@@ -87,7 +87,7 @@ class Sources:
         self._parsed: dict[str, Program] = {}
         self._under_way: list[str] = []
         self._operators: Mapping[str, Program] | None = None
-        self._kept: dict[str, SavedProgram] | None = None
+        self._saved: dict[str, SavedProgram] | None = None
 
     @property
     def operators(self) -> Mapping[str, Program]:
@@ -113,34 +113,34 @@ class Sources:
         return found
 
     @property
-    def kept(self) -> dict[str, SavedProgram]:
+    def saved(self) -> dict[str, SavedProgram]:
         """The saved programs by name; none if there is no database.
 
         Raises:
             BridgeError: `database_unusable`, `database_newer`.
         """
-        if self._kept is None:
+        if self._saved is None:
             settings = self._loaded.settings
             found = (
-                run_with_database(settings, _kept, allow_read_only=True)
+                run_with_database(settings, _saved, allow_read_only=True)
                 if (settings.state_dir / FILE_NAME).exists()
                 else []
             )
-            self._kept = {row.name: row for row in found}
-        return self._kept
+            self._saved = {row.name: row for row in found}
+        return self._saved
 
     def resolve(self, name: str) -> Program | None:
         """A program that a step runs by name, as `kernel.program.Resolve`.
 
         Raises:
             InvalidProgramError: It is in one of the files and invalid.
-            BridgeError: As `operators` and `kept`.
+            BridgeError: As `operators` and `saved`.
         """
         if name in self._named:
             return self._from_file(name)
         if name in self.operators:
             return self.operators[name]
-        return self.restored(name) if name in self.kept else None
+        return self.restored(name) if name in self.saved else None
 
     def restored(self, name: str) -> Program:
         """One of the saved programs.
@@ -150,7 +150,7 @@ class Sources:
         """
         from mcp_bridge.executions.programs.library import kept_program
 
-        return kept_program(self.kept[name])
+        return kept_program(self.saved[name])
 
     def _from_file(self, name: str) -> Program:
         if name not in self._parsed:
@@ -164,7 +164,7 @@ class Sources:
                 self._under_way.pop()
         return self._parsed[name]
 
-    def parse(self, given: Given) -> Program:
+    def parse(self, given: ProgramFile) -> Program:
         """The program in one of the files.
 
         Raises:
@@ -181,13 +181,13 @@ class Sources:
         """A program by name, and its owner.
 
         Raises:
-            BridgeError: `unknown_program`; as `operators` and `kept`.
+            BridgeError: `unknown_program`; as `operators` and `saved`.
         """
         if name in self.operators:
             return self.operators[name], "operator"
-        if name in self.kept:
+        if name in self.saved:
             return self.restored(name), "agent"
-        close = nearest(name, [*self.operators, *self.kept])
+        close = nearest(name, [*self.operators, *self.saved])
         hint = f"Did you mean {', '.join(close)}?" if close else "`mcp-bridge program list` has their names."
         if Path(name).exists():
             hint = f"A file's name ends in {', '.join(SUFFIXES)}."
@@ -202,7 +202,7 @@ def one(loaded: Loaded, file_or_name: str) -> tuple[Program, str]:
     """
     if not is_file(file_or_name):
         return Sources(loaded).find(file_or_name)
-    given = Given(file_or_name, read(file_or_name))
+    given = ProgramFile(file_or_name, read(file_or_name))
     try:
         return Sources(loaded, [given]).parse(given), "file"
     except InvalidProgramError as exc:
@@ -212,5 +212,5 @@ def one(loaded: Loaded, file_or_name: str) -> tuple[Program, str]:
         ) from None
 
 
-async def _kept(database: Database) -> list[SavedProgram]:
+async def _saved(database: Database) -> list[SavedProgram]:
     return await ProgramStore(database).programs(PRINCIPAL)

@@ -107,7 +107,7 @@ class Commands(TyperGroup):
         if type(exc).__name__ == "NoArgsIsHelpError":
             exc.show()
             return common.USAGE
-        command, path, word = self._meant(words)
+        command, path, word = self._selected_command(words)
         # The parser's suggestions are part of our hint.
         said = exc.message if hasattr(exc, "possibilities") else exc.format_message()
         message = escaping.escape_line(said).replace("Value error, ", "").partition(" Did you mean")[0].strip()
@@ -115,7 +115,7 @@ class Commands(TyperGroup):
         hint = escaping.escape_line(self._hint(exc, command, path, word))
         return common.print_error(BridgeError("usage", ended, hint=hint))
 
-    def _meant(self, words: Sequence[str]) -> tuple[Any, str, str]:
+    def _selected_command(self, words: Sequence[str]) -> tuple[Any, str, str]:
         """The command that the words select, its path, and the first following word that isn't an option."""
         command, path, takes_value = self, "mcp-bridge", False
         for word in words:

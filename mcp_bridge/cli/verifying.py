@@ -103,7 +103,7 @@ def read_notes(path: Path) -> list[str]:
     return found
 
 
-def verify_here(
+def verify_own_ledger(
     loaded: Loaded, keys: Sequence[Verifier] | None, notes: Sequence[str], *, offline: bool = False
 ) -> dict[str, Any]:
     """Verify the ledger and compare it with its publishing targets; return the verdict as JSON.
@@ -156,7 +156,7 @@ def verify_here(
     return facts | {"targets": [each.record() for each in checks], "offline": False}
 
 
-def verify_given(
+def verify_given_file(
     file: Path, keys: Sequence[Verifier] | None, notes: Sequence[str], settings: ReadSettings
 ) -> dict[str, Any]:
     """Verify an export, a proof, or a copy of a ledger; return the verdict as JSON.
@@ -236,7 +236,7 @@ def _refuse_alarms(states: Mapping[str, Mapping[str, Any]]) -> None:
         )
 
 
-def prove_here(settings: Settings, entry: int, *, payload: bool) -> bytes:
+def prove_own_entry(settings: Settings, entry: int, *, payload: bool) -> bytes:
     """The proof of an entry of the ledger.
 
     Raises:
@@ -366,7 +366,7 @@ def _proof_facts(found: Proved, keys: Sequence[Verifier] | None) -> dict[str, An
 
 
 def verdict_lines(facts: dict[str, Any]) -> list[str]:
-    """The verdict of `verify_here` or `verify_given`, as text for people."""
+    """The verdict of `verify_own_ledger` or `verify_given_file`, as text for people."""
     whole = f"{facts['file']}: {facts['size']} entries of {facts['origin']}"
     if "entry" in facts:
         entry = facts["entry"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.programs.record import refuse_erased, standing
+from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended, refuse_erased
 from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, to_entry
 from mcp_bridge.policy.secrets.references import fill_in
 
@@ -38,7 +38,7 @@ class Asked:
         row, waits = self.approval, self.execution
         if row.status != "open":
             return row.status
-        if waits is None or standing(waits) not in {"suspended", "interrupted", "running"}:
+        if waits is None or effective_status(waits) not in UNFINISHED:
             return "void"
         awaited = {waiting["effect"] for waiting in (waits.record or {}).get("waiting", ())}
         return "open" if row.effect in awaited else "void"
@@ -84,10 +84,8 @@ async def decide(
     if question.execution is not None:
         refuse_erased(question.execution)
     if question.status == "void":
-        status = "gone" if question.execution is None else standing(question.execution)
-        raise BridgeError(
-            "not_suspended", f"Nobody waits for this any more: the execution {row.execution} is {status}."
-        )
+        status = "gone" if question.execution is None else effective_status(question.execution)
+        raise not_suspended(row.execution, f"nobody waits for this decision any more: it is {status}")
     decision: dict[str, Any] = {"approved": approved, "by": by, "comment": comment}
     # A script's own call has a name, and is of no program.
     of_program = question.execution is not None and question.execution.kind == "program"

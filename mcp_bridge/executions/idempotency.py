@@ -1,106 +1,83 @@
-"""One execution a key, whoever asks for it, however often, and in however many processes."""
+"""Idempotency: one execution a key, whoever asks for it, however often, and in however many processes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.programs.record import standing
-from mcp_bridge.executions.scripts.held_calls import execution_of
+from mcp_bridge.executions.idempotency_key import MAX_KEY_CHARS, execution_of
+from mcp_bridge.executions.readiness import may_go_on
+from mcp_bridge.executions.status import UNFINISHED, effective_status
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from mcp_bridge.executions.idempotency_key import Key
+    from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.gate.admission import Asker
     from mcp_bridge.gate.request_context import RequestContext
-    from mcp_bridge.ledger.storage.blind_indexes import KeySpace
     from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
-MAX_KEY_CHARS = 1000
-"""Of an idempotency key."""
-
 POLL_SECONDS = 0.2
 """How often to look whether another process has ended an execution that is waited for."""
 
-UNENDED = frozenset({"running", "suspended", "interrupted"})
 
+class KeyedRequest(Protocol[T_co]):
+    """What is asked for under a key, by a script or a program."""
 
-class Key(NamedTuple):
-    """An idempotency key.
+    @property
+    def asker(self) -> Asker | None:
+        """Asks a person what a suspended execution of the key waits for."""
 
-    Attributes:
-        text: As it was given, without sensitive values.
-        space: Whose it is: the same text in two spaces is two keys.
-        whole: With them, if it has any; else empty. Of such a key nothing is kept once its execution is erased.
-        before: As version 0.1.0 may have kept it, by the references that it had for them.
-    """
+    async def start(self) -> T_co | None:
+        """Start a new execution; None if another process was quicker."""
 
-    text: str
-    space: KeySpace
-    whole: str = ""
-    before: tuple[str, ...] = ()
-
-
-class Executions(Protocol[T_co]):
-    """Executions of one kind."""
-
-    async def begin(self) -> T_co | None:
-        """Begin a new one; None if another process was quicker."""
-
-    async def go_on(self, known: StoredExecution) -> T_co | None:
-        """Go on with one whose process has died; None if another was quicker."""
+    async def resume(self, known: StoredExecution) -> T_co | None:
+        """Go on with an execution that can; None if another process was quicker."""
 
     async def is_same(self, known: StoredExecution) -> bool:
-        """Whether what is asked for now is what one was begun for: a key belongs to one thing."""
-
-    async def can_go_on(self, known: StoredExecution) -> bool:
-        """Whether a suspended one would get further now."""
+        """Whether an execution was started for the same: a key belongs to one thing."""
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
-        """Whether one that version 0.1.0 has kept, which didn't say who began it, is what an operator asks for now."""
+        """Whether an operator may have started an execution of version 0.1.0, which didn't record who did."""
 
 
-async def once(
-    store: ProgramStore,
+async def find_or_start(
+    lifecycle: Lifecycle,
     principal: str,
     key: Key | None,
-    executions: Executions[T],
+    asked: KeyedRequest[T],
     *,
     origin: str,
-    under_way: Mapping[str, anyio.Event],
-    retry_failed: bool = False,
     request: RequestContext = NO_REQUEST,
 ) -> T | StoredExecution:
-    """A new execution, to be driven; or, of a key that has been used, the one that has it, when it has come to a stop.
+    """A new execution, to be driven; or the one that has the key already, when it has come to a stop.
 
     Args:
-        store: Keeps them.
+        lifecycle: Of both kinds of executions.
         principal: Whose key it is.
-        key: The key, or None: then it is new every time.
+        key: The key, or None: then the execution is new every time.
+        asked: What is asked for.
         origin: Whose program that is: the same steps are allowed to do other things as another's.
-        executions: Begins them.
-        under_way: Those of this process, until they are left.
-        retry_failed: Whether another may take the place of one that has failed.
-        request: The request that it is for.
+        request: The request that it is for: it gives its slot away while it waits.
 
     Raises:
-        BridgeError: `bad_key`, `key_conflict`, `erased`, `unknown_run`: one that was made for another's run; as
-            `executions`.
+        BridgeError: `bad_key`, `key_conflict`, `erased`; `unknown_run`: the key was generated for another's run; as
+            `asked`.
     """
     if key is not None and not (0 < len(key.text) <= MAX_KEY_CHARS and key.text.isprintable()):
         raise BridgeError("bad_key", f"An idempotency key is 1 to {MAX_KEY_CHARS} printable characters.")
     waited_for = ""
     while True:
-        known = None if key is None else await _known(store, principal, key)
+        known = None if key is None else await _known(lifecycle.store, principal, key)
         if key is None or known is None:
-            if (begun := await executions.begin()) is not None:
-                return begun
+            if (started := await asked.start()) is not None:
+                return started
             continue
         if known.status == ERASED:
             raise BridgeError(
@@ -109,13 +86,13 @@ async def once(
                 hint="It isn't done again under this key; use another one to have it done anew.",
                 execution=known.id,
             )
-        if known.origin != origin or not await executions.is_same(known):
+        if known.origin != origin or not await asked.is_same(known):
             raise BridgeError(
                 "key_conflict",
                 f"The idempotency key {key.text!r:.100} belongs to another program, another context or other code.",
                 hint="Use a key for one thing only.",
             )
-        if key.space == "operator" != known.key_space and not await executions.may_be_operators(known):
+        if key.space == "operator" != known.key_space and not await asked.may_be_operators(known):
             raise BridgeError(
                 "key_conflict",
                 f"The idempotency key {key.text!r:.100} is of the execution {known.id}, which was begun before agents'"
@@ -123,29 +100,30 @@ async def once(
                 hint=f"mcp-bridge execution show {known.id} has what it did. Use another key to have it done anew.",
                 execution=known.id,
             )
-        status = standing(known)
-        if (ended := under_way.get(known.id)) is not None or status == "running":
+        status = effective_status(known)
+        if (left := lifecycle.under_way(known.id)) is not None or status == "running":
             waited_for = known.id
             request.release_slot()
-            await (ended.wait() if ended else anyio.sleep(POLL_SECONDS))
-        elif status == "interrupted" or (status == "suspended" and await executions.can_go_on(known)):
-            if (taken := await executions.go_on(known)) is not None:
-                return taken
+            await (left.wait() if left else anyio.sleep(POLL_SECONDS))
+        elif status == "interrupted" or (
+            status == "suspended" and await may_go_on(lifecycle.store, known, asked.asker)
+        ):
+            if (resumed := await asked.resume(known)) is not None:
+                return resumed
         elif (
-            retry_failed
-            and status not in UNENDED | {"success"}
+            lifecycle.retry_failed
+            and status not in UNFINISHED | {"success"}
             and known.id not in {waited_for, execution_of(key.text)}
         ):
-            # Whoever releases it, or comes now, begins the next attempt: one of them. Who has waited for this one is
-            # told of this one: or as many would try again, one after the other, as have asked at once. A key that was
-            # made for a run is that run's alone.
-            await store.release_key(known)
+            # One of those who ask from now on starts the next attempt. Whoever has waited for this one gets this one:
+            # else as many attempts would follow each other as have asked at once. A generated key is its run's alone.
+            await lifecycle.store.release_key(known)
         else:
             return known
 
 
 async def _known(store: ProgramStore, principal: str, key: Key) -> StoredExecution | None:
-    """The execution that a key has; or else the one that version 0.1.0 has kept under it, or that it was made for.
+    """The execution that has a key; or the one that version 0.1.0 kept under it, or that it was generated for.
 
     Raises:
         BridgeError: `unknown_run`.

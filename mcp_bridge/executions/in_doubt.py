@@ -1,7 +1,7 @@
-"""Effects in doubt: they were about to happen, nobody has seen how they ended, and once more might be once too often.
+"""Effects in doubt: their intent is recorded, no outcome is, and they must not be done twice.
 
-An execution with one is suspended until a person says what happened. Nothing that a sandbox or an MCP client can ask
-for leads to a settlement: only who can start a process as this user can settle a doubt.
+An execution with such an effect is suspended until a person says what happened. Nothing that a sandbox or an MCP client
+can ask for leads to a settlement: only who can start a process as this user can settle an effect.
 """
 
 from __future__ import annotations
@@ -49,27 +49,13 @@ class Settlement(NamedTuple):
             case "not_done":
                 return Redo(effect)
 
-    def decision(self, doubt: Mapping[str, Any]) -> dict[str, Any]:
-        """As the payload of an entry.
 
-        Args:
-            doubt: The row of the effect.
-        """
-        told = {name: doubt[name] for name in ("effect", "step", "tool", "arguments")}
-        told |= {"settled": self.how, "by": self.by, "comment": self.comment}
-        if self.how == "happened":
-            told["value"] = self.value
-        elif self.how == "failed":
-            told["message"] = self.message
-        return told
-
-
-def row(effect: Effect, since: float) -> dict[str, Any]:
+def doubt_row(effect: Effect, since: float) -> dict[str, Any]:
     """What a person has to know of an effect in doubt.
 
     Args:
-        effect: It.
-        since: When it was about to happen, in seconds since 1970.
+        effect: The effect.
+        since: When its intent was recorded, in seconds since 1970.
     """
     return {
         "effect": effect.id,
@@ -80,13 +66,13 @@ def row(effect: Effect, since: float) -> dict[str, Any]:
     }
 
 
-def settled_with(execution: str, effect: int | str) -> str:
+def settle_command(execution: str, effect: int | str) -> str:
     """The commands by which a person settles a doubt."""
     return f"mcp-bridge execution settle {execution} {effect} --happened [--value JSON] | --failed MESSAGE | --not-done"
 
 
-def begun(entries: Sequence[Recorded]) -> dict[int, dict[str, Any]]:
-    """A row for each tool's call that was about to happen, by its effect: as it was the last time.
+def started_calls(entries: Sequence[Recorded]) -> dict[int, dict[str, Any]]:
+    """A row for each tool call whose intent is recorded, by its effect: as it was recorded last.
 
     Args:
         entries: All of an execution's.
@@ -100,8 +86,8 @@ def begun(entries: Sequence[Recorded]) -> dict[int, dict[str, Any]]:
     return found
 
 
-def unsettled(entries: Sequence[Recorded]) -> set[int]:
-    """The effects that are recorded as in doubt, and of which nothing is recorded since.
+def effects_in_doubt(entries: Sequence[Recorded]) -> set[int]:
+    """The effects that are recorded as in doubt, with nothing recorded of them since.
 
     Args:
         entries: All of an execution's.
@@ -116,7 +102,7 @@ def unsettled(entries: Sequence[Recorded]) -> set[int]:
     return found
 
 
-def pick(doubts: Mapping[int, dict[str, Any]], asked: str | None, execution: str) -> dict[str, Any]:
+def find_doubt(doubts: Mapping[int, dict[str, Any]], asked: str | None, execution: str) -> dict[str, Any]:
     """The doubt that a person means.
 
     Args:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import asked, decide
-from mcp_bridge.executions.programs.record import standing
+from mcp_bridge.executions.status import effective_status
 from mcp_bridge.kernel.machine import IN_DOUBT
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def can_go_on(store: ProgramStore, stored: StoredExecution) -> bool:
             return True
         if row["kind"] == PROGRAM:
             program = await store.execution(row["execution"])
-            if program is None or standing(program) != "suspended" or await can_go_on(store, program):
+            if program is None or effective_status(program) != "suspended" or await can_go_on(store, program):
                 return True
     return False
 

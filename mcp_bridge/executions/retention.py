@@ -10,6 +10,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.status import is_under_way
 from mcp_bridge.ledger.log.quota import FULL, TIDY
 from mcp_bridge.ledger.storage import erasure
 
@@ -60,9 +61,6 @@ async def erase(
 
 
 def _under_way(database: Database) -> Callable[[str, str], bool]:
-    # It knows programs, and with them the kernel: a start that erases nothing has no use for them.
-    from mcp_bridge.executions.programs.record import is_under_way  # noqa: PLC0415
-
     return lambda status, owner: is_under_way(status, owner, is_held=status == "running" and database.is_present(owner))
 
 

@@ -26,7 +26,7 @@ def spread(
     return args, kwargs
 
 
-def meant(params: list[dict[str, Any]], bound: dict[str, Any]) -> dict[str, Any]:
+def normalise(params: list[dict[str, Any]], bound: dict[str, Any]) -> dict[str, Any]:
     """Arguments by their JSON names, corrected where the schema allows only one interpretation.
 
     None for an optional parameter that can't be null is left out. Text that contains a JSON object or array is decoded

@@ -36,12 +36,12 @@ class Channel:
     """
 
     def __init__(
-        self, read_fd: int, write_fd: int, on_notification: Callable[[str, dict[str, Any]], None], heard: Any
+        self, read_fd: int, write_fd: int, on_notification: Callable[[str, dict[str, Any]], None], frames: Any
     ) -> None:
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._on_notification = on_notification
-        self._heard = heard
+        self._frames = frames
         self._write_lock = threading.Lock()
         self._waiting: dict[int, Callable[[Answer], None]] = {}
         self._next_id = 0
@@ -157,7 +157,7 @@ class Channel:
                 os._exit(exits.CHANNEL_CLOSED)
             if not chunk:
                 os._exit(exits.HOST_GONE)
-            self._heard.mark()
+            self._frames.mark()
             try:
                 for line in decoder.feed(chunk):
                     self._dispatch(jsonrpc.decode(line))

@@ -10,7 +10,7 @@ from mcp_bridge.guest import blocks
 from mcp_bridge.guest.blocks import IMAGE_TYPES
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.output import Capture
-from mcp_bridge.guest.proxies import NotAwaitedError, ask, tell
+from mcp_bridge.guest.proxies import NotAwaitedError, call_host, notify_host
 from mcp_bridge.guest.runner import cut, printable
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import MAX_IMAGE_BYTES, ArtifactWrite, OutputDisplay, ProgressReport
@@ -77,7 +77,7 @@ class Display:
             data = fitting(mime, body)
         self._capture.drain()
         for kind, text in data.items():
-            tell(self._channel, OutputDisplay({kind: text}))
+            notify_host(self._channel, OutputDisplay({kind: text}))
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Tell the client how far the script is.
@@ -104,7 +104,7 @@ class Display:
             while True:
                 following = file.read(ARTIFACT_CHUNK_BYTES)
                 text = binascii.b2a_base64(chunk, newline=False).decode("ascii")
-                result = ask(self._channel, ArtifactWrite(name, text, first, not following))
+                result = call_host(self._channel, ArtifactWrite(name, text, first, not following))
                 if not following:
                     return str(result["uri"])
                 chunk, first = following, False

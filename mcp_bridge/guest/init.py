@@ -106,14 +106,14 @@ def main(words: list[str]) -> NoReturn:
     """Run as process 1. Never returns; the exit status is the guest's, or 128 + n for signal n."""
     settings = Settings(words)
     _limit(settings)
-    heard = FrameCounter()
+    frames = FrameCounter()
     outputs = (os.pipe(), os.pipe())
     unsent = (Unsent(), Unsent())
     child = os.fork()
     if child == 0:
         from mcp_bridge.guest import main as guest
 
-        guest.main(outputs, unsent, heard)
+        guest.main(outputs, unsent, frames)
     _make_undumpable()
     # Python installs a handler for SIGINT, through which any process in here, or `podman kill`, could end this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -122,7 +122,7 @@ def main(words: list[str]) -> NoReturn:
     for _, writer in outputs:
         os.close(writer)
     left = UnsentOutput([reader for reader, _ in outputs], unsent, counts_memory=not settings.memory)
-    _supervise(child, settings, heard, left)
+    _supervise(child, settings, frames, left)
 
 
 def _make_undumpable() -> None:
@@ -159,7 +159,7 @@ def _lower(which: int, value: int) -> None:
         resource.setrlimit(which, (value, value))
 
 
-def _supervise(child: int, settings: Settings, heard: FrameCounter, left: UnsentOutput) -> NoReturn:
+def _supervise(child: int, settings: Settings, frames: FrameCounter, left: UnsentOutput) -> NoReturn:
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)
@@ -168,7 +168,7 @@ def _supervise(child: int, settings: Settings, heard: FrameCounter, left: Unsent
     poller = select.poll()
     poller.register(0, select.POLLIN)
     poller.register(wake_read, select.POLLIN)
-    last_count, last_heard = heard.count(), time.monotonic()
+    last_count, last_heard = frames.count(), time.monotonic()
     next_beat = time.monotonic() + BEAT_SECONDS
     watched_in = select.POLLIN
     while True:
@@ -189,8 +189,8 @@ def _supervise(child: int, settings: Settings, heard: FrameCounter, left: Unsent
         if now >= next_beat:
             next_beat = now + BEAT_SECONDS
             _report(InitBeat())
-            if heard.count() != last_count:
-                last_count, last_heard = heard.count(), now
+            if frames.count() != last_count:
+                last_count, last_heard = frames.count(), now
             if now - last_heard > settings.silence:
                 _end(child, exits.HOST_SILENT, 0, left)
             if not watched_in:

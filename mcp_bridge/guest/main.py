@@ -30,7 +30,7 @@ PRIVATE_FD = 100
 """The channel's descriptors are moved here and above, away from those that a script opens and closes."""
 
 
-def main(outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent, Unsent], heard: Any) -> NoReturn:
+def main(outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent, Unsent], frames: Any) -> NoReturn:
     """Run one execution. Never returns."""
     read_fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
     write_fd = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
@@ -47,7 +47,7 @@ def main(outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent,
         elif not isinstance(message, HostBeat):
             os._exit(exits.BAD_FRAME)
 
-    channel = Channel(read_fd, write_fd, on_notification, heard)
+    channel = Channel(read_fd, write_fd, on_notification, frames)
     capture = Capture(channel, (outputs[0][0], outputs[1][0]), unsent)
     channel.start()
     channel.notify(GuestReady("{}.{}.{}".format(*sys.version_info)))
@@ -99,7 +99,7 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     def show(value: Any) -> str | None:
         return shower.show(None if isinstance(value, runtime.Nothing) else value)
 
-    hooks = runner.Hooks(show, calls.check_awaited, calls.left, advise, repair)
+    hooks = runner.Hooks(show, calls.check_awaited, calls.report_unfinished, advise, repair)
     outcome = runner.run(source, names | modules.names(start.servers), hooks)
     error = outcome.error
     if error and error["type"] != "NotAwaitedError" and (note := calls.unawaited_note()):

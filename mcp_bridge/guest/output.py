@@ -36,7 +36,7 @@ class Capture:
         self._unsent = unsent
         self._sent = [0, 0]
         self._lock = threading.Lock()
-        self._held = [b"", b""]
+        self._pending = [b"", b""]
         self._pid = os.getpid()
         self.current = 1
         for reader in readers:
@@ -97,18 +97,18 @@ class Capture:
 
     def _forward(self, index: int) -> bool:
         try:
-            held = self._held[index]
+            held = self._pending[index]
             data = self._unsent[index].read(self._readers[index], self._sent[index], held)
         except OSError:
             return False
         if len(data) == len(held):
             return False
-        self._held[index] = data
+        self._pending[index] = data
         self._send(index)
         return True
 
     def _send(self, index: int, *, final: bool = False) -> None:
-        data = self._held[index]
+        data = self._pending[index]
         if not data:
             return
         stream: Any = ("stdout", "stderr")[index]
@@ -122,7 +122,7 @@ class Capture:
         except UnicodeDecodeError:
             self._channel.notify(OutputWrite(stream, base64=binascii.b2a_base64(whole, newline=False).decode("ascii")))
         # Only now: unsent bytes stay in shared memory, where process 1 finds them.
-        self._held[index] = data[cut:]
+        self._pending[index] = data[cut:]
         self._sent[index] += cut
 
 

@@ -141,7 +141,7 @@ class Driver:
         self._take = take
         self._early: dict[int, Outcome] = {}
         self._next = 1
-        self._asked: dict[int, int] = {}
+        self._requested: dict[int, int] = {}
         program = unbundle(started)
         if "state" in started:
             self._machine = state.restore(program, started["state"].encode())
@@ -149,7 +149,7 @@ class Driver:
         else:
             self._machine = Machine(program, started["context"])
             effects = self._machine.effects
-        self._ask(effects)
+        self._request(effects)
 
     @property
     def done(self) -> bool:
@@ -162,7 +162,7 @@ class Driver:
         Raises:
             RequestError: The host refused the effect.
         """
-        if self._asked.pop(number, None) is None:
+        if self._requested.pop(number, None) is None:
             return
         if isinstance(answer, jsonrpc.ErrorResponse):
             raise RequestError(answer.message, answer.data)
@@ -173,16 +173,16 @@ class Driver:
         )
         while (outcome := self._early.pop(self._next, None)) is not None:
             self._next += 1
-            self._ask(self._machine.apply(outcome))
+            self._request(self._machine.apply(outcome))
 
-    def _ask(self, effects: list[Effect]) -> None:
+    def _request(self, effects: list[Effect]) -> None:
         for effect in effects:
             if effect.kind == "cancel":
                 for number in effect.arguments["effects"]:
                     # The host's machine has emitted the same effect and needs no request.
-                    self._channel.drop(self._asked.pop(number, 0))
+                    self._channel.drop(self._requested.pop(number, 0))
             else:
-                self._asked[effect.id] = self._channel.send(
+                self._requested[effect.id] = self._channel.send(
                     ProgramEffect(self._execution, effect.id), functools.partial(self._take, effect.id)
                 )
 
@@ -191,9 +191,9 @@ class Driver:
 
         Otherwise anyone who uses its idempotency key, such as this script, would wait until the sandbox ends.
         """
-        for request in self._asked.values():
+        for request in self._requested.values():
             self._channel.forget(request)
-        self._asked.clear()
+        self._requested.clear()
         self._channel.send(ProgramLeave(self._execution), lambda _: None)
 
     def finish(self) -> ProgramFinish:

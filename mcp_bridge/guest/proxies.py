@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any
 
 from mcp_bridge.guest import blocks, jsontext, runner
-from mcp_bridge.guest.arguments import meant, spread
+from mcp_bridge.guest.arguments import normalise, spread
 from mcp_bridge.guest.channel import Channel, RequestError
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import CatalogCheck, CatalogTools, ToolCall
@@ -34,7 +34,7 @@ class ToolError(MCPError):
         self.tool = tool
 
 
-def ask(channel: Channel, params: Any) -> Any:
+def call_host(channel: Channel, params: Any) -> Any:
     """A request's result, for the script.
 
     Raises:
@@ -49,7 +49,7 @@ def ask(channel: Channel, params: Any) -> Any:
         raise MCPError(exc.message, code=data.pop("code", "error"), details=data) from None
 
 
-def tell(channel: Channel, params: Any) -> None:
+def notify_host(channel: Channel, params: Any) -> None:
     """Send a notification for the script.
 
     Raises:
@@ -145,7 +145,7 @@ class Calls:
 
         warnings._warn_unawaited_coroutine = warn  # type: ignore[attr-defined]  # noqa: SLF001
 
-    def left(self, tasks: Any) -> None:
+    def report_unfinished(self, tasks: Any) -> None:
         """Report tasks that are about to be cancelled because the script has ended."""
         for task in sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name())):
             coroutine = task.get_coro()
@@ -249,8 +249,8 @@ def _tool_error(request: ToolCall, exc: RequestError | LocalMessageError) -> Too
 
 def nearest(name: str, known: list[str]) -> str:
     """`; nearest: a, b`; or all names if none is near; or empty."""
-    if meant := _meant(name, known):
-        return meant
+    if suggestion := _suggestion(name, known):
+        return suggestion
     return f"; there are: {', '.join(known[:20])}{', …' if len(known) > 20 else ''}" if known else ""
 
 
@@ -286,7 +286,7 @@ class _Tools:
     def rows(self) -> dict[str, dict[str, Any]]:
         """The tools' rows by alias."""
         if self._rows is None:
-            result = ask(self._calls.channel, CatalogTools(self.server))
+            result = call_host(self._calls.channel, CatalogTools(self.server))
             self._rows = {row["alias"]: row for row in result["tools"]}
         return self._rows
 
@@ -394,7 +394,7 @@ def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *,
 
     def check(arguments: dict[str, Any]) -> list[str]:
         try:
-            return list(ask(calls.channel, CatalogCheck(server, row["name"], arguments))["faults"])
+            return list(call_host(calls.channel, CatalogCheck(server, row["name"], arguments))["faults"])
         except MCPError as exc:
             # Values that aren't JSON are reported as faults; other errors of the check are ignored.
             return [exc.message] if exc.code in {"not_json", "frame_too_deep", "frame_too_large"} else []
@@ -402,7 +402,7 @@ def make_function(row: dict[str, Any], server: str, alias: str, calls: Calls, *,
     def request(args: tuple[Any, ...], kwargs: dict[str, Any], *, raw: bool) -> ToolCall:
         if not row["extra"]:
             args, kwargs = spread(params, args, kwargs)
-        return ToolCall(server, row["name"], meant(params, bind(shown, row, args, kwargs, check)), raw)
+        return ToolCall(server, row["name"], normalise(params, bind(shown, row, args, kwargs, check)), raw)
 
     if blocking:
 
@@ -490,7 +490,7 @@ def near(name: str, known: list[str]) -> list[str]:
     return close or [other for other in known if words & set(other.lower().split("_"))][:3]
 
 
-def _meant(name: str, free: list[str]) -> str:
+def _suggestion(name: str, free: list[str]) -> str:
     close = near(name, free)
     return f"; nearest: {', '.join(close)}" if close else ""
 
@@ -534,7 +534,8 @@ def bind(
     bound = {name: value for name, value in bound.items() if value is not OMITTED}
     free = [param["name"] for param in params if param["json"] not in bound]
     faults.extend(
-        f"got an unexpected keyword argument {name[:100]!r}{_meant(name, free)}" for name in unknown[:MAX_SHOWN_NAMES]
+        f"got an unexpected keyword argument {name[:100]!r}{_suggestion(name, free)}"
+        for name in unknown[:MAX_SHOWN_NAMES]
     )
     if len(unknown) > MAX_SHOWN_NAMES:
         faults.append(f"got {len(unknown) - MAX_SHOWN_NAMES} more of them")

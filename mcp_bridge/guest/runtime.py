@@ -19,7 +19,7 @@ from mcp_bridge.guest.proxies import (
     MCPError,
     NotAwaitedError,
     ToolError,
-    ask,
+    call_host,
     nearest,
 )
 from mcp_bridge.wire.messages import (
@@ -301,9 +301,9 @@ class _Functions:
         self._servers = servers
         self._noticed: set[str] = set()
 
-    def _ask(self, params: Any) -> Any:
+    def _request(self, params: Any) -> Any:
         try:
-            return ask(self._channel, params)
+            return call_host(self._channel, params)
         except MCPError as exc:
             if isinstance(params, CatalogDescribe) and exc.code == "bad_params" and "'detail'" in exc.message:
                 told = f"{exc.message}; a tool is one name: describe('{params.name}.{params.detail}')"
@@ -320,7 +320,7 @@ class _Functions:
 
     def list_loaded_server_metadata(self) -> Rows:
         """A dict a server: `name`, `alias`, `status`, `tools` (a count or None), `error`."""
-        return Rows(self._ask(CatalogServers())["servers"])
+        return Rows(self._request(CatalogServers())["servers"])
 
     def list_tools(self, server: str | None = None) -> Rows:
         """A dict a tool: `name`, `alias`, `params`, `returns`, `doc`; without a server, of each, with `server`."""
@@ -328,11 +328,11 @@ class _Functions:
             return self._tools(server)
         # Starts all servers that need it at once, and reports those that fail.
         self._search("", 1, strict=False)
-        listed = [row for row in self._ask(CatalogServers())["servers"] if row["tools"] is not None]
+        listed = [row for row in self._request(CatalogServers())["servers"] if row["tools"] is not None]
         return Rows(tool for row in listed for tool in self._tools(row["name"], server=row["alias"]))
 
     def _tools(self, asked: str, **more: str) -> Rows:
-        found = self._ask(CatalogTools(asked))
+        found = self._request(CatalogTools(asked))
         rows = Rows(Row(more | tool) for tool in found["tools"])
         for row in rows:
             row.called = f"{found['alias']}.{row['alias']}"
@@ -343,7 +343,7 @@ class _Functions:
         return self._search(query, limit, strict=False)
 
     def _search(self, query: str, limit: int, *, strict: bool) -> Rows:
-        result = self._ask(CatalogSearch(query, limit, strict))
+        result = self._request(CatalogSearch(query, limit, strict))
         rows = Rows(Match(match) for match in result["matches"])
         for notice in result["notices"]:
             if notice not in self._noticed:
@@ -353,7 +353,7 @@ class _Functions:
 
     def describe(self, name: str, detail: str = "signature") -> Any:
         """One tool (`git.git_log`) or server (`git`): detail is "line", "signature", "full" (uncut) or "schema"."""
-        result = self._ask(CatalogDescribe(name, detail))  # type: ignore[arg-type]
+        result = self._request(CatalogDescribe(name, detail))  # type: ignore[arg-type]
         return result["schema"] if detail == "schema" else result["text"]
 
     def call_tool(
@@ -364,7 +364,7 @@ class _Functions:
         Raises:
             ToolError: The tool reported an error, or could not be called.
         """
-        return self._calls.call_blocking(self._meant(server, tool, arguments, kwargs))
+        return self._calls.call_blocking(self._intended_call(server, tool, arguments, kwargs))
 
     def call_tool_async(
         self, server: str = OMITTED, tool: str = OMITTED, arguments: dict[str, Any] | None = None, /, **kwargs: Any
@@ -374,9 +374,9 @@ class _Functions:
         Raises:
             ToolError: The tool reported an error, or could not be called.
         """
-        return self._calls.call(self._meant(server, tool, arguments, kwargs), "runtime.call_tool", 2)
+        return self._calls.call(self._intended_call(server, tool, arguments, kwargs), "runtime.call_tool", 2)
 
-    def _meant(self, server: Any, tool: Any, arguments: Any, kwargs: dict[str, Any]) -> ToolCall:
+    def _intended_call(self, server: Any, tool: Any, arguments: Any, kwargs: dict[str, Any]) -> ToolCall:
         """The intended call: `('git', 'git_log', {...})`, `('git.git_log', {...})`, or all by keywords.
 
         Raises:
@@ -420,7 +420,7 @@ class _Functions:
 
     def describe_server(self, name: str) -> "Summary":
         """A server, as a dict: `name`, `alias`, `tools` (a dict each); prints as a line a tool."""
-        found = self._ask(CatalogTools(name))
+        found = self._request(CatalogTools(name))
         summary = Summary(name=found["server"], alias=found["alias"], tools=found["tools"])
         summary.text = self.describe(name, "line")
         return summary
@@ -455,14 +455,14 @@ class _Functions:
         parts: list[str] = []
         start: int | None = 0
         while start is not None:
-            part = self._ask(OutputRead(execution, name, start))
+            part = self._request(OutputRead(execution, name, start))
             parts.append(part["text"])
             start = part["next"]
         return Text("".join(parts))
 
     def save_memory(self, key: str, value: Any) -> None:
         """Keep a JSON value under a key, for later executions."""
-        self._ask(MemorySave(key, value))
+        self._request(MemorySave(key, value))
 
     def update_memory(self, key: str, value: Any) -> Any:
         """Merge a dict into the dict kept under a key, replace another value, or apply a function to it.
@@ -470,23 +470,23 @@ class _Functions:
         Returns what is kept now.
         """
         if callable(value):
-            self._ask(MemorySave(key, value(self.load_memory(key))))
+            self._request(MemorySave(key, value(self.load_memory(key))))
         else:
-            self._ask(MemorySave(key, value, update=True))
+            self._request(MemorySave(key, value, update=True))
         return self.load_memory(key)
 
     def load_memory(self, key: str, default: Any = None) -> Any:
         """The value kept under a key."""
-        result = self._ask(MemoryLoad(key))
+        result = self._request(MemoryLoad(key))
         return result["value"] if result["found"] else default
 
     def delete_memory(self, key: str) -> bool:
         """Forget a key; whether there was one."""
-        return bool(self._ask(MemoryDelete(key))["found"])
+        return bool(self._request(MemoryDelete(key))["found"])
 
     def list_memories(self) -> Rows:
         """The keys there are."""
-        return Rows(key for key in self._ask(MemoryList())["keys"] if not key.startswith(TOOL_PREFIX))
+        return Rows(key for key in self._request(MemoryList())["keys"] if not key.startswith(TOOL_PREFIX))
 
     def save_tool(self, function: Callable[..., Any]) -> str:
         """Keep a function's source for later executions: `from mcp.tools import NAME`."""
@@ -494,7 +494,7 @@ class _Functions:
         import textwrap
 
         name = function.__name__
-        self._ask(MemorySave(TOOL_PREFIX + name, textwrap.dedent(inspect.getsource(function))))
+        self._request(MemorySave(TOOL_PREFIX + name, textwrap.dedent(inspect.getsource(function))))
         return name
 
     def load_tool_source(self, name: str) -> str | None:

@@ -34,8 +34,8 @@ class Unsent:
         self._page = mmap.mmap(-1, 1 + 2 * _SLOT_BYTES)
         self._view = memoryview(self._page)
 
-    def read(self, fd: int, start: int, held: bytes) -> bytes:
-        """Read what is in the pipe, after the bytes `held` at offset `start`; return both together.
+    def read(self, fd: int, start: int, pending: bytes) -> bytes:
+        """Read what is in the pipe, after the bytes `pending` at offset `start`; return both together.
 
         Raises:
             BlockingIOError: The pipe is empty. OSError: As `read`.
@@ -44,12 +44,12 @@ class Unsent:
         base = 1 + slot * _SLOT_BYTES
         first = base + _HEADER.size
         end = base + _SLOT_BYTES
-        self._view[first:end] = held + _BLANK * (CHUNK_BYTES - len(held))
-        _HEADER.pack_into(self._page, base, start, len(held), _UNKNOWN)
+        self._view[first:end] = pending + _BLANK * (CHUNK_BYTES - len(pending))
+        _HEADER.pack_into(self._page, base, start, len(pending), _UNKNOWN)
         self._page[0] = slot
-        count = os.readv(fd, [self._view[first + len(held) : end]])
-        _HEADER.pack_into(self._page, base, start, len(held), len(held) + count)
-        return bytes(self._view[first : first + len(held) + count])
+        count = os.readv(fd, [self._view[first + len(pending) : end]])
+        _HEADER.pack_into(self._page, base, start, len(pending), len(pending) + count)
+        return bytes(self._view[first : first + len(pending) + count])
 
     def rest(self) -> tuple[int, bytes]:
         """The bytes that may be unsent, and their offset (called by process 1 after the guest's death).
@@ -57,7 +57,7 @@ class Unsent:
         The guest could write anything here: in any case, it is treated as output at some offset.
         """
         base = 1 + (self._page[0] & 1) * _SLOT_BYTES
-        start, held, length = _HEADER.unpack_from(self._page, base)
+        start, pending, length = _HEADER.unpack_from(self._page, base)
         data = self._page[base + _HEADER.size : base + _SLOT_BYTES]
-        found = data[:held] + data[held:].rstrip(_BLANK) if length == _UNKNOWN else data[:length]
+        found = data[:pending] + data[pending:].rstrip(_BLANK) if length == _UNKNOWN else data[:length]
         return start % _MAX_OFFSET, found

@@ -1,4 +1,4 @@
-"""One execution, from its container's start to the record of how it ended."""
+"""One run of a script in a sandbox, from its container's start to the record of how it ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,8 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import ExecutionRecord, Status
+from mcp_bridge.executions.scripts.outputs import OutputLimitError, Outputs
 from mcp_bridge.host.channel import ChannelLimits, HostChannel, TooManyRequestsError
-from mcp_bridge.host.outputs import OutputLimitError, Outputs
 from mcp_bridge.host.script_clock import ScriptClock
 from mcp_bridge.wire import exits, jsonrpc, messages
 from mcp_bridge.wire.errors import WireError
@@ -23,7 +22,8 @@ from mcp_bridge.wire.framing import LineDecoder
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
-    from mcp_bridge.host.live_output import LiveOutput
+    from mcp_bridge.executions.scripts.job import Progress
+    from mcp_bridge.executions.scripts.live_output import LiveOutput
     from mcp_bridge.host.requests import Requests
     from mcp_bridge.sandbox.engine import ExitStatus, SandboxProcess
 
@@ -63,12 +63,10 @@ MAX_PROGRESS_CHARS = 500
 MAX_ERROR_CHARS = 50_000
 """Longest text of an error, and of its traceback, that a guest's account may have; the guest itself keeps to less."""
 
-Progress = Callable[[float, "float | None", "str | None"], None]
-
 
 @dataclass(frozen=True, slots=True)
-class ExecutionLimits:
-    """Bounds on one execution, in seconds and bytes.
+class RunLimits:
+    """Bounds on one run, in seconds and bytes.
 
     Attributes:
         timeout: The script's own time.
@@ -87,7 +85,7 @@ class ExecutionLimits:
 
 @dataclass(slots=True)
 class _Ending:
-    """Why the host ended an execution, when it did."""
+    """Why the host ended a run, when it did."""
 
     status: Status
     code: Code
@@ -95,12 +93,12 @@ class _Ending:
     hint: str | None = None
 
 
-class Execution:
+class SandboxRun:
     """Runs one script in one sandbox.
 
     Args:
         process: The started container; it is ours until `run` returns, and then the caller's to close.
-        execution: Its id.
+        execution: The id of the script's execution.
         first: The first bytes for the guest: itself, and the frame that says what to run.
         limits: Bounds.
         requests: Answers what the script asks.
@@ -114,7 +112,7 @@ class Execution:
         process: SandboxProcess,
         execution: str,
         first: bytes,
-        limits: ExecutionLimits,
+        limits: RunLimits,
         requests: Requests,
         progress: Progress | None,
         began: float,

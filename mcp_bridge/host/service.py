@@ -31,12 +31,12 @@ from mcp_bridge.host import bundle
 from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.log_masking import masked_logs
 from mcp_bridge.host.loop_watch import LoopWatch, watched
-from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, Execution, ExecutionLimits, Progress
+from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
 from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
+from mcp_bridge.ledger.storage.store import ProgramStore
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
@@ -54,24 +54,26 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.executions.commands import Commands
     from mcp_bridge.executions.in_doubt import Settlement
-    from mcp_bridge.executions.programs.effects import ProgramEffects
+    from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.executions.programs.commands import ProgramCommands
     from mcp_bridge.executions.programs.lifecycle import Programs
-    from mcp_bridge.executions.programs.run import ProgramRun
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.replay_result import Replayed
-    from mcp_bridge.executions.scripts.lifecycle import Begun, Scripts
+    from mcp_bridge.executions.scripts.commands import ScriptCommands
+    from mcp_bridge.executions.scripts.job import Progress
+    from mcp_bridge.executions.scripts.lifecycle import ActiveScript, Scripts
+    from mcp_bridge.executions.scripts.live_output import LiveOutput
     from mcp_bridge.gate.admission import Asker
-    from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.governance.denied_steps import DeniedStep
-    from mcp_bridge.host.live_output import LiveOutput
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.kernel.program import Program
     from mcp_bridge.ledger.log.quota import Measured
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.publish.publisher import Publisher
-    from mcp_bridge.ledger.storage.store import Starter
+    from mcp_bridge.ledger.storage.store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.rules.budgets import Usages
     from mcp_bridge.policy.rules.call import Origin
@@ -117,7 +119,7 @@ class Bridge:
         self._governance = governance
         self._began_under = governance.snapshot
         self._were_in_force: dict[str, int] = {}
-        """As `recovery.spent` has those that are alike: what every policy of this bridge lies over is the first one."""
+        """As `usage_from_history` has similar policies: every policy of this bridge lies over the first one."""
         self._withdrawn: frozenset[str] = frozenset()
         """The servers that have been taken out of the configuration since, `LOCAL` among them."""
         self._database = database
@@ -138,38 +140,38 @@ class Bridge:
         snapshot = started if policy.hash == started.hash else layered(started, policy)
         self._governance = replace(self._governance, snapshot=snapshot)
         self._were_in_force |= dict.fromkeys((started.hash, snapshot.hash), started.count)
-        for part in (self.programs, self.scripts):
-            part.policy_hash, part.alike_policies = snapshot.hash, self._were_in_force
+        self.lifecycle.policy_hash, self.lifecycle.similar_policies = snapshot.hash, self._were_in_force
 
     def measured(self) -> Measured:
         """How large the ledger is."""
         return self._database.measured
 
-    # What runs scripts and programs is loaded when the first one comes: a server that is asked for its tools alone
-    # starts sooner.
+    @functools.cached_property
+    def lifecycle(self) -> Lifecycle:
+        """That of the bridge's executions."""
+        from mcp_bridge.executions.lifecycle import Lifecycle
+        from mcp_bridge.executions.request_identity import Keys
+
+        return Lifecycle(
+            ProgramStore(self._database),
+            SqliteRecorder(self._database),
+            Keys(self._database.master.requests, self._database.old_requests),
+            self._governance.snapshot.hash,
+            retry_failed=self.settings.ledger.retry_failed,
+        )
 
     @functools.cached_property
     def programs(self) -> Programs:
         """The bridge's programs."""
-        from mcp_bridge.executions.programs.lifecycle import Programs  # noqa: PLC0415
+        from mcp_bridge.executions.programs.lifecycle import ProgramRules, Programs
 
-        programs = Programs(
-            ProgramStore(self._database),
-            SqliteRecorder(self._database),
-            self._governance.programs,
-            self._tasks,
-            self._database.master.requests,
-            self._governance.snapshot.hash,
-            self._database.old_requests,
+        rules = ProgramRules(
+            self._denied_steps, self._governance.refuses_denied_steps, self.settings.ledger.subject_fields
         )
-        programs.retry_failed = self.settings.ledger.retry_failed
-        programs.subject_fields = self.settings.ledger.subject_fields
-        programs.refuses_denied_steps = self._governance.refuses_denied_steps
-        programs.denied_steps = self._denied_steps
-        return programs
+        return Programs(self.lifecycle, self._governance.programs, self._tasks, rules)
 
     async def _denied_steps(self, program: Program, origin: Origin) -> list[DeniedStep]:
-        from mcp_bridge.governance.denied_steps import denied_steps  # noqa: PLC0415
+        from mcp_bridge.governance.denied_steps import denied_steps
 
         # On a thread where it is large: each step is held against all rules.
         return await off_loop(
@@ -179,22 +181,13 @@ class Bridge:
     @functools.cached_property
     def scripts(self) -> Scripts:
         """The bridge's scripts."""
-        from mcp_bridge.executions.scripts.lifecycle import Scripts  # noqa: PLC0415
+        from mcp_bridge.executions.scripts.lifecycle import Scripts
 
-        return Scripts(
-            self.programs.store,
-            self.programs.recorder,
-            PRINCIPAL,
-            self,
-            self._database.master.requests,
-            self._governance.snapshot.hash,
-            old_key=self._database.old_requests,
-            retry_failed=self.settings.ledger.retry_failed,
-        )
+        return Scripts(self.lifecycle, PRINCIPAL, self)
 
     @functools.cached_property
     def _usages(self) -> Usages:
-        from mcp_bridge.policy.rules.budgets import Usages  # noqa: PLC0415
+        from mcp_bridge.policy.rules.budgets import Usages
 
         return Usages()
 
@@ -257,31 +250,31 @@ class Bridge:
         return await self.scripts.run(job, key)
 
     def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
-        """As `scripts.Surroundings`."""
+        """As `scripts.SandboxRunner`."""
         return self._gate(execution, job.asker, job.sampler, recorder, job.news, servers=job.servers)
 
     def servers(self, job: Job) -> list[str] | None:
-        """As `scripts.Surroundings`."""
+        """As `scripts.SandboxRunner`."""
         return None if job.servers is None else sorted(self._narrow(job.servers))
 
     @property
     def max_artifact_size(self) -> int:
-        """As `scripts.Surroundings`."""
+        """As `scripts.SandboxRunner`."""
         return self.settings.max_artifact_size
 
-    async def sandboxed(self, begun: Begun, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
-        """As `scripts.Surroundings`."""
+    async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
+        """As `scripts.SandboxRunner`."""
         if artifacts is None:
-            artifacts = ArtifactWriter(self.files, begun.script.execution, self.max_artifact_size)
+            artifacts = ArtifactWriter(self.files, active.script.execution, self.max_artifact_size)
         try:
-            return await self._sandboxed(begun, artifacts)
+            return await self._sandboxed(active, artifacts)
         finally:
             artifacts.abort()
 
-    async def _sandboxed(self, begun: Begun, artifacts: ArtifactWriter) -> ExecutionRecord:
-        from mcp_bridge.host.requests import Requests  # noqa: PLC0415
+    async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
+        from mcp_bridge.host.requests import Requests
 
-        script, gate, job, _ = begun
+        script, gate, job, _ = active
         execution = script.execution
         limit = self._check(job.code, job.timeout)
         async with self._places:
@@ -290,11 +283,13 @@ class Bridge:
                 # While its sandbox starts: one after the other, each would take the second that it is first used in.
                 self.catalog.start_ahead(servers_named(job.code, allowed))
             prepared = await self.prepare(job.notify)
-            requests = Requests(self._memories, self.files, artifacts, gate, self._effects(gate), self.programs, script)
+            requests = Requests(
+                self._memories, self.files, artifacts, gate, self.programs.effects(gate), self.programs, script
+            )
             replays = bool(script.past.calls) or not script.live
             first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
             process = await prepared.engine.start(self._spec(execution, prepared))
-            runner = Execution(process, execution, first, limit, requests, job.progress, job.began, job.live)
+            runner = SandboxRun(process, execution, first, limit, requests, job.progress, job.began, job.live)
             try:
                 record = await runner.run()
             except BaseException:
@@ -309,7 +304,7 @@ class Bridge:
                 await process.aclose()
             await record.project(gate.values)
             if record.status in {"protocol_error", "call_limit"} and record.error and script.live:
-                self.programs.stray(execution, record.error["message"])
+                self.programs.record_violation(execution, record.error["message"])
             # Nothing that is answered may be lost.
             await anyio.to_thread.run_sync(artifacts.sync)
             record.calls = requests.calls
@@ -350,15 +345,12 @@ class Bridge:
             Its record, as `messages.TraceGet` has it.
 
         Raises:
-            BridgeError: It never began: as `Programs.start`.
+            BridgeError: It was not started: as `Programs.start`.
         """
-        from mcp_bridge.executions.programs.record import told  # noqa: PLC0415
+        caller = Job("", asker=asker, sampler=sampler, starter=starter)
+        return await self._program_commands.start(program, context or {}, key, caller)
 
-        effects = self._effects(self._gate(secrets.token_hex(8), asker, sampler))
-        run = await self.programs.start(program, context or {}, key, PRINCIPAL, effects, starter, asker)
-        return told(run) if isinstance(run, StoredExecution) else await self._driven(run)
-
-    async def resume_program(
+    async def resume_execution(
         self,
         execution: str,
         event: Resume | None = None,
@@ -366,105 +358,73 @@ class Bridge:
         asker: Asker | None = None,
         sampler: Sampler | None = None,
     ) -> dict[str, Any]:
-        """Go on with a suspended program, without a sandbox; or with a script, in one.
+        """Go on with an execution: a program without a sandbox, a script in one.
 
         Args:
             execution: Its id.
-            event: What it waits for; None if that is a decision or time, or if its process has died.
+            event: As `Commands.resume`.
             asker: As `run`.
             sampler: As `run`.
 
         Raises:
-            BridgeError: As `Programs.resume`, `Scripts.resume`, `script_settling.give`.
+            BridgeError: `unknown_trace`; as `Commands.resume`.
         """
-        stored = await self.programs.stored(execution, PRINCIPAL)
-        if stored.kind == "script":
-            if event is not None:
-                stored = await self._given(stored, event)
-            job = Job("", asker=asker, sampler=sampler, began=time.monotonic())
-            await self.scripts.resume(stored, job)
-            return await self._told(execution)
-        effects = self._effects(self._gate(secrets.token_hex(8), asker, sampler))
-        return await self._driven(await self.programs.resume(execution, event, PRINCIPAL, effects))
+        stored = await self.lifecycle.stored(execution, PRINCIPAL)
+        caller = Job("", asker=asker, sampler=sampler, began=time.monotonic())
+        return await self._commands(stored).resume(stored, event, caller)
 
-    async def _given(self, stored: StoredExecution, event: Resume) -> StoredExecution:
-        """A suspended script that has been given what its tool has said comes later; as it is then.
+    async def cancel_execution(self, execution: str, reason: str) -> dict[str, Any]:
+        """Cancel an execution that is suspended or interrupted; what a program's steps want undone is undone.
 
         Raises:
-            BridgeError: `not_suspended`, `bad_value`.
+            BridgeError: `unknown_trace`; as `Commands.cancel`.
         """
-        from mcp_bridge.executions.scripts.settling import give  # noqa: PLC0415
+        stored = await self.lifecycle.stored(execution, PRINCIPAL)
+        return await self._commands(stored).cancel(stored, reason)
 
-        values = await self._values_of(stored)
-        is_given = await give(self.programs.store, self.programs.recorder, stored, event, values)
-        if not is_given and event.payload is not None:
-            raise BridgeError(
-                "not_suspended", f"The execution {stored.id} is of a script, none of whose calls waits for a payload."
-            )
-        return await self.programs.stored(stored.id, PRINCIPAL)
-
-    async def _values_of(self, stored: StoredExecution) -> ExecutionValues:
-        """What projects what somebody says to a script: with the references that it has for the same values."""
-        values = self._gate(secrets.token_hex(8)).values
-        values.adopt(await self.programs.store.values(stored.id))
-        return values
-
-    async def cancel_program(self, execution: str, reason: str) -> dict[str, Any]:
-        """End a suspended program, and undo what its steps want undone; or a script that can't go on by itself.
-
-        Raises:
-            BridgeError: As `Programs.cancel`, `cancel_script`.
-        """
-        gate = self._gate(secrets.token_hex(8))
-        stored = await self.programs.stored(execution, PRINCIPAL)
-        if stored.kind == "script":
-            from mcp_bridge.executions.scripts.settling import cancel_script  # noqa: PLC0415
-
-            reason = await gate.values.project(reason)
-            await cancel_script(self.programs.store, self.programs.recorder, stored, reason)
-            return await self._told(execution)
-        return await self._driven(await self.programs.cancel(execution, reason, PRINCIPAL, self._effects(gate)))
-
-    async def settle_program(
+    async def settle_execution(
         self, execution: str, asked: str | None, settlement: Settlement, *, go_on: bool, asker: Asker | None = None
     ) -> dict[str, Any]:
-        """End a doubt by a person's word. Only the command line leads here.
+        """Settle a call in doubt by a person's word. Only the command line leads here.
 
         Args:
             execution: Its id.
-            asked: The step's path or the effect's number, or a script's call; None if only one is in doubt.
+            asked: As `Commands.settle`.
             settlement: The person's word.
-            go_on: Whether to go on with the program at once.
+            go_on: Whether to go on with the execution at once.
             asker: As `run`.
 
         Raises:
-            BridgeError: As `Programs.settle`, `settle_script`.
+            BridgeError: `unknown_trace`; as `Commands.settle`.
         """
-        stored = await self.programs.stored(execution, PRINCIPAL)
-        if stored.kind == "script":
-            from mcp_bridge.executions.scripts.settling import settle_script  # noqa: PLC0415
+        stored = await self.lifecycle.stored(execution, PRINCIPAL)
+        caller = Job("", asker=asker, began=time.monotonic())
+        return await self._commands(stored).settle(stored, asked, settlement, caller, go_on=go_on)
 
-            of_script = await self._values_of(stored)
-            await settle_script(self.programs.store, self.programs.recorder, stored, asked, settlement, of_script)
-            return await (self.resume_program(execution, asker=asker) if go_on else self._told(execution))
-        effects = self._effects(self._gate(secrets.token_hex(8), asker))
-        run = await self.programs.settle(execution, asked, settlement, PRINCIPAL, effects)
-        return await (self._driven(run) if go_on else self._kept(run))
+    def _commands(self, stored: StoredExecution) -> Commands:
+        return self._script_commands if stored.kind == "script" else self._program_commands
 
-    async def replay_script(self, stored: StoredExecution) -> Replayed:
-        """Run a script against its record, with no effects.
+    @functools.cached_property
+    def _program_commands(self) -> ProgramCommands:
+        from mcp_bridge.executions.programs.commands import ProgramCommands
+
+        return ProgramCommands(self.programs, PRINCIPAL, self)
+
+    @functools.cached_property
+    def _script_commands(self) -> ScriptCommands:
+        from mcp_bridge.executions.scripts.commands import ScriptCommands
+
+        return ScriptCommands(self.scripts)
+
+    async def replay_execution(self, stored: StoredExecution, other: Program | None = None) -> Replayed:
+        """Run an execution against its record, with no effects.
 
         Raises:
-            BridgeError: As `replayed_script`.
+            BridgeError: As `replayed`.
         """
-        from mcp_bridge.executions.scripts.replay import Kept, replayed_script  # noqa: PLC0415
+        from mcp_bridge.executions.replay import replayed
 
-        return await replayed_script(Kept(self.programs.store, self.programs.recorder), self, stored)
-
-    async def _told(self, execution: str) -> dict[str, Any]:
-        from mcp_bridge.executions.programs.record import told  # noqa: PLC0415
-
-        return told(await self.programs.stored(execution, PRINCIPAL))
+        return await replayed(self.lifecycle.store, self.lifecycle.recorder, stored, other, self)
 
     async def plan_program(self, intent: str) -> dict[str, Any]:
         """Have the configured model write a program.
@@ -472,22 +432,10 @@ class Bridge:
         Raises:
             BridgeError: As `plan_program`.
         """
-        from mcp_bridge.executions.programs.planning import plan_program  # noqa: PLC0415
+        from mcp_bridge.executions.programs.planning import plan_program
 
         gate = self._gate(secrets.token_hex(8))
         return await self.programs.plan(intent, PRINCIPAL, functools.partial(plan_program, gate))
-
-    async def _driven(self, run: ProgramRun) -> dict[str, Any]:
-        try:
-            await run.drive()
-        finally:
-            record = await self._kept(run)
-        return record
-
-    async def _kept(self, run: ProgramRun) -> dict[str, Any]:
-        with anyio.CancelScope(shield=True):
-            record = await self.programs.keep(run)
-        return record  # noqa: RET504  (mypy: the scope may swallow what is raised inside)
 
     def _gate(
         self,
@@ -499,13 +447,13 @@ class Bridge:
         *,
         servers: Sequence[str] | None = None,
     ) -> Gate:
-        from mcp_bridge.gate.allowed_tools import AllowedTools  # noqa: PLC0415
-        from mcp_bridge.gate.execution_values import ExecutionValues  # noqa: PLC0415
-        from mcp_bridge.gate.gate import Gate  # noqa: PLC0415
+        from mcp_bridge.gate.allowed_tools import AllowedTools
+        from mcp_bridge.gate.execution_values import ExecutionValues
+        from mcp_bridge.gate.gate import Gate
 
         governance = self._governance
         # A replay keeps nothing: it makes no call.
-        store = None if recorder else self.programs.store.store_values
+        store = None if recorder else self.lifecycle.store.store_values
         allowance = Allowance(self._database)
         allowance.counts(execution)
         return Gate(
@@ -521,12 +469,7 @@ class Bridge:
             narrowed=servers is not None,
         )
 
-    def _effects(self, gate: Gate) -> ProgramEffects:
-        from mcp_bridge.executions.programs.effects import ProgramEffects  # noqa: PLC0415
-
-        return ProgramEffects(gate, self._governance.programs, self.programs.recorder)
-
-    def _check(self, code: str, timeout: float | None) -> ExecutionLimits:
+    def _check(self, code: str, timeout: float | None) -> RunLimits:
         settings = self.settings
         if not code.strip():
             raise BridgeError("empty_code", "There is no code to run.", hint="Pass Python source in 'code'.")
@@ -540,7 +483,7 @@ class Bridge:
                 hint="The operator can raise max_timeout." if seconds > 0 else None,
                 maximum=settings.max_timeout,
             )
-        return ExecutionLimits(
+        return RunLimits(
             timeout=seconds,
             wall=max(settings.wall_timeout, seconds),
             start=settings.sandbox_start_timeout,
@@ -674,7 +617,7 @@ async def open_bridge(
 async def _publishing(database: Database, settings: Settings, base: Path) -> Publisher | None:
     if not settings.ledger.publish:
         return None
-    from mcp_bridge.host.publishing import publisher  # noqa: PLC0415  (rarely needed)
+    from mcp_bridge.host.publishing import publisher  # rarely needed
 
     return await publisher(database, settings.ledger, base)
 

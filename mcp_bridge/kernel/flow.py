@@ -12,7 +12,7 @@ from mcp_bridge.kernel.steps import ApprovalStep, ConditionStep
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mcp_bridge.kernel.steps import Step
+    from mcp_bridge.kernel.steps import Program, Step
 
 END = -1
 """The target of an edge that ends the program."""
@@ -42,15 +42,9 @@ def edges(step: Step, count: int) -> list[tuple[str, int]]:
     return out
 
 
-def warnings(steps: tuple[Step, ...], data: dict[str, Any]) -> Iterator[Fault]:
-    """What is legal, and looks like a mistake.
-
-    Args:
-        steps: Of the program.
-        data: The program.
-    """
-    yield from _unreachable(steps)
-    yield from _brackets_in_templates(data)
+def warnings(program: Program) -> tuple[Fault, ...]:
+    """What is legal, and looks like a mistake: steps that nothing leads to, indices in brackets in a text."""
+    return (*_unreachable(program.steps), *_brackets_in_templates(program.data))
 
 
 def _unreachable(steps: tuple[Step, ...]) -> Iterator[Fault]:

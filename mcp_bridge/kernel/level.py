@@ -1,19 +1,33 @@
-"""A program under way: its position, its values, its budgets. Which step comes next, and how the program ends."""
+"""A program under way: its position, its values, its budgets. Which step comes next, and how the program ends.
+
+Its steps under way are a tree of tasks: a leaf waits for an effect, a group for its tasks, a nested task for a program.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.references import MISSING, TextTooLongError, quoted, walk
-from mcp_bridge.kernel.steps import ApprovalStep, ConditionStep, ToolStep
+from mcp_bridge.kernel.steps import (
+    AnyLeaf,
+    ApprovalStep,
+    CompensationStep,
+    ConditionStep,
+    LeafStep,
+    MapStep,
+    ParallelStep,
+    ProgramStep,
+    Step,
+    ToolStep,
+)
 from mcp_bridge.kernel.values import same
 
 if TYPE_CHECKING:
-    from mcp_bridge.kernel.events import StepResult
-    from mcp_bridge.kernel.program import Program
+    from collections.abc import Sequence
+
+    from mcp_bridge.kernel.events import Effect, StepResult, Usage
     from mcp_bridge.kernel.references import Lookup
-    from mcp_bridge.kernel.steps import Step
-    from mcp_bridge.kernel.tasks import Nested, Task
+    from mcp_bridge.kernel.steps import Program
 
 CONTEXT = "ctx"
 """`$ctx.k` reads the context, unless something else has that name."""
@@ -217,3 +231,179 @@ class Level:
         message = f"max_stalled_steps={limit} exceeded: {self.stalled} consecutive step(s) changed nothing"
         self.end("stalled", "stalled", message)
         return True
+
+
+Scope = dict[str, Any]
+"""Names that only one task knows: a map's item and its index."""
+
+
+class Task:
+    """A step under way.
+
+    Attributes:
+        step: The step.
+        level: The program that it belongs to.
+        path: The step's path, for effects and the trace.
+        owner: The group that it belongs to, or None for a level's own step.
+        slot: Its index in that group; 0 outside of one.
+        scope: The names that only it knows, or None.
+        attempt: From 1.
+        usage: Of all attempts, or None.
+        phase: `run`, `backoff` (waiting to try again), `aborted` (no further attempt).
+        effect: What it waits for, or None.
+        deadline: The effect that ends it if it fires first, or None.
+    """
+
+    __slots__ = ("attempt", "deadline", "effect", "level", "owner", "path", "phase", "scope", "slot", "step", "usage")
+
+    def __init__(
+        self,
+        step: Step,
+        level: Level,
+        path: str,
+        owner: Group | None = None,
+        slot: int = 0,
+        scope: Scope | None = None,
+    ) -> None:
+        self.step = step
+        self.level = level
+        self.path = path
+        self.owner = owner
+        self.slot = slot
+        self.scope = scope
+        self.attempt = 1
+        self.usage: Usage | None = None
+        self.phase = "run"
+        self.effect: Effect | None = None
+        self.deadline: Effect | None = None
+
+
+class Leaf(Task):
+    """A step that waits for one effect."""
+
+    __slots__ = ()
+
+    step: AnyLeaf
+
+
+class Group(Task):
+    """A step that starts tasks, and joins their results to its own.
+
+    Attributes:
+        next: The slot to start next.
+        active: How many tasks are under way.
+        tasks: Those, by slot.
+        results: Of the tasks that have ended, by slot.
+    """
+
+    __slots__ = ("active", "next", "results", "tasks")
+
+    step: ParallelStep | MapStep
+
+    def __init__(self, step: ParallelStep | MapStep, level: Level, path: str, count: int) -> None:
+        super().__init__(step, level, path)
+        self.next = 0
+        self.active = 0
+        self.tasks: list[Task | None] = [None] * count
+        self.results: list[StepResult | None] = [None] * count
+
+    def child(self, slot: int) -> tuple[Step, Scope | None, str]:
+        """Step, scope and path of the task in a slot."""
+        raise NotImplementedError
+
+    def joined(self, rows: Sequence[StepResult]) -> Any:
+        """The step's output, of the results of all slots."""
+        raise NotImplementedError
+
+    def task_for(self, slot: int) -> Task:
+        """A new task for a slot."""
+        step, scope, path = self.child(slot)
+        kind = Nested if isinstance(step, ProgramStep) else Leaf
+        return kind(step, self.level, path, self, slot, scope)
+
+    def settle(self, slot: int, result: StepResult) -> None:
+        """A task has ended."""
+        self.active -= 1
+        self.tasks[slot] = None
+        self.results[slot] = result
+
+
+class Parallel(Group):
+    """A parallel step. Its branches are steps of the program as others are: their outputs can be referred to."""
+
+    __slots__ = ()
+
+    step: ParallelStep
+
+    def __init__(self, step: ParallelStep, level: Level, path: str) -> None:
+        super().__init__(step, level, path, len(step.branches))
+
+    def child(self, slot: int) -> tuple[Step, Scope | None, str]:
+        step = self.step.branches[slot]
+        return step, None, self.level.prefix + step.id
+
+    def joined(self, rows: Sequence[StepResult]) -> Any:
+        return {step.id: row.output for step, row in zip(self.step.branches, rows, strict=True)}
+
+
+class Map(Group):
+    """A map step.
+
+    Attributes:
+        items: The list that it goes over.
+    """
+
+    __slots__ = ("items",)
+
+    step: MapStep
+
+    def __init__(self, step: MapStep, level: Level, path: str, items: list[Any]) -> None:
+        super().__init__(step, level, path, len(items))
+        self.items = items
+
+    def child(self, slot: int) -> tuple[Step, Scope | None, str]:
+        return self.step.body, {self.step.item_name: self.items[slot], "index": slot}, f"{self.path}[{slot}]"
+
+    def joined(self, rows: Sequence[StepResult]) -> Any:
+        return [row.output for row in rows]
+
+
+class Nested(Task):
+    """A step that runs a program.
+
+    Attributes:
+        inner: That program's level, or None between attempts.
+    """
+
+    __slots__ = ("inner",)
+
+    step: ProgramStep
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.inner: Level | None = None
+
+
+def task_for(level: Level, step: Step, items: list[Any]) -> Task:
+    """A new task for a level's own step (no condition: it takes no time).
+
+    Args:
+        level: The program under way.
+        step: Of that program.
+        items: Of a map step: what it goes over.
+    """
+    path = level.prefix + step.id
+    if isinstance(step, LeafStep):
+        return Leaf(step, level, path)
+    if isinstance(step, ProgramStep):
+        return Nested(step, level, path)
+    if isinstance(step, MapStep):
+        return Map(step, level, path, items)
+    assert isinstance(step, ParallelStep)  # noqa: S101 - conditions have no tasks
+    return Parallel(step, level, path)
+
+
+def compensation_for(level: Level) -> Leaf:
+    """A new task that undoes what a level has done last."""
+    path, tool, arguments = level.undo[-1]
+    return Leaf(CompensationStep(tool, arguments), level, f"{path}.compensate")

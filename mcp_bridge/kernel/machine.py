@@ -50,10 +50,9 @@ from mcp_bridge.kernel.events import (
     checked_value,
 )
 from mcp_bridge.kernel.interpreter import MAX_WORK, Interpreter, late
-from mcp_bridge.kernel.level import Level
+from mcp_bridge.kernel.level import Group, Leaf, Level, Nested, Task
 from mcp_bridge.kernel.program import Program
 from mcp_bridge.kernel.steps import CompensationStep, Read
-from mcp_bridge.kernel.tasks import Group, Leaf, Nested, Task
 from mcp_bridge.kernel.values import normal, parsed
 
 if TYPE_CHECKING:

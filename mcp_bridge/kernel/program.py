@@ -4,10 +4,9 @@ import difflib
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mcp_bridge.kernel import flow
 from mcp_bridge.kernel import format as form
 from mcp_bridge.kernel.conditions import ConditionSyntaxError, condition
 from mcp_bridge.kernel.format import Fault
@@ -19,13 +18,19 @@ from mcp_bridge.kernel.steps import (
     MapStep,
     ModelStep,
     ParallelStep,
+    Program,
     ProgramStep,
     Row,
     Step,
     ToolStep,
     WaitStep,
 )
-from mcp_bridge.kernel.values import ValueFaultError, canonical, digest, normal
+from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
+
+__all__ = [
+    "MAX_BYTES", "MAX_CACHED_CHARS", "MAX_FAULTS", "MAX_NESTED_PROGRAMS", "InvalidProgramError", "Program", "Resolve",
+    "bundle", "parse", "unbundle",
+]  # fmt: skip
 
 MAX_BYTES = 8 << 20
 """Largest program, in canonical bytes."""
@@ -60,62 +65,6 @@ class InvalidProgramError(ValueError):
         self.faults = tuple(faults)
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         super().__init__(f"the program is not valid: {faults[0]}{more}")
-
-
-class Program:
-    """A valid program. Immutable: any number of machines may run it at once.
-
-    Attributes:
-        data: The data that it was made from, in normal form. Don't change it.
-        hash: SHA-256 of its canonical form, with those of the programs that it runs by name.
-        steps: In the order of the list.
-        index: From a step's id to its index in the list.
-        uses: The programs that its steps (and programs written out in them) run by name.
-        nested: Levels of programs beneath it.
-    """
-
-    __slots__ = (
-        "data", "description", "hash", "index", "max_stalled_steps", "max_steps", "max_tokens", "name", "nested",
-        "steps", "uses", "version",
-    )  # fmt: skip
-
-    def __init__(self, data: dict[str, Any], steps: list[Step], uses: Mapping[str, "Program"]) -> None:
-        self.data = data
-        self.name: str = data.get("name", "unnamed")
-        self.description: str = data.get("description", "")
-        self.version: str = data.get("version", "1.0")
-        self.max_steps: int | None = data.get("max_steps")
-        self.max_stalled_steps: int | None = data.get("max_stalled_steps")
-        self.max_tokens: int | None = data.get("max_tokens")
-        self.steps = tuple(steps)
-        self.index = {step.id: step.index for step in steps}
-        self.uses = dict(uses)
-        pinned = {name: program.hash for name, program in uses.items()}
-        self.hash: str = digest({"program": data, "uses": pinned} if pinned else data)
-        inner = [step.program for step in _all_steps(steps) if isinstance(step, ProgramStep)]
-        self.nested: int = max((program.nested + 1 for program in inner), default=0)
-
-    @property
-    def warnings(self) -> tuple[Fault, ...]:
-        """What is legal, and looks like a mistake: steps that nothing leads to, indices in brackets in a text."""
-        return tuple(flow.warnings(self.steps, self.data))
-
-    def tools(self) -> set[str]:
-        """Names of the tools that its steps may call, sub-programs' included."""
-        found: set[str] = set()
-        seen: set[int] = set()
-        waiting = [self]
-        while waiting:
-            program = waiting.pop()
-            if id(program) in seen:
-                continue
-            seen.add(id(program))
-            for step in _all_steps(program.steps):
-                if isinstance(step, ToolStep):
-                    found |= {step.tool, step.compensation.tool} if step.compensation else {step.tool}
-                elif isinstance(step, ProgramStep):
-                    waiting.append(step.program)
-        return found
 
 
 def bundle(program: Program) -> dict[str, Any]:
@@ -380,9 +329,3 @@ def _in_context(
             yield fault._replace(code="unknown_field", message="a step inside another has no flow of its own")
         else:
             yield fault
-
-
-def _all_steps(steps: list[Step] | tuple[Step, ...]) -> Iterator[Step]:
-    for step in steps:
-        yield step
-        yield from step.children

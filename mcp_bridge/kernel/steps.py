@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, cas
 from mcp_bridge.kernel.events import EffectKind
 from mcp_bridge.kernel.format import MAX_SECONDS
 from mcp_bridge.kernel.references import Template, TextTooLongError, dotted, quoted, written
-from mcp_bridge.kernel.values import NotJSONError, normal
+from mcp_bridge.kernel.values import NotJSONError, digest, normal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from mcp_bridge.kernel.program import Program
     from mcp_bridge.kernel.references import Lookup
 
 Kind = Literal["tool", "llm", "condition", "parallel", "approval", "wait", "map", "program"]
@@ -481,3 +480,60 @@ class ProgramStep(_Step):
 AnyLeaf = ToolStep | ModelStep | ApprovalStep | WaitStep | EventStep | CompensationStep
 Step = AnyLeaf | ConditionStep | ParallelStep | MapStep | ProgramStep
 """A step of any kind."""
+
+
+class Program:
+    """A valid program. Immutable: any number of machines may run it at once.
+
+    Attributes:
+        data: The data that it was made from, in normal form. Don't change it.
+        hash: SHA-256 of its canonical form, with those of the programs that it runs by name.
+        steps: In the order of the list.
+        index: From a step's id to its index in the list.
+        uses: The programs that its steps (and programs written out in them) run by name.
+        nested: Levels of programs beneath it.
+    """
+
+    __slots__ = (
+        "data", "description", "hash", "index", "max_stalled_steps", "max_steps", "max_tokens", "name", "nested",
+        "steps", "uses", "version",
+    )  # fmt: skip
+
+    def __init__(self, data: dict[str, Any], steps: list[Step], uses: Mapping[str, Program]) -> None:
+        self.data = data
+        self.name: str = data.get("name", "unnamed")
+        self.description: str = data.get("description", "")
+        self.version: str = data.get("version", "1.0")
+        self.max_steps: int | None = data.get("max_steps")
+        self.max_stalled_steps: int | None = data.get("max_stalled_steps")
+        self.max_tokens: int | None = data.get("max_tokens")
+        self.steps = tuple(steps)
+        self.index = {step.id: step.index for step in steps}
+        self.uses = dict(uses)
+        pinned = {name: program.hash for name, program in uses.items()}
+        self.hash: str = digest({"program": data, "uses": pinned} if pinned else data)
+        inner = [step.program for step in _all_steps(steps) if isinstance(step, ProgramStep)]
+        self.nested: int = max((program.nested + 1 for program in inner), default=0)
+
+    def tools(self) -> set[str]:
+        """Names of the tools that its steps may call, sub-programs' included."""
+        found: set[str] = set()
+        seen: set[int] = set()
+        waiting = [self]
+        while waiting:
+            program = waiting.pop()
+            if id(program) in seen:
+                continue
+            seen.add(id(program))
+            for step in _all_steps(program.steps):
+                if isinstance(step, ToolStep):
+                    found |= {step.tool, step.compensation.tool} if step.compensation else {step.tool}
+                elif isinstance(step, ProgramStep):
+                    waiting.append(step.program)
+        return found
+
+
+def _all_steps(steps: list[Step] | tuple[Step, ...]) -> Iterator[Step]:
+    for step in steps:
+        yield step
+        yield from step.children

@@ -164,7 +164,7 @@ async def _read(
 def _correction(program: dict[str, Any] | None, answer: str, faults: Sequence[Fault]) -> list[Message]:
     """The last answer and its faults. Earlier ones are left out, so that the prompt doesn't grow."""
     echo = answer if program is not None else answer[:_ECHO_CHARS]
-    told = [_told(fault) for fault in faults[:MAX_FAULTS]]
+    told = [_fault_line(fault) for fault in faults[:MAX_FAULTS]]
     more = len(faults) - len(told)
     lines = "\n".join(f"- {line}" for line in told) + (f"\n- and {more} more" if more > 0 else "")
     request = (
@@ -174,7 +174,7 @@ def _correction(program: dict[str, Any] | None, answer: str, faults: Sequence[Fa
     return [*([Message("assistant", echo)] if echo else []), Message("user", request)]
 
 
-def _told(fault: Fault) -> str:
+def _fault_line(fault: Fault) -> str:
     text = f"{fault.path}: {fault.message}" if fault.path else fault.message
     return _short(text)
 
@@ -184,7 +184,7 @@ def _short(text: str) -> str:
 
 
 def _failed(attempts: int, faults: Sequence[Fault], usage: Usage, why: str = "") -> ModelError:
-    last = f"the last had {len(faults)} fault(s), the first: {_told(faults[0])}" if faults else ""
+    last = f"the last had {len(faults)} fault(s), the first: {_fault_line(faults[0])}" if faults else ""
     reasons = "; ".join(reason for reason in (why, last) if reason)
     shown = [{"path": _short(fault.path), "message": _short(fault.message)} for fault in faults[:MAX_FAULTS]]
     return ModelError(

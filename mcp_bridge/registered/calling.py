@@ -97,7 +97,7 @@ class RegisteredTool:
         """Call it, with keyword arguments of `prepare`; see `Registry.call`."""
         declared = self.declaration
         limit = declared.timeout if timeout is None else min(timeout, declared.timeout)
-        self._refuse_when_stuck()
+        self._refuse_if_exhausted()
         if declared.is_async:
             outcome = await self._in_task(keywords, limit)
         elif declared.thread:
@@ -145,7 +145,7 @@ class RegisteredTool:
     def _run_in_thread(self, keywords: dict[str, Any]) -> CallOutcome | BridgeError:
         try:
             # While this call waited for a thread, others may have been abandoned.
-            self._refuse_when_stuck()
+            self._refuse_if_exhausted()
         except BridgeError as error:
             return error
         return self._run(keywords)
@@ -224,7 +224,7 @@ class RegisteredTool:
         name = self.declaration.name
         return BridgeError(code, f"{SERVER}.{name}: {message}", hint=hint, server=SERVER, tool=name, **details)
 
-    def _refuse_when_stuck(self) -> None:
+    def _refuse_if_exhausted(self) -> None:
         if self.abandoned >= MAX_ABANDONED:
             raise self.error(
                 "tool_unavailable",

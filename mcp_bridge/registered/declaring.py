@@ -73,7 +73,7 @@ class Declaration:
     timeout: float
     thread: bool
     is_async: bool
-    place: SourceLocation
+    location: SourceLocation
 
 
 @overload
@@ -129,11 +129,11 @@ def tool(
         BridgeError: `bad_tools`: this can't be a tool, with its file and line.
     """
     caller = sys._getframe(1)  # noqa: SLF001 - whose module is declaring
-    home, here = caller.f_globals, SourceLocation(caller.f_code.co_filename, caller.f_lineno)
+    home, declared_at = caller.f_globals, SourceLocation(caller.f_code.co_filename, caller.f_lineno)
 
     def declare(function: Any) -> Any:
         declaration = _declaration(
-            function, name, description, capabilities, idempotent, read_only, timeout, thread, here
+            function, name, description, capabilities, idempotent, read_only, timeout, thread, declared_at
         )
         _register(declaration, home)
         return function
@@ -160,11 +160,11 @@ def parameters(declaration: Declaration) -> list[inspect.Parameter]:
     return [param for param in inspect.signature(function).parameters.values() if param.name not in bound]
 
 
-def bad_tool(place: SourceLocation | None, problem: str, hint: str | None = None, **details: Any) -> BridgeError:
+def bad_tool(location: SourceLocation | None, problem: str, hint: str | None = None, **details: Any) -> BridgeError:
     """A `bad_tools` error whose message begins with the position."""
-    if place is not None:
-        details = {"file": place.file, "line": place.line} | details
-    message = f"{place}: {problem}." if place else f"{problem}."
+    if location is not None:
+        details = {"file": location.file, "line": location.line} | details
+    message = f"{location}: {problem}." if location else f"{problem}."
     return BridgeError("bad_tools", message, hint=hint, **details)
 
 
@@ -177,54 +177,54 @@ def _declaration(
     read_only: Any,
     timeout: Any,
     thread: Any,
-    here: SourceLocation,
+    declared_at: SourceLocation,
 ) -> Declaration:
     if isinstance(function, staticmethod):
         function = function.__func__
     base = base_function(function)
     if base is None or not callable(function) or inspect.isclass(function):
-        raise _no_function(function, here)
-    place = SourceLocation(base.__code__.co_filename, base.__code__.co_firstlineno)
+        raise _no_function(function, declared_at)
+    location = SourceLocation(base.__code__.co_filename, base.__code__.co_firstlineno)
     name = base.__name__ if name is None else name
-    _check_name(name, place)
+    _check_name(name, location)
     what = f"tool {name!r}"
     if description is not None and not isinstance(description, str):
-        raise bad_tool(place, f"the description of {what} is no text", tool=name)
+        raise bad_tool(location, f"the description of {what} is no text", tool=name)
     for option, value in (("idempotent", idempotent), ("read_only", read_only), ("thread", thread)):
         if not isinstance(value, bool):
-            raise bad_tool(place, f"{option} of {what} must be True or False", tool=name)
+            raise bad_tool(location, f"{option} of {what} must be True or False", tool=name)
     is_async = _is_async(function, base)
     if is_async and not thread:
-        raise bad_tool(place, f"{what} is async, and runs in no thread anyway", "Leave out thread=False.", tool=name)
+        raise bad_tool(location, f"{what} is async, and runs in no thread anyway", "Leave out thread=False.", tool=name)
     declaration = Declaration(
         function=function,
         name=name,
         description=inspect.cleandoc(description or base.__doc__ or "").strip(),
-        capabilities=_checked_capabilities(capabilities, what, place),
+        capabilities=_checked_capabilities(capabilities, what, location),
         idempotent=idempotent,
         read_only=read_only,
-        timeout=_checked_timeout(timeout, what, place),
+        timeout=_checked_timeout(timeout, what, location),
         thread=thread,
         is_async=is_async,
-        place=place,
+        location=location,
     )
     _check_shape(declaration, base)
     return declaration
 
 
-def _no_function(function: Any, place: SourceLocation) -> BridgeError:
+def _no_function(function: Any, location: SourceLocation) -> BridgeError:
     if isinstance(function, str):
-        return bad_tool(place, "the name of a tool is given by name", f"Write @mcp_bridge.tool(name={function!r}).")
+        return bad_tool(location, "the name of a tool is given by name", f"Write @mcp_bridge.tool(name={function!r}).")
     if isinstance(function, classmethod):
-        return bad_tool(place, "a class method can't be a tool", "Make it a static method or a function.")
+        return bad_tool(location, "a class method can't be a tool", "Make it a static method or a function.")
     hint = "Functions, static methods, bound methods and functools.partial objects of them can."
-    return bad_tool(place, f"a {type(function).__name__} can't be a tool", hint)
+    return bad_tool(location, f"a {type(function).__name__} can't be a tool", hint)
 
 
-def _check_name(name: Any, place: SourceLocation) -> None:
+def _check_name(name: Any, location: SourceLocation) -> None:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise bad_tool(
-            place,
+            location,
             f"{name!r} can't be the name of a tool",
             'A name has 1 to 128 of the letters A to Z, digits, "_", "-" and "."; give another with '
             "@mcp_bridge.tool(name=…).",
@@ -232,25 +232,25 @@ def _check_name(name: Any, place: SourceLocation) -> None:
         )
 
 
-def _checked_capabilities(capabilities: Any, what: str, place: SourceLocation) -> tuple[str, ...]:
+def _checked_capabilities(capabilities: Any, what: str, location: SourceLocation) -> tuple[str, ...]:
     if isinstance(capabilities, str):
         hint = f"Write capabilities=({capabilities!r},)."
-        raise bad_tool(place, f"the capabilities of {what} are a tuple of texts, not one text", hint)
+        raise bad_tool(location, f"the capabilities of {what} are a tuple of texts, not one text", hint)
     try:
         listed = tuple(capabilities)
     except TypeError:
-        raise bad_tool(place, f"the capabilities of {what} are no tuple of texts") from None
+        raise bad_tool(location, f"the capabilities of {what} are no tuple of texts") from None
     for capability in listed:
         if not isinstance(capability, str) or _CAPABILITY.fullmatch(capability) is None:
             hint = 'A capability is 1 to 128 letters, digits and "_.:/-", such as "payments.capture".'
-            raise bad_tool(place, f"{capability!r} of {what} can't be a capability", hint)
+            raise bad_tool(location, f"{capability!r} of {what} can't be a capability", hint)
     return tuple(dict.fromkeys(listed))
 
 
-def _checked_timeout(timeout: Any, what: str, place: SourceLocation) -> float:
+def _checked_timeout(timeout: Any, what: str, location: SourceLocation) -> float:
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not number or not math.isfinite(timeout) or timeout <= 0:
-        raise bad_tool(place, f"the timeout of {what} must be a number of seconds over 0")
+        raise bad_tool(location, f"the timeout of {what} must be a number of seconds over 0")
     return float(timeout)
 
 
@@ -260,22 +260,22 @@ def _is_async(function: Any, base: Any) -> bool:
 
 
 def _check_shape(declaration: Declaration, base: FunctionType) -> None:
-    place, what = declaration.place, f"tool {declaration.name!r}"
+    location, what = declaration.location, f"tool {declaration.name!r}"
     if inspect.isgeneratorfunction(base) or inspect.isasyncgenfunction(base):
-        raise bad_tool(place, f"{what} is a generator", "Return a list instead of yielding its items.")
+        raise bad_tool(location, f"{what} is a generator", "Return a list instead of yielding its items.")
     given = parameters(declaration)
     parent, _, _ = base.__qualname__.rpartition(".")
     in_class = parent and not parent.endswith("<locals>")
     if in_class and given and given[0].name in {"self", "cls"} and not inspect.ismethod(declaration.function):
         hint = "Put @staticmethod above @mcp_bridge.tool, or declare a bound method: mcp_bridge.tool(instance.method)."
-        raise bad_tool(place, f"{what} is a method, and there is no object to call it on", hint)
+        raise bad_tool(location, f"{what} is a method, and there is no object to call it on", hint)
     for param in given:
         if param.kind is param.VAR_POSITIONAL:
             hint = "Take a list instead: arguments of a tool come by name."
-            raise bad_tool(place, f"{what} takes *{param.name}", hint, parameter=param.name)
+            raise bad_tool(location, f"{what} takes *{param.name}", hint, parameter=param.name)
         if param.kind is param.POSITIONAL_ONLY:
             hint = "Take the / out of its signature: arguments of a tool come by name."
-            raise bad_tool(place, f"{what} takes {param.name!r} by position only", hint, parameter=param.name)
+            raise bad_tool(location, f"{what} takes {param.name!r} by position only", hint, parameter=param.name)
 
 
 def _register(declaration: Declaration, caller: dict[str, Any]) -> None:

@@ -41,8 +41,8 @@ _guarded: dict[str, Content] = {}
 
 def _guard_for(path: str) -> Content | None:
     """The trusted content if a path is in a guarded folder, else None."""
-    place = Path(path)
-    return next((content for folder, content in _guarded.items() if place.is_relative_to(folder)), None)
+    location = Path(path)
+    return next((content for folder, content in _guarded.items() if location.is_relative_to(folder)), None)
 
 
 class _TrustedLoader(SourceFileLoader):

@@ -141,26 +141,26 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def _import_failed(name: str, error: BaseException, frames: list[traceback.FrameSummary]) -> BridgeError:
-    place: SourceLocation | None = None
+    location: SourceLocation | None = None
     problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
-        place = SourceLocation(error.filename, error.lineno or 1)
+        location = SourceLocation(error.filename, error.lineno or 1)
         problem = f"{type(error).__name__}: {error.msg}"
     elif frames:
         # The last line of the operator's own code, and not of a library that it called.
         home = Path(frames[0].filename).parent
         own = [frame for frame in frames if Path(frame.filename).is_relative_to(home)]
-        place = SourceLocation(own[-1].filename, own[-1].lineno or 1)
+        location = SourceLocation(own[-1].filename, own[-1].lineno or 1)
     hint = None
     if isinstance(error, ModuleNotFoundError):
         hint = "Install it in the environment that mcp-bridge runs in."
     shown = "".join(traceback.format_list(frames)).splitlines()
     failed = f"module {name!r} can't be imported"
-    failure = bad_tool(place, f"{failed}: {problem}".rstrip("."), hint, module=name)
+    failure = bad_tool(location, f"{failed}: {problem}".rstrip("."), hint, module=name)
     failure.private["traceback"] = shown
     if not isinstance(error, SyntaxError | ModuleNotFoundError):
         # The exception's message isn't for agents: it may contain a password, for example in a URL.
-        failure.private["message"] = bad_tool(place, f"{failed}: {type(error).__name__}", None).message
+        failure.private["message"] = bad_tool(location, f"{failed}: {type(error).__name__}", None).message
     return failure
 
 

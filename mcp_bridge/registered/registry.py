@@ -182,9 +182,9 @@ def _on_the_wire(tool: RegisteredTool) -> dict[str, Any]:
 
 def _two_of_one_name(first: Declaration, second: Declaration) -> BridgeError:
     return bad_tool(
-        second.place,
-        f"there is a tool {second.name!r} already, at {first.place}",
+        second.location,
+        f"there is a tool {second.name!r} already, at {first.location}",
         "Give one of them another name: @mcp_bridge.tool(name=…).",
         tool=second.name,
-        other={"file": first.place.file, "line": first.place.line},
+        other={"file": first.location.file, "line": first.location.line},
     )

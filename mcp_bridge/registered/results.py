@@ -83,7 +83,7 @@ class Results:
             self.schema = _as_object(schema_of(adapter, serialized=True))
         except Exception as error:  # noqa: BLE001 - a foreign type's own schema hooks may raise anything
             raise bad_tool(
-                declaration.place,
+                declaration.location,
                 f"tool {declaration.name!r} can't return what it is annotated with: {first_line(error)}",
                 "Annotate what JSON can carry, a pydantic model, a dataclass or the like, or leave the annotation out.",
                 tool=declaration.name,

@@ -163,7 +163,7 @@ def resolved_hints(declaration: Declaration) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - annotations as text are code of any kind
         hint = "What an annotation names must be importable when the module is, not only under TYPE_CHECKING."
         raise bad_tool(
-            declaration.place,
+            declaration.location,
             f"an annotation of tool {declaration.name!r} can't be resolved: {type(error).__name__}: {error}",
             hint if isinstance(error, NameError) else None,
             tool=declaration.name,
@@ -181,7 +181,7 @@ def _compiled(
     for param in given:
         if typing_extensions.get_origin(hints.get(param.name)) in {typing.Unpack, typing_extensions.Unpack}:
             raise bad_tool(
-                declaration.place,
+                declaration.location,
                 f"tool {declaration.name!r} unpacks a TypedDict into **{param.name}",
                 "Write its keys as keyword-only parameters.",
                 tool=declaration.name,
@@ -193,7 +193,7 @@ def _compiled(
     except Exception as error:  # noqa: BLE001 - a foreign type's own schema hooks may raise anything
         culprit, cause = _culprit(given, hints, error)
         raise bad_tool(
-            declaration.place,
+            declaration.location,
             f"tool {declaration.name!r} can't take {culprit}: {first_line(cause)}",
             "Annotate it with what JSON can carry, a pydantic model, a dataclass or the like.",
             tool=declaration.name,

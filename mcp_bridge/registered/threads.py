@@ -112,19 +112,19 @@ class _Worker(threading.Thread):
             try:
                 job = self.jobs.get(timeout=_IDLE if loop else None)
             except queue.Empty:
-                if loop is None or not _tell(loop, self._threads.retire, self):
+                if loop is None or not _call_soon(loop, self._threads.retire, self):
                     return
                 job = self.jobs.get()
             if job is None:
                 return
             loop = job.loop
             outcome = job.context.run(job.work)
-            if not _tell(loop, self._threads.finished, self, job, outcome):
+            if not _call_soon(loop, self._threads.finished, self, job, outcome):
                 return
             del job, outcome
 
 
-def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: object) -> bool:
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: object) -> bool:
     """Call a function on the event loop; False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(function, *args)

@@ -302,7 +302,7 @@ class CliProcess(SandboxProcess):
         self._cidfile = cidfile
         self._folder = folder
         self._severed = False
-        self._monitor_left: float | None = None
+        self._monitor_ended_at: float | None = None
         """When the end of the container's monitor was noticed (Unix time in seconds)."""
         self._id: str | None = None
         self._tail = bytearray()
@@ -375,7 +375,7 @@ class CliProcess(SandboxProcess):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client)
             await self._monitor_ended()
-            self._monitor_left = self._monitor_left or time.time()
+            self._monitor_ended_at = self._monitor_ended_at or time.time()
             await anyio.sleep(EXIT_SECONDS)
             tasks.cancel_scope.cancel()
         self._severed = code is None
@@ -493,7 +493,7 @@ class CliProcess(SandboxProcess):
             return ExitStatus(code)
         # No process inside can send SIGKILL to PID 1: it came from outside, or from the kernel's OOM killer. `--rm` has
         # removed what `inspect` would show about it.
-        since = (self._monitor_left or time.time()) - OOM_SECONDS
+        since = (self._monitor_ended_at or time.time()) - OOM_SECONDS
         if self._engine.name == "podman":
             return ExitStatus(code, oom_killed=_modified_at(self._folder / OOM_NAME) > since)
         return ExitStatus(code, oom_killed=await self._engine.was_out_of_memory(self._read_id() or self._name, since))

@@ -61,13 +61,13 @@ class Owner:
             return None
         return cls(parts[0], int(parts[1]), parts[2])
 
-    def is_here(self) -> bool:
+    def is_of_this_host(self) -> bool:
         """Whether the owner is of this host and pid namespace, so that it can be looked up."""
         return self.host == host_id()
 
-    def is_orphan_here(self) -> bool:
+    def is_orphaned(self) -> bool:
         """Whether the owner is of this host and certainly dead."""
-        if not self.is_here():
+        if not self.is_of_this_host():
             return False
         start = _start_of(self.pid)
         return start is None or (start != self.start and _UNKNOWN not in {start, self.start})
@@ -112,7 +112,7 @@ def _orphans(containers: Sequence[ContainerInfo]) -> list[str]:
     out = []
     for container in containers:
         owner = Owner.parse(container.labels.get(OWNER_LABEL, ""))
-        if owner is not None and owner.is_orphan_here():
+        if owner is not None and owner.is_orphaned():
             out.append(container.id)
     return out
 

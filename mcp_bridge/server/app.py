@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge import __version__
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host.live_output import LiveOutput
+from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
 from mcp_bridge.server.presentation import TOOL, error_instructions, instructions, tool
@@ -240,7 +240,7 @@ class _Reporter:
         self._total: float | None = None
         self._scripted = False
         self._message: str | None = None
-        self._is_told = False
+        self._has_news = False
         """Whether the script or the bridge has reported anything new."""
         self._printed = ""
         self._news = anyio.Event()
@@ -250,7 +250,7 @@ class _Reporter:
         """Report the script's own progress."""
         self._scripted = True
         self._last, self._total, self._message = max(done, self._last), total, message
-        self._is_told = True
+        self._has_news = True
         self._news.set()
 
     def printed(self, _stream: str, text: str) -> None:
@@ -261,7 +261,7 @@ class _Reporter:
     def notify(self, message: str) -> None:
         """Report what the bridge does before the script runs."""
         self._message = message
-        self._is_told = True
+        self._has_news = True
         self._news.set()
 
     async def report(self) -> None:
@@ -272,9 +272,9 @@ class _Reporter:
             with anyio.move_on_after(HEARTBEAT_SECONDS):
                 await self._news.wait()
             printed, self._printed = self._printed, ""
-            if not printed or self._is_told:
+            if not printed or self._has_news:
                 sent = await self._send(sent, self._message)
-                self._is_told = False
+                self._has_news = False
             if printed:
                 shown = printed.rstrip("\n") if len(printed) <= LIVE_CHARS else "…" + printed[1:].rstrip("\n")
                 sent = await self._send(sent, shown)

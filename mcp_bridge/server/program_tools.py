@@ -14,7 +14,7 @@ import mcp_types as types
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.programs.record import told
+from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.server.render import cut
@@ -91,14 +91,14 @@ async def _run_program(bridge: Bridge, arguments: RunProgram, questions: Questio
 
 
 async def _resume_program(bridge: Bridge, arguments: ResumeProgram, questions: Questions) -> dict[str, Any]:
-    record = await bridge.resume_program(
+    record = await bridge.resume_execution(
         arguments.trace_id, Resume(arguments.payload), asker=questions, sampler=questions.sample
     )
     return _summary(record, "")
 
 
 async def _get_trace(bridge: Bridge, arguments: GetTrace, _: Questions) -> dict[str, Any]:
-    return told(await bridge.programs.stored(arguments.trace_id, PRINCIPAL))
+    return to_record(await bridge.lifecycle.stored(arguments.trace_id, PRINCIPAL))
 
 
 async def _list_programs(bridge: Bridge, _: ListPrograms, __: Questions) -> dict[str, Any]:

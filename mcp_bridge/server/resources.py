@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 import mcp_types as types
 
 from mcp_bridge.executions.artifacts import ARTIFACT_SCHEME, OUTPUT_SCHEME
-from mcp_bridge.executions.programs.record import told
+from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.kernel.format import json_schema
 from mcp_bridge.offload import on_thread
@@ -99,7 +99,7 @@ async def read(bridge: Bridge, uri: str) -> types.TextResourceContents | types.B
     if uri == SCHEMA_URI:
         return _json(uri, json_schema())
     if scheme == TRACE_SCHEME:
-        return _json(uri, told(await bridge.programs.stored(rest, PRINCIPAL)))
+        return _json(uri, to_record(await bridge.lifecycle.stored(rest, PRINCIPAL)))
     if scheme == PROGRAM_SCHEME:
         return _json(uri, (await bridge.programs.find(rest, PRINCIPAL)).program.data)
     if scheme == OUTPUT_SCHEME:

@@ -13,9 +13,10 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import asked
-from mcp_bridge.executions.programs.record import standing, told
+from mcp_bridge.executions.programs.recovery import replay
 from mcp_bridge.executions.record import Status as ScriptStatus
-from mcp_bridge.executions.recovery import replay
+from mcp_bridge.executions.status import effective_status
+from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Status as ProgramStatus
@@ -83,7 +84,7 @@ class Asking:
         """Whether an execution is among them."""
         if self.kinds and row.kind not in self.kinds:
             return False
-        status = standing(row)
+        status = effective_status(row)
         if self.statuses and not any(
             status == asked or status in STATUSES[asked] - {"running"} for asked in self.statuses
         ):
@@ -221,7 +222,7 @@ def record_of(row: StoredExecution) -> dict[str, Any]:
     """What is told of an execution; of one that is erased, and of a script's, with no steps."""
     if row.status == ERASED:
         return {"steps": [], "waiting": []}
-    record = told(row)
+    record = to_record(row)
     if row.kind == "script":
         # What it has printed, too, and its error with where it happened.
         return {**(row.record or {}), "steps": [], "waiting": record["waiting"]}

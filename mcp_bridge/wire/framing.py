@@ -23,7 +23,7 @@ class LineDecoder:
     def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max = max_bytes
         # One buffer, and not a list of chunks: a line that arrives in chunks of two bytes would take 30 times its size.
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Add received bytes; return the lines that they complete, without their newlines.
@@ -33,22 +33,22 @@ class LineDecoder:
         """
         lines = chunk.split(b"\n")
         rest = lines.pop()
-        if lines and self._held:
-            self._held += lines[0]
-            lines[0] = bytes(self._held)
-            self._held = bytearray()
-        self._held += rest
+        if lines and self._buffer:
+            self._buffer += lines[0]
+            lines[0] = bytes(self._buffer)
+            self._buffer = bytearray()
+        self._buffer += rest
         for line in lines:
             if len(line) > self._max:
                 raise self._too_large(line)
-        if len(self._held) > self._max:
-            raise self._too_large(self._held)
+        if len(self._buffer) > self._max:
+            raise self._too_large(self._buffer)
         return lines
 
     @property
     def incomplete(self) -> bytes:
         """The bytes after the last newline: a truncated frame if the stream has ended."""
-        return bytes(self._held)
+        return bytes(self._buffer)
 
     def _too_large(self, line: bytes | bytearray) -> WireError:
         return WireError("frame_too_large", f"a frame is over the limit of {self._max} bytes", excerpt(line))

@@ -5,6 +5,7 @@ import threading
 import anyio
 import anyio.lowlevel
 import pytest
+from downstream_calls import call_tool
 from servers.specs import faulty
 
 from mcp_bridge.downstream.catalog import arguments as arguments_module
@@ -334,7 +335,7 @@ async def test_what_is_not_checked_does_not_reach_the_server():
             ("padded", {"force": "true", "padding": "x" * (300 << 10)}, "bad_arguments"),
         ):
             with pytest.raises(BridgeError) as caught:
-                await fleet.call_tool("faulty", tool, arguments)
+                await call_tool(fleet, "faulty", tool, arguments)
             assert caught.value.code == code
             assert caught.value.details["tool"] == tool
         with pytest.raises(BridgeError) as caught:
@@ -342,5 +343,5 @@ async def test_what_is_not_checked_does_not_reach_the_server():
         assert caught.value.code == "arguments_unchecked"
         assert "isn't called" in caught.value.message
         assert caught.value.hint
-        result = await fleet.call_tool("faulty", "padded", {"force": True, "padding": "x" * (300 << 10)})
+        result = await call_tool(fleet, "faulty", "padded", {"force": True, "padding": "x" * (300 << 10)})
         assert result.content[0].text == "called padded"

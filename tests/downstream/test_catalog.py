@@ -6,6 +6,7 @@ import warnings
 
 import anyio
 import pytest
+from downstream_calls import call_tool
 from hypothesis import given
 from hypothesis import strategies as st
 from servers.specs import faulty
@@ -547,7 +548,7 @@ async def test_a_search_waits_for_tools_that_have_changed_since(tmp_path):
         catalog = Catalog(fleet)
         for number in range(2):
             await catalog.search("grown")
-            await fleet.call_tool("faulty", "grow")
+            await call_tool(fleet, "faulty", "grow")
             with anyio.fail_after(10):
                 while not fleet.server("faulty").stale:  # noqa: ASYNC110 - nothing announces it
                     await anyio.sleep(0.01)

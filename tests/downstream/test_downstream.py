@@ -11,6 +11,7 @@ import sys
 
 import anyio
 import pytest
+from downstream_calls import call_tool
 from servers.specs import faulty
 
 from mcp_bridge.downstream.catalog import listing_limits
@@ -32,12 +33,12 @@ pytest_plugins = ["server_fixtures"]
 
 async def value(fleet, server, tool, arguments=None, **options):
     info = await fleet.server(server).find_tool(tool)
-    return convert(await fleet.call_tool(server, tool, arguments, **options), info)["value"]
+    return convert(await call_tool(fleet, server, tool, arguments, **options), info)["value"]
 
 
 async def failure(fleet, server, tool, arguments=None, timeout=None):  # noqa: ASYNC109 - it is what is tested
     with pytest.raises(BridgeError) as caught:
-        await fleet.call_tool(server, tool, arguments, timeout)
+        await call_tool(fleet, server, tool, arguments, timeout)
     assert caught.value.details["server"] == server
     return caught.value
 
@@ -92,7 +93,7 @@ async def test_the_filesystem_server_reads_a_file(filesystem_server):
         root = filesystem_server.cwd
         got = await value(fleet, "filesystem", "read_text_file", {"path": f"{root}/hello.txt"})
         assert "hello from a file" in str(got)
-        answer = await fleet.call_tool("filesystem", "read_text_file", {"path": "/etc/passwd"})
+        answer = await call_tool(fleet, "filesystem", "read_text_file", {"path": "/etc/passwd"})
         assert answer.is_error
 
 
@@ -191,7 +192,7 @@ async def test_many_callers_start_a_server_once():
 async def test_a_cancelled_caller_does_not_stop_the_start_others_wait_for():
     async with Fleet([faulty("slow", 0.5)]) as fleet:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(fleet.call_tool, "faulty", "pid")
+            tasks.start_soon(call_tool, fleet, "faulty", "pid")
             await anyio.sleep(0.1)
             second = asyncio.create_task(value(fleet, "faulty", "pid"))
             tasks.cancel_scope.cancel()
@@ -375,7 +376,7 @@ async def test_a_real_servers_progress_is_told_while_it_works(everything_server)
     told = []
     async with Fleet([everything_server]) as fleet:
         arguments = {"duration": 0.5, "steps": 5}
-        answer = await fleet.call_tool("everything", "trigger-long-running-operation", arguments, tell=told.append)
+        answer = await call_tool(fleet, "everything", "trigger-long-running-operation", arguments, tell=told.append)
         assert not answer.is_error
     assert [line.split()[0] for line in told] == ["1/5", "2/5", "3/5", "4/5", "5/5"]
 
@@ -385,7 +386,7 @@ async def test_what_a_server_logs_is_told_to_the_calls_under_way_and_to_the_oper
     told, others = [], []
     async with Fleet([faulty("talkative")]) as fleet:
         async with anyio.create_task_group() as tasks:
-            call = fleet.call_tool
+            call = functools.partial(call_tool, fleet)
             tasks.start_soon(functools.partial(call, "faulty", "sleep", {"seconds": 1}, tell=others.append))
             tasks.start_soon(functools.partial(call, "faulty", "talk", tell=told.append))
         assert told == others == ["reading", "warning: slow", '{"rows": 3}']
@@ -424,7 +425,7 @@ async def test_thirty_parallel_calls_run_at_the_same_time_and_get_their_own_answ
     async with Fleet([faulty()]) as fleet:
         async with anyio.create_task_group() as tasks:
             for _ in range(30):
-                tasks.start_soon(fleet.call_tool, "faulty", "hang")
+                tasks.start_soon(call_tool, fleet, "faulty", "hang")
             slept = [value(fleet, "faulty", "sleep", {"seconds": 0.3}) for _ in range(30)]
             echoed = [value(fleet, "faulty", "echo", {"text": str(number)}) for number in range(30)]
             results = await asyncio.gather(*slept, *echoed)
@@ -462,7 +463,7 @@ async def test_arguments_that_break_the_schema_never_reach_the_server(arguments,
 
 async def test_an_error_result_is_a_result():
     async with Fleet([faulty()]) as fleet:
-        result = convert(await fleet.call_tool("faulty", "refuse"))
+        result = convert(await call_tool(fleet, "faulty", "refuse"))
         assert (result["is_error"], result["value"]) == (True, "no, I will not")
 
 
@@ -484,7 +485,7 @@ async def test_a_cancelled_caller_cancels_its_request():
     async with Fleet([faulty()]) as fleet:
         await fleet.server("faulty").start()
         with anyio.move_on_after(0.2):
-            await fleet.call_tool("faulty", "sleep", {"seconds": 30})
+            await call_tool(fleet, "faulty", "sleep", {"seconds": 30})
         assert json.loads(await value(fleet, "faulty", "cancelled")) != []
 
 
@@ -705,7 +706,7 @@ def test_lines_arrive_whole_however_the_bytes_are_cut():
         splitter = LineSplitter(100)
         lines = [line for start in range(0, len(data), size) for line in splitter.feed(data[start : start + size])]
         assert lines == [b"one", b"", b"two and more"]
-        assert splitter.held == 4
+        assert splitter.buffered == 4
 
 
 @pytest.mark.parametrize(
@@ -726,7 +727,7 @@ def test_an_oversized_line_is_dropped_and_traced_to_its_request(line, request_id
     data = line + b"\nafter\n"
     out = [item for start in range(0, len(data), chunk) for item in splitter.feed(data[start : start + chunk])]
     assert out == [Oversized(len(line), request_id), b"after"]
-    assert splitter.held == 0
+    assert splitter.buffered == 0
 
 
 def test_the_log_ring_keeps_the_end():
@@ -777,13 +778,13 @@ async def test_an_answer_that_nests_too_deep_is_refused_and_nobody_else_is_the_w
     async with Fleet([faulty("deep")]) as fleet:
         pid = await value(fleet, "faulty", "pid")
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(fleet.call_tool, "faulty", "sleep", {"seconds": 1})
+            tasks.start_soon(call_tool, fleet, "faulty", "sleep", {"seconds": 1})
             for outer, inner in ((150, 150), (880, 110), (900, 90), (3, 900)):
                 arguments = {"outer": outer, "padding": padding, "inner": inner, "where": where}
                 error = await failure(fleet, "faulty", "deep", arguments)
                 assert (error.code, error.details["limit"]) == ("result_too_large", "200 levels of nesting"), error
         # One that is just not too deep is converted, and can be written.
-        found = await fleet.call_tool("faulty", "deep", arguments | {"outer": 150, "inner": 40})
+        found = await call_tool(fleet, "faulty", "deep", arguments | {"outer": 150, "inner": 40})
         assert json.dumps(convert(found))
         assert await value(fleet, "faulty", "pid") == pid
 

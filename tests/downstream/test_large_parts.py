@@ -4,6 +4,7 @@ import json
 from contextlib import contextmanager
 
 import pytest
+from downstream_calls import call_tool
 from mcp_types import CallToolResult, ListToolsResult
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
@@ -134,7 +135,7 @@ async def test_large_arguments_and_results_arrive_whole_and_nothing_is_left_behi
     async with Fleet([faulty("plain")]) as fleet:
         with asking():
             for text in ("é" * 400_000, '"\\\n' * 200_000, "small"):
-                result = await fleet.call_tool("faulty", "echo", {"text": text})
+                result = await call_tool(fleet, "faulty", "echo", {"text": text})
                 assert convert(result)["value"] == text
         connection = fleet.servers["faulty"]._latest
         assert connection is not None
@@ -149,7 +150,7 @@ async def test_what_is_left_of_a_large_call_that_was_given_up_is_nothing():
         with asking():
             for arguments in ({"text": LARGE_TEXT}, {}):
                 with pytest.raises(BridgeError, match="no answer within"):
-                    await fleet.call_tool("faulty", "hang", arguments)
+                    await call_tool(fleet, "faulty", "hang", arguments)
         connection = fleet.servers["faulty"]._latest
         assert connection is not None
         assert connection.transport.outgoing._detached == {}

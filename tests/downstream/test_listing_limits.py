@@ -6,6 +6,7 @@ from collections import Counter
 import anyio
 import anyio.lowlevel
 import pytest
+from downstream_calls import call_tool
 from servers.specs import faulty
 
 from mcp_bridge.downstream.catalog import aliases, describe
@@ -102,20 +103,20 @@ async def test_a_server_whose_listing_is_a_flood_is_bounded_and_serves_what_is_k
         assert server.listing.notices
         assert any("'faulty' lists" in record.getMessage() for record in caplog.records)
         with pytest.raises(BridgeError) as caught:
-            await fleet.call_tool("faulty", "fat", {"force": "true"})
+            await call_tool(fleet, "faulty", "fat", {"force": "true"})
         assert caught.value.code == "unknown_tool"
-        result = await fleet.call_tool("faulty", "echo", {"text": "hello"})
+        result = await call_tool(fleet, "faulty", "echo", {"text": "hello"})
         assert result.content[0].text == "hello"
 
 
 async def test_a_result_of_too_many_values_is_refused_and_the_server_goes_on():
     async with Fleet([faulty("values-result")]) as fleet:
         with pytest.raises(BridgeError) as caught:
-            await fleet.call_tool("faulty", "many", {})
+            await call_tool(fleet, "faulty", "many", {})
         assert caught.value.code == "result_too_large"
         assert "values" in caught.value.message
-        pid = (await fleet.call_tool("faulty", "pid", {})).content[0].text
-        assert (await fleet.call_tool("faulty", "pid", {})).content[0].text == pid
+        pid = (await call_tool(fleet, "faulty", "pid", {})).content[0].text
+        assert (await call_tool(fleet, "faulty", "pid", {})).content[0].text == pid
 
 
 async def test_a_server_that_says_without_end_that_its_tools_change_is_not_listed_without_end(monkeypatch):
@@ -165,7 +166,7 @@ async def test_others_get_their_turn_in_a_flood_of_notifications(monkeypatch):
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(victim)
-            await fleet.call_tool("faulty", "noise", {})
+            await call_tool(fleet, "faulty", "noise", {})
             tasks.cancel_scope.cancel()
     assert sum(at_turn.values()) > 20_000
     # A chunk holds hundreds of them.
@@ -175,7 +176,7 @@ async def test_others_get_their_turn_in_a_flood_of_notifications(monkeypatch):
 async def test_a_result_of_too_many_blocks_is_refused():
     async with Fleet([faulty("noisy")]) as fleet:
         with pytest.raises(BridgeError) as caught:
-            await fleet.call_tool("faulty", "blocks", {})
+            await call_tool(fleet, "faulty", "blocks", {})
         assert caught.value.code == "result_too_large"
         assert "4000 content" in caught.value.message
 

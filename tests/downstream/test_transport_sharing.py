@@ -6,6 +6,7 @@ import threading
 
 import anyio
 import pytest
+from downstream_calls import call_tool
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 from servers.specs import faulty
 
@@ -177,11 +178,11 @@ def waits(monkeypatch):
 
 async def test_what_a_server_has_answered_before_its_end_is_heard_although_it_has_to_wait(waits):
     async with Fleet([faulty("last")]) as fleet:
-        await fleet.call_tool("faulty", "pid", {})
+        await call_tool(fleet, "faulty", "pid", {})
         server = fleet.servers["faulty"]
         seconds = [5, 5, 5]
         waits[server._party] = lambda: anyio.sleep(seconds.pop() if seconds else 0)
-        assert convert(await fleet.call_tool("faulty", "last", {}))["value"] == "the last"
+        assert convert(await call_tool(fleet, "faulty", "last", {}))["value"] == "the last"
 
 
 @pytest.fixture
@@ -204,7 +205,7 @@ def skips(monkeypatch):
 @pytest.mark.parametrize("text", ["small", "x" * 400_000])
 async def test_the_wait_for_a_turn_counts_against_no_time_limit(waits, skips, text):
     async with Fleet([faulty("plain", call_timeout=60)]) as fleet:
-        await fleet.call_tool("faulty", "pid", {})
+        await call_tool(fleet, "faulty", "pid", {})
         whose = Party()
 
         async def wait():
@@ -215,7 +216,7 @@ async def test_the_wait_for_a_turn_counts_against_no_time_limit(waits, skips, te
         token = fair_share.current.set(whose)
         try:
             with time_limit(60) as step:
-                assert convert(await fleet.call_tool("faulty", "echo", {"text": text}))["value"] == text
+                assert convert(await call_tool(fleet, "faulty", "echo", {"text": text}))["value"] == text
                 assert await on_thread(len, text) == len(text)
             assert not step.cancelled_caught
             # What isn't ours to do counts.
@@ -247,13 +248,13 @@ async def test_a_time_limit_stands_still_while_anything_of_ours_is_under_way_and
 
 async def test_a_listing_that_others_wait_for_waits_for_nobodys_turn(waits):
     async with Fleet([faulty("plain")]) as fleet:
-        await fleet.call_tool("faulty", "pid", {})
+        await call_tool(fleet, "faulty", "pid", {})
         whose = Party()
         waits[whose] = anyio.sleep_forever
         token = fair_share.current.set(whose)
         try:
             with anyio.fail_after(60):
-                await fleet.call_tool("faulty", "grow", {})
+                await call_tool(fleet, "faulty", "grow", {})
                 assert "grown_0" in {tool.name for tool in await fleet.server("faulty").tools()}
         finally:
             fair_share.current.reset(token)
@@ -261,5 +262,5 @@ async def test_a_listing_that_others_wait_for_waits_for_nobodys_turn(waits):
 
 async def test_a_request_that_is_too_large_to_be_looked_at_is_refused():
     async with Fleet([faulty("asks")]) as fleet:
-        answer = json.loads(convert(await fleet.call_tool("faulty", "asks", {}))["value"])
+        answer = json.loads(convert(await call_tool(fleet, "faulty", "asks", {}))["value"])
     assert answer["error"]["message"] == "The request is too large."

@@ -101,10 +101,10 @@ async def test_without_anybody_to_ask_a_program_is_suspended_and_decided_elsewhe
         (asked,) = await store.approvals(open_only=True)
         assert asked.question["tool"] == "local.delete"
         assert await store.decide(asked, {"approved": True, "by": "anna"})
-        ended = await bridge.resume_program(trace_id)
+        ended = await bridge.resume_execution(trace_id)
         assert (ended["status"], ended["output"]) == ("success", "deleted b")
         with pytest.raises(Exception, match="not suspended"):
-            await bridge.resume_program(trace_id, Resume(1))
+            await bridge.resume_execution(trace_id, Resume(1))
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])

@@ -21,7 +21,7 @@ from program_hosts import hosts, source, tool
 import mcp_bridge
 from mcp_bridge.cli import common
 from mcp_bridge.executions.in_doubt import Settlement
-from mcp_bridge.executions.programs.record import standing
+from mcp_bridge.executions.status import effective_status
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
@@ -63,7 +63,7 @@ def doubts(record):
 async def test_a_call_whose_host_died_waits_for_a_person_and_goes_on_by_what_they_say(hosts, point, how):
     hosts.run(*STEPS, context=A, die_in="two", die_at=point)
     made = DONE.get(point, 1)
-    assert standing(await hosts.stored()) == "interrupted"
+    assert effective_status(await hosts.stored()) == "interrupted"
     record = hosts.run(*STEPS, context=A)
     assert (record["status"], doubts(record)) == ("suspended", [("two", "two")])
     assert [row["id"] for row in record["steps"]] == ["once"]
@@ -525,7 +525,7 @@ for payload in (None, "paid"):
         shown = printed(await bridge.run(script))
         assert "waits for a person's word on whether pay has happened at pay" in shown
         assert shown.splitlines()[-2:] == ["still_waiting"] * 2
-        settled = await bridge.settle_program(stored.id, "pay", Settlement("happened", "anna", "receipt"), go_on=True)
+        settled = await bridge.settle_execution(stored.id, "pay", Settlement("happened", "anna", "receipt"), go_on=True)
         assert (settled["status"], settled["output"]) == ("success", "receipt")
         assert paid.read_text() == "paid\n"
 

@@ -279,7 +279,7 @@ async def test_a_program_that_a_narrowed_script_has_begun_stays_narrowed_whoever
         execution = await _started(bridge, program, context, servers=[])
     async with sandboxes.open(**state) as bridge:
         await _approve(bridge, execution)
-        record = await bridge.resume_program(execution, Resume(None))
+        record = await bridge.resume_execution(execution, Resume(None))
         assert record["status"] == "success"
     assert desk.did() == []
 
@@ -313,7 +313,7 @@ async def test_what_undoes_a_narrowed_programs_steps_is_narrowed_too(sandboxes, 
     }
     async with sandboxes.open(governance=desk.governance, state_dir=tmp_path / "state") as bridge:
         execution = await _started(bridge, undone, {"name": "a"}, servers=["local"])
-        record = await bridge.cancel_program(execution, "enough")
+        record = await bridge.cancel_execution(execution, "enough")
         assert "There is no server 'time'." in json.dumps(record), record
     assert desk.did() == ["a"]
 

@@ -6,7 +6,7 @@ import pytest
 from kernel_driver import run
 from recorded_programs import Recording, kept, programs, ran  # noqa: F401  (a fixture)
 
-from mcp_bridge.executions.replay import replay
+from mcp_bridge.executions.programs.replay import replayed_program
 from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import parse
@@ -129,7 +129,7 @@ async def test_a_record_follows_from_the_program_whatever_the_text_was(programs,
     steps = [FOUND, {"id": "if", "type": "condition", "condition": "$found[0].n > 60", "then": "last"}]
     program = {"name": "p", "steps": [*steps, {"id": "last", "type": "tool", "tool": "find"}]}
     stored, entries = await ran(programs, program, {}, find=find)
-    result = replay(stored, entries)
+    result = replayed_program(stored, entries)
     assert (result.difference, result.agrees) == (None, True)
     assert stored.status == ("success" if text.startswith("[") else "failed")
     if text.startswith("{"):

@@ -17,7 +17,7 @@ from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401  (
 
 from mcp_bridge.cli.people import login_name
 from mcp_bridge.executions import approvals
-from mcp_bridge.executions.programs.record import told
+from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
@@ -199,7 +199,7 @@ def test_a_call_that_needs_a_person_suspends_its_script_until_one_has_decided(de
     assert desk.run(ONE, key) == first
     assert desk.done == ["once a"]
     assert desk.resume(execution)["code"] == "still_waiting"
-    assert told(desk.row(execution))["waiting"][0]["effect"] == 1
+    assert to_record(desk.row(execution))["waiting"][0]["effect"] == 1
 
     assert desk.decide(execution, 1, approved=approved)["by"] == "anna"
     assert desk.open() == []

@@ -7,7 +7,7 @@ import pytest
 from program_host import CARD
 from program_hosts import ended, hosts, source, tool  # noqa: F401
 
-from mcp_bridge.executions.programs.record import standing
+from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.store import ProgramStore
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("whole_ledgers")
 async def test_a_run_again_with_the_key_goes_on_where_its_host_died(hosts):
     steps = [tool("once"), tool("again", "$once.output"), tool("two", "$again.output")]
     hosts.run(*steps, context={"x": "a"}, die_in="again")
-    assert standing(await hosts.stored()) == "interrupted"
+    assert effective_status(await hosts.stored()) == "interrupted"
     record = hosts.run(*steps, context={"x": "a"})
     assert (record["status"], record["output"]) == ("success", "two:again:once:a")
     assert [row["status"] for row in record["steps"]] == ["success"] * 3

@@ -17,8 +17,8 @@ from recorded_programs import PROGRAM, Recording, kept, programs, ran  # noqa: F
 from mcp_bridge.cli import common
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
-from mcp_bridge.executions.programs.replay import transitions_hash
-from mcp_bridge.executions.replay import replay, replayed
+from mcp_bridge.executions.programs.replay import replayed_program, transitions_hash
+from mcp_bridge.executions.replay import replayed
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry, Recorded
@@ -40,7 +40,7 @@ async def pending(_):
 @pytest.mark.parametrize("tools", [{}, {"b": broken}, {"d": pending}], ids=["success", "failed", "suspended"])
 async def test_what_happened_is_what_follows(programs, tools):
     stored, entries = await ran(programs, **tools)
-    result = replay(stored, entries)
+    result = replayed_program(stored, entries)
     assert (result.difference, result.agrees) == (None, True)
     assert result.status == stored.status
     assert result.events == sum("effects" in row.entry.payload for row in entries) - 1
@@ -90,7 +90,7 @@ async def test_generated_programs_follow_from_their_records_wherever_they_stand(
     program = Generated(rng, deadlines=False).program()
     record = await driven(programs, await programs.start(program, ALL_CONTEXT, None, "me", effects))
     for _ in range(20):
-        assert replay(*await kept(programs, record["trace_id"])).difference is None
+        assert replayed_program(*await kept(programs, record["trace_id"])).difference is None
         if record["status"] != "suspended":
             break
         record = await driven(programs, await go_on(programs, record, effects, rng))
@@ -132,7 +132,7 @@ LIES = {
 async def test_a_record_that_says_otherwise_is_found_with_its_place(programs, lie):
     stored, entries = await ran(programs)
     kind, nth, fields, what, path = LIES[lie]
-    result = replay(stored, changed(entries, at(entries, kind, nth), **fields))
+    result = replayed_program(stored, changed(entries, at(entries, kind, nth), **fields))
     assert not result.agrees
     found = result.difference
     assert (found.what, found.step) == (what, path)
@@ -147,7 +147,7 @@ async def test_an_entry_that_is_missing_or_there_twice_is_found(programs, number
     stored, entries = await ran(programs)
     if entries[number].entry.kind == "outcome":
         for other in ([*entries[:number], *entries[number + 1 :]], [*entries[: number + 1], *entries[number:]]):
-            assert replay(stored, other).difference.sequence >= entries[number].sequence
+            assert replayed_program(stored, other).difference.sequence >= entries[number].sequence
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ async def test_a_record_that_is_kept_and_says_otherwise_is_found(programs, name,
         value = [dict(row) for row in stored.record["steps"]]
         value[0]["output"] = "other"
     stored.record[name] = value
-    found = replay(stored, entries).difference
+    found = replayed_program(stored, entries).difference
     assert (found.sequence, found.what) == (
         entries[-1].sequence,
         name if value != stored.record["steps"] or not value else "step",
@@ -169,7 +169,7 @@ async def test_a_record_that_is_kept_and_says_otherwise_is_found(programs, name,
 async def test_another_program_than_the_one_that_was_started_is_found(programs):
     stored, entries = await ran(programs)
     stored.bundle["program"]["steps"][0]["tool"] = "z"
-    found = replay(stored, entries).difference
+    found = replayed_program(stored, entries).difference
     assert (found.sequence, found.what, found.expected) == (entries[0].sequence, "program", stored.program)
 
 
@@ -185,17 +185,17 @@ async def test_what_has_no_context_in_its_record_can_t_be_replayed(programs):
     ]
     for record, why in ((early, "earlier version"), (erased, "erased"), ([], "earlier version")):
         with pytest.raises(BridgeError, match=why) as caught:
-            replay(stored, record)
+            replayed_program(stored, record)
         assert caught.value.code == "not_replayable"
 
 
 async def test_what_is_under_way_is_not_replayed(programs):
     run = await programs.start(PROGRAM, {"n": 5}, None, "me", Tools())
-    stored = await programs.stored(run.execution, "me")
+    stored = await programs.lifecycle.stored(run.execution, "me")
     with pytest.raises(BridgeError, match="under way"):
         await replayed(programs.store, programs.recorder, stored)
     await programs.keep(run)
-    stored = await programs.stored(run.execution, "me")
+    stored = await programs.lifecycle.stored(run.execution, "me")
     assert (await replayed(programs.store, programs.recorder, stored)).agrees
 
 
@@ -239,15 +239,15 @@ OTHER = {
 
 @pytest.mark.parametrize("other", SAME)
 async def test_another_version_that_does_the_same(programs, other):
-    assert replay(*await ran(programs), SAME[other]).difference is None
+    assert replayed_program(*await ran(programs), SAME[other]).difference is None
 
 
 @pytest.mark.parametrize("name", OTHER)
 async def test_another_version_that_does_something_else_is_told_from_where_on(programs, name):
     other, what, path = OTHER[name]
     stored, entries = await ran(programs)
-    assert replay(stored, entries).agrees
-    found = replay(stored, entries, other).difference
+    assert replayed_program(stored, entries).agrees
+    found = replayed_program(stored, entries, other).difference
     assert (found.what, found.step) == (what, path)
     assert found.expected != found.found
     assert found.sequence < entries[-1].sequence
@@ -265,9 +265,9 @@ async def test_another_version_that_does_something_else_is_told_from_where_on(pr
 )
 async def test_another_version_may_end_otherwise_after_a_failure(programs, program, what):
     stored, entries = await ran(programs, d=broken)
-    found = replay(stored, entries, program).difference
+    found = replayed_program(stored, entries, program).difference
     assert found.what in {what, "effect"}
-    assert replay(stored, entries, version()).agrees
+    assert replayed_program(stored, entries, version()).agrees
 
 
 async def test_effects_of_another_version_may_have_other_numbers(programs):
@@ -276,7 +276,7 @@ async def test_effects_of_another_version_may_have_other_numbers(programs):
     record = await driven(programs, await programs.start(program, {}, None, "me", effects))
     record = await driven(programs, await programs.resume(record["trace_id"], Resume(1, effect=2), "me", effects))
     nested = {"steps": [{"id": "in", "type": "program", "program": {"steps": program["steps"]}}]}
-    assert replay(*await kept(programs, record["trace_id"]), parse(nested)).difference is None
+    assert replayed_program(*await kept(programs, record["trace_id"]), parse(nested)).difference is None
 
 
 # --- the command ---

@@ -6,7 +6,7 @@ import uuid
 import anyio
 import pytest
 
-from mcp_bridge.executions.recovery import spent
+from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.kernel.events import Resume
@@ -132,7 +132,7 @@ def test_calls_by_the_rules_of_another_policy_are_not_counted():
         Recorded(number, 0.0, Entry("intent", "x", intent, "s", policy, "p"))
         for number, policy in enumerate(["old", "new", "new"], 1)
     ]
-    assert spent(entries, "new")["made"] == {2: 2}
-    assert spent(entries, "new")["usage"]["calls"] == 3
-    assert spent(entries, "new", {"old": 2})["made"] == {2: 3}, "its rules up to this one are the same"
-    assert spent(entries, "new", {"old": 1})["made"] == {2: 2}
+    assert usage_from_history(entries, "new")["made"] == {2: 2}
+    assert usage_from_history(entries, "new")["usage"]["calls"] == 3
+    assert usage_from_history(entries, "new", {"old": 2})["made"] == {2: 3}, "its rules up to this one are the same"
+    assert usage_from_history(entries, "new", {"old": 1})["made"] == {2: 2}

@@ -5,11 +5,13 @@ Each case is held against what has reached the server, which writes it down itse
 
 import json
 import sys
+import uuid
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from bridge_fixtures import until
+from downstream_calls import call_tool
 
 from mcp_bridge.cli.showing import question
 from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -84,7 +86,7 @@ def opens(tmp_path):
         policy = {"preset": preset, "rules": list(rules)}
         if source:
             (folder / "tools").mkdir()
-            (folder / "tools" / "wiping.py").write_text(source)
+            (folder / "tools" / f"wiping_{uuid.uuid4().hex}.py").write_text(source)
             tables["tools"] = {"path": ["tools"]}
         governance = load_governance({"policy": policy, **tables}, None, folder, folder / state)
         spec = ServerSpec(
@@ -178,7 +180,7 @@ async def test_a_question_that_waits_shows_what_the_server_is_going_to_get(opens
         assert question.question["arguments"] == {"iban": IBAN}
         assert IBAN not in json.dumps(question.approval.question)
         await decide(bank.bridge.programs.store, question, approved=True, by="me", comment=None)
-        assert (await bank.bridge.resume_program(record["trace_id"]))["status"] == "success"
+        assert (await bank.bridge.resume_execution(record["trace_id"]))["status"] == "success"
         assert bank.reached == [("pay", {"iban": IBAN})]
 
 
@@ -469,7 +471,7 @@ async def test_what_was_approved_is_not_called_once_its_default_is_another(opens
         await decide(bank.bridge.programs.store, question, approved=True, by="me", comment=None)
         bank.lists(WIPE)
     async with opens(rules=[rule("approve")]) as bank:
-        again = await bank.bridge.resume_program(record["trace_id"])
+        again = await bank.bridge.resume_execution(record["trace_id"])
         assert again["code"] == "approval_outdated"
         assert bank.reached == []
 
@@ -512,7 +514,7 @@ async def test_a_tool_that_changes_while_a_person_is_asked_is_decided_anew(opens
             if question["tool"] == "bank.wipe":
                 bank.lists(WIPE)
                 server = bank.bridge.fleet.server("bank")
-                await server.call_tool("relist")
+                await call_tool(bank.bridge.fleet, "bank", "relist")
                 await until(lambda: server.stale)
             return True
 
@@ -579,6 +581,6 @@ async def test_a_call_that_its_rules_let_through_is_counted_once(opens):
 async def test_a_cached_name_that_only_its_alias_fits_is_refused_by_the_fleet(opens):
     async with opens(tool("wipe-all")) as bank:
         with pytest.raises(BridgeError) as caught:
-            await bank.bridge.fleet.call_tool("bank", "wipe_all", {})
+            await call_tool(bank.bridge.fleet, "bank", "wipe_all", {})
         assert caught.value.code == "unknown_tool"
         assert bank.reached == []

@@ -30,8 +30,7 @@ CALL_SITES = {
         "gate/gate.py": {"Gate.call"},  # the one place where a bound tool is called
         "registered/registry.py": {"BoundFunction.called"},
     },
-    "call_tool": {"downstream/client/fleet.py": {"Fleet.call_tool"}},  # hands on to the server's supervisor
-    "call_listed": {"downstream/client/supervisor.py": {"DownstreamServer.call_tool", "ListedTool.call"}},
+    "call_tool": {"downstream/client/supervisor.py": {"ListedTool.call"}},
     "called": {"registered/registry.py": {"BoundFunction.call", "Registry.call"}},
     "registry.call": {},
     "complete": {
@@ -332,18 +331,18 @@ found["by name"] = (await programs.run("operators")).trace_id
 print(json.dumps(found))
 """
             ids = json.loads(printed(await bridge.run(code)))
-            records = {name: (await bridge.programs.stored(trace, "local")).record for name, trace in ids.items()}
+            records = {name: (await bridge.lifecycle.stored(trace, "local")).record for name, trace in ids.items()}
         else:
             records = {}
             for name, steps in table.items():
                 records[name] = await bridge.run_program({"steps": steps})
                 if records[name]["status"] == "suspended" and name != "approval step":
-                    records[name] = await bridge.resume_program(records[name]["trace_id"], Resume("go"))
+                    records[name] = await bridge.resume_execution(records[name]["trace_id"], Resume("go"))
             records["by name"] = await bridge.run_program("operators")
         suspended = records["approval step"]
         (asked,) = await bridge.programs.store.approvals(suspended["trace_id"])
         assert await bridge.programs.store.decide(asked, {"approved": True, "by": "anna"})
-        records["approval step"] = await bridge.resume_program(suspended["trace_id"])
+        records["approval step"] = await bridge.resume_execution(suspended["trace_id"])
         for name, record in records.items():
             row = told_of(record, name)
             assert row["status"] in {"failed", "skipped"}, name
@@ -382,7 +381,7 @@ async def test_no_path_leads_past_any_other_rule(sandboxes, tmp_path, policy):
         for name, steps in programs("shop.remove").items():
             record = await bridge.run_program({"steps": steps})
             if record["status"] == "suspended" and any(row["kind"] in {"event", "tool"} for row in record["waiting"]):
-                record = await bridge.resume_program(record["trace_id"], Resume("go"))
+                record = await bridge.resume_execution(record["trace_id"], Resume("go"))
             if code == "approval_needed" and name != "approval step":
                 assert record["status"] == "suspended", name
                 assert [row["question"]["tool"] for row in record["waiting"]] == ["shop.remove"], name
@@ -409,7 +408,7 @@ async def test_what_a_person_denies_does_not_happen_and_what_one_approves_happen
         (asked,) = await bridge.programs.store.approvals(record["trace_id"])
         assert bridge.reached().count("shop.remove") == 0
         assert await bridge.programs.store.decide(asked, {"approved": True, "by": "anna"})
-        assert (await bridge.resume_program(record["trace_id"]))["status"] == "success"
+        assert (await bridge.resume_execution(record["trace_id"]))["status"] == "success"
         again = await bridge.run_program({"steps": [step("hit", "shop.remove")]}, key="once")
         assert again["trace_id"] == record["trace_id"]
         assert bridge.reached().count("shop.remove") == 1
@@ -525,6 +524,6 @@ async def test_a_resumed_run_is_held_to_the_policy_that_is_in_force(sandboxes, t
         trace = (await bridge.run_program(program))["trace_id"]
     (tmp_path / "before" / "state").rename(tmp_path / "after" / "state")
     async with shop(sandboxes, tmp_path / "after", RULES) as bridge:
-        record = await bridge.resume_program(trace, Resume("go"))
+        record = await bridge.resume_execution(trace, Resume("go"))
         check_denial(record["steps"][-1]["code"], record["steps"][-1]["error"], {}, "local.remove")
         assert bridge.reached() == []

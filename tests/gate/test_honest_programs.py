@@ -246,7 +246,7 @@ async def test_a_denied_step_is_told_of_before_the_first_one(desk, caplog):
         assert (
             "denies these steps of the program 'tidy', whatever their arguments: last (local.forbidden)" in caplog.text
         )
-        assert (await bridge.programs.stored(record["trace_id"], PRINCIPAL)).record["warnings"] == [warning]
+        assert (await bridge.lifecycle.stored(record["trace_id"], PRINCIPAL)).record["warnings"] == [warning]
         script = await bridge.run(f"from mcp import programs\nprint((await programs.run({PROGRAM!r})).status)")
         assert printed(script) == "failed\n"
         assert any("last (local.forbidden)" in notice for notice in script.notices)

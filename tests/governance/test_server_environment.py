@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from downstream_calls import call_tool
 from servers.specs import faulty
 
 from mcp_bridge import settings
@@ -46,7 +47,7 @@ def governed(tmp_path):
 
 async def child_environment(fleet, name):
     tool = await fleet.server(name).find_tool("environment")
-    return json.loads(convert(await fleet.call_tool(name, "environment"), tool)["value"])
+    return json.loads(convert(await call_tool(fleet, name, "environment"), tool)["value"])
 
 
 async def test_a_server_has_what_a_client_would_give_it_and_nothing_of_the_bridges_own(monkeypatch):

@@ -9,9 +9,9 @@ import pytest
 
 from mcp_bridge import fair_share
 from mcp_bridge.executions.scripts.held_calls import Hold
-from mcp_bridge.host import sandbox_run as execution_module
+from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.channel import ChannelLimits, HostChannel
-from mcp_bridge.host.sandbox_run import Execution, ExecutionLimits
+from mcp_bridge.host.sandbox_run import RunLimits, SandboxRun
 from mcp_bridge.wire import jsonrpc, messages
 
 LIMITS = ChannelLimits(1, 100, 10**6)
@@ -103,26 +103,26 @@ class Waiting:
 
 
 async def run(guest, requests):
-    limits = ExecutionLimits(60, 60, 60, 1 << 20, LIMITS)
+    limits = RunLimits(60, 60, 60, 1 << 20, LIMITS)
     with anyio.fail_after(30):
-        return await Execution(guest, "e", b"", limits, requests, None, time.monotonic()).run()
+        return await SandboxRun(guest, "e", b"", limits, requests, None, time.monotonic()).run()
 
 
 @pytest.mark.parametrize("last", [FINISH, frame(messages.RequestCancel(1))], ids=["finishes", "takes back"])
 async def test_what_comes_once_a_script_is_being_suspended_takes_back_nothing_of_what_it_waits_for(
     guest, monkeypatch, last
 ):
-    monkeypatch.setattr(execution_module, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(sandbox_run, "QUIET_SECONDS", 0.0)
     requests, rests = Waiting(), anyio.Event()
     requests.rested = rests.wait
-    end = Execution._end
+    end = SandboxRun._end
 
     def ends_late(self, *args):
         # In the same turn of the loop: it has been received when the sandbox is ended.
         guest.say(last)
         end(self, *args)
 
-    monkeypatch.setattr(Execution, "_end", ends_late)
+    monkeypatch.setattr(SandboxRun, "_end", ends_late)
     guest.say(frame(messages.GuestReady("3.11")), call(1))
     records = []
 
@@ -138,7 +138,7 @@ async def test_what_comes_once_a_script_is_being_suspended_takes_back_nothing_of
 
 
 async def test_a_script_that_has_finished_is_not_suspended_while_it_is_told_so(guest, monkeypatch):
-    monkeypatch.setattr(execution_module, "QUIET_SECONDS", 1e-9)
+    monkeypatch.setattr(sandbox_run, "QUIET_SECONDS", 1e-9)
     requests, rests = Waiting(), anyio.Event()
     requests.rested = rests.wait
     guest.listens = anyio.Event()

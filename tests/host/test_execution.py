@@ -856,7 +856,7 @@ async def test_who_reads_what_another_answer_had_to_cut_is_replayed_and_erased_w
         bridge.files.save_output(reader.execution, "stdout.txt", "é€".encode() * 1000)
         anywhere = await bridge.run(f"""
 from mcp_bridge.wire.messages import OutputRead
-ask = runtime.output.__wrapped__.__self__._ask
+ask = runtime.output.__wrapped__.__self__._request
 for start in (4999, 5000, 1 << 61, -1, 1 << 62, 10**30, "0", 1.5):
     try:
         print(start, ask(OutputRead({reader.execution!r}, "stdout", start)))
@@ -875,7 +875,7 @@ print(runtime.output({reader.execution!r})[1998:], repr(runtime.output({reader.e
             "1.5 bad_params",
             "é€ ''",
         ]
-        assert (await bridge.replay_script(await store.execution(reader.execution))).difference is None
+        assert (await bridge.replay_execution(await store.execution(reader.execution))).difference is None
         await erase(bridge._database, bridge.files, "execution", first.execution, by="me", reason=None)
         assert (await store.execution(reader.execution)).status == "erased"
         gone = await bridge.run(f"runtime.output({first.execution!r})")

@@ -10,6 +10,7 @@ from typing import Annotated
 import anyio
 import anyio.lowlevel
 import pytest
+from downstream_calls import call_tool
 from program_cases import steps
 from program_cases import tool as step
 from program_tools import Tools, driven
@@ -19,9 +20,11 @@ from servers.specs import faulty
 
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.programs import lifecycle
 from mcp_bridge.executions.programs import run as program_run
 from mcp_bridge.executions.programs.lifecycle import Programs
+from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.host.loop_watch import Hold, LoopWatch
 from mcp_bridge.kernel import machine as machine_module
 from mcp_bridge.kernel import state
@@ -101,7 +104,7 @@ def test_a_snapshot_is_cut_as_the_payload_is(value):
 async def test_a_large_state_is_written_down_off_the_loop(monkeypatch, tmp_path):
     threads = [noted(monkeypatch, module, "canonical") for module in (program_run, lifecycle)]
     async with Database(tmp_path / FILE_NAME) as database, anyio.create_task_group() as tasks:
-        service = Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks, b"k" * 16)
+        service = Programs(Lifecycle(ProgramStore(database), SqliteRecorder(database), Keys(b"k" * 16)), {}, tasks)
         for thread in threads:
             thread.clear()
         ended = await service.start(steps(step("a")), {"x": list(range(MANY))}, "one", "me", Tools())
@@ -109,7 +112,7 @@ async def test_a_large_state_is_written_down_off_the_loop(monkeypatch, tmp_path)
         asks = {"id": "b", "type": "approval", "message": "may it?"}
         left = await service.start(steps(asks), {"x": list(range(MANY))}, "two", "me", Tools())
         assert (await driven(service, left))["status"] == "suspended"
-        kept = await service.stored(left.execution, "me")
+        kept = await service.lifecycle.stored(left.execution, "me")
         assert kept.state == state.dump(left.machine)
     assert all(threads)
     assert threading.get_ident() not in threads[0] + threads[1]
@@ -123,7 +126,7 @@ async def test_a_large_text_is_parsed_off_the_loop_and_once(monkeypatch, tmp_pat
         return {"value": text}
 
     async with Database(tmp_path / FILE_NAME) as database, anyio.create_task_group() as tasks:
-        service = Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks, b"k" * 16)
+        service = Programs(Lifecycle(ProgramStore(database), SqliteRecorder(database), Keys(b"k" * 16)), {}, tasks)
         program = steps(step("a", parse="json"), step("b"))
         ended = await service.start(program, {}, "one", "me", Tools(a=give))
         record = await driven(service, ended)
@@ -240,7 +243,7 @@ def test_a_frame_may_have_half_a_million_plain_values_and_fewer_of_larger_ones(e
 async def test_a_server_whose_listing_is_too_large_is_told_its_size_and_the_limit():
     async with Fleet([faulty("values")]) as fleet:
         with pytest.raises(BridgeError) as caught:
-            await fleet.call_tool("faulty", "echo", {})
+            await call_tool(fleet, "faulty", "echo", {})
     assert caught.value.code == "server_start_failed"
     assert "its listing is too large: an answer has" in caught.value.message
     assert "more than 500000 values" in caught.value.message

@@ -10,7 +10,7 @@ import pytest
 from claimed_sandboxes import READY, Claimed, Silent, report, told
 
 from mcp_bridge.host import channel as channel_module
-from mcp_bridge.host import sandbox_run as execution_module
+from mcp_bridge.host import sandbox_run
 
 pytestmark = pytest.mark.usefixtures("no_internal_errors")
 
@@ -64,7 +64,7 @@ async def test_the_rest_of_the_output_follows_what_came_and_repeats_nothing():
 
 
 async def test_a_sandbox_that_says_nothing_more_is_given_up(monkeypatch):
-    monkeypatch.setattr(execution_module, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(sandbox_run, "SILENCE_SECONDS", 0.2)
     process = Claimed([], READY)
     process.stdout = Silent(READY)
     # The loop is held up for long, too: what is left to wait is then less than nothing.
@@ -74,7 +74,7 @@ async def test_a_sandbox_that_says_nothing_more_is_given_up(monkeypatch):
 
 
 async def test_a_sandbox_that_we_do_not_read_is_not_taken_for_silent(monkeypatch):
-    monkeypatch.setattr(execution_module, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(sandbox_run, "SILENCE_SECONDS", 0.2)
     monkeypatch.setattr(channel_module, "MAX_QUEUED", 0)
     released = anyio.Event()
 

@@ -11,8 +11,10 @@ from kernel_driver import Script, drive
 from program_cases import CASES, NEEDED, SAME, llm, parallel, steps, tool
 from program_tools import Tools, driven
 
+from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.programs.lifecycle import Programs
-from mcp_bridge.executions.replay import replay
+from mcp_bridge.executions.programs.replay import replayed_program
+from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import IllegalEventError, Outcome, Resume
 from mcp_bridge.kernel.machine import Machine
@@ -158,10 +160,12 @@ async def root_of(tmp_path, n, **outputs):
     effects = Tools(**{name: lambda _, value=value: answer(value) for name, value in outputs.items()})
     tmp_path.mkdir()
     async with Database(tmp_path / FILE_NAME) as database, anyio.create_task_group() as tasks:
-        programs = Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks, b"k" * 16)
+        programs = Programs(Lifecycle(ProgramStore(database), SqliteRecorder(database), Keys(b"k" * 16)), {}, tasks)
         run = await programs.start(BRANCHES, {"n": n}, None, "me", effects)
         await driven(programs, run)
-        replayed = replay(await programs.stored(run.execution, "me"), await programs.recorder.read(run.execution))
+        replayed = replayed_program(
+            await programs.lifecycle.stored(run.execution, "me"), await programs.recorder.read(run.execution)
+        )
     assert replayed.agrees
     return replayed.transitions
 

@@ -171,9 +171,10 @@ def test_the_configurations_of_the_pages_mean_what_is_said_of_them(tmp_path):
 def test_every_program_in_a_page_is_valid(page, text):
     import yaml
 
+    from mcp_bridge.kernel import flow
     from mcp_bridge.kernel.program import parse
 
-    assert parse(yaml.safe_load(text)).warnings == ()
+    assert flow.warnings(parse(yaml.safe_load(text))) == ()
 
 
 @pytest.mark.parametrize(("page", "text"), each("python"))

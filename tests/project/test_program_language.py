@@ -7,7 +7,7 @@ import pytest
 import yaml
 from pages import text_of
 
-from mcp_bridge.executions import idempotency
+from mcp_bridge.executions import idempotency_key
 from mcp_bridge.executions.programs import effects, lifecycle, session
 from mcp_bridge.governance import yaml_text
 from mcp_bridge.governance.governance import load_governance
@@ -69,7 +69,7 @@ async def outcome(text, folder):
         if "resume" in told:
             assert record["status"] == "suspended"
             first = shown(record)
-            record = await bridge.resume_program(record["trace_id"], Resume(told["resume"]))
+            record = await bridge.resume_execution(record["trace_id"], Resume(told["resume"]))
             return first + shown(record)
         return shown(record)
 
@@ -143,7 +143,7 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
     assert (conditions.MAX_CHARS, conditions.MAX_DEPTH) == (10_000, 50)
     assert mebi == values.MAX_PARSED_CHARS
     assert (4 * mebi, 8 * mebi) == (references.MAX_TEXT_CHARS, references.MAX_FILLED)
-    assert (interpreter.MAX_ITEMS, form.MAX_ATTEMPTS, idempotency.MAX_KEY_CHARS) == (10_000, 1000, 1000)
+    assert (interpreter.MAX_ITEMS, form.MAX_ATTEMPTS, idempotency_key.MAX_KEY_CHARS) == (10_000, 1000, 1000)
     assert (yaml_text.MAX_DEPTH, interpreter.MAX_WORK) == (64, 50_000)
     assert effects.LONGEST_WAIT_SECONDS == steps.BACKOFF_SECONDS == 30
     assert level.DEFAULT_MAX_STEPS == 10_000

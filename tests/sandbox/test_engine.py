@@ -346,7 +346,7 @@ async def test_a_client_that_is_slow_to_leave_is_waited_for_and_tells_how_its_co
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        while process._monitor_left is None:  # noqa: ASYNC110  (of that there is no event)
+        while process._monitor_ended_at is None:  # noqa: ASYNC110  (of that there is no event)
             await anyio.sleep(0.05)
         await anyio.sleep(2.5)
         # As late as it may be: the memory was wanting when the container ended, and not when its client left.
@@ -492,12 +492,12 @@ def test_this_process_is_no_orphan() -> None:
     owner = Owner.parse(owner_label())
     assert owner is not None
     assert owner.pid == os.getpid()
-    assert not owner.is_orphan_here()
+    assert not owner.is_orphaned()
 
 
 def test_a_dead_process_and_one_whose_number_went_to_another_are_orphans() -> None:
-    assert dead_owner().is_orphan_here()
-    assert Owner(host_id(), os.getpid(), "long-ago").is_orphan_here()
+    assert dead_owner().is_orphaned()
+    assert Owner(host_id(), os.getpid(), "long-ago").is_orphaned()
 
 
 def test_a_zombie_is_dead() -> None:
@@ -506,7 +506,7 @@ def test_a_zombie_is_dead() -> None:
         os._exit(0)
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        assert Owner(host_id(), pid, "x").is_orphan_here()
+        assert Owner(host_id(), pid, "x").is_orphaned()
     finally:
         os.waitpid(pid, 0)
 

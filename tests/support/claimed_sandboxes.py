@@ -9,7 +9,7 @@ import anyio.lowlevel
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
 from mcp_bridge.host.channel import ChannelLimits
-from mcp_bridge.host.sandbox_run import Execution, ExecutionLimits
+from mcp_bridge.host.sandbox_run import RunLimits, SandboxRun
 from mcp_bridge.sandbox.engine import ExitStatus
 
 
@@ -62,12 +62,12 @@ class Claimed:
 
 async def told(process, answer=None):
     """The record of an execution in that container."""
-    limits = ExecutionLimits(60, 60, 5, 1 << 20, ChannelLimits(1, 10, 1000))
+    limits = RunLimits(60, 60, 5, 1 << 20, ChannelLimits(1, 10, 1000))
     requests = SimpleNamespace(
         answer=answer, cancelled_before_start=None, on_hold=anyio.sleep_forever, divergence=anyio.sleep_forever
     )
     with anyio.fail_after(30):
-        return await Execution(process, "e", b"", limits, requests, None, time.monotonic()).run()
+        return await SandboxRun(process, "e", b"", limits, requests, None, time.monotonic()).run()
 
 
 def report(method, **params):

@@ -13,7 +13,7 @@ import pytest
 from ledger_looks import look
 from power_cut import shim
 
-from mcp_bridge.executions.recovery import replay
+from mcp_bridge.executions.programs.recovery import replay
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import parse

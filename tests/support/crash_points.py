@@ -216,7 +216,7 @@ async def script_to_the_end(bridge, job):
             return record
         for row in record["error"]["calls"]:
             word = truth(step=row["arguments"]["step"])
-            await bridge.settle_program(record["execution"], str(row["call"]), word, go_on=False)
+            await bridge.settle_execution(record["execution"], str(row["call"]), word, go_on=False)
     raise AssertionError("the script doesn't end")
 
 
@@ -232,7 +232,7 @@ async def to_the_end(bridge, job):
         payload = None
         doubt = next((row for row in record["waiting"] if row["kind"] == "in_doubt"), None)
         if doubt is not None:
-            record = await bridge.settle_program(
+            record = await bridge.settle_execution(
                 record["trace_id"],
                 str(doubt["effect"]),
                 truth(execution=record["trace_id"], effect=doubt["effect"]),
@@ -246,7 +246,7 @@ async def to_the_end(bridge, job):
                 await asyncio.sleep(max(0, row["due"] - time.time()))
             elif payload is None:
                 payload = Resume(VALUES[row["effect"] % len(VALUES)], "OPERATOR", row["effect"])
-        record = await bridge.resume_program(record["trace_id"], payload)
+        record = await bridge.resume_execution(record["trace_id"], payload)
     raise AssertionError("the program doesn't end")
 
 

@@ -134,11 +134,11 @@ async def main(job: dict) -> dict:
             if "settle" in job:
                 asked = job["settle"]
                 word = Settlement(asked["how"], "anna", asked.get("value"), asked.get("message", ""))
-                return await bridge.settle_program(asked["id"], asked.get("doubt"), word, go_on=asked["go_on"])
+                return await bridge.settle_execution(asked["id"], asked.get("doubt"), word, go_on=asked["go_on"])
             if "cancel" in job:
-                return await bridge.cancel_program(job["cancel"]["id"], "enough")
+                return await bridge.cancel_execution(job["cancel"]["id"], "enough")
             payload = job["resume"].get("payload")
-            return await bridge.resume_program(job["resume"]["id"], None if payload is None else Resume(payload))
+            return await bridge.resume_execution(job["resume"]["id"], None if payload is None else Resume(payload))
         except BridgeError as exc:
             return {"code": exc.code, "message": exc.message}
 

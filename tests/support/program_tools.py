@@ -4,7 +4,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.programs.lifecycle import Programs
+from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.kernel.events import Outcome
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
@@ -56,7 +58,9 @@ async def database(tmp_path):
 
 @pytest.fixture
 def service(database):
-    return lambda tasks: Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks, b"k" * 16)
+    return lambda tasks: Programs(
+        Lifecycle(ProgramStore(database), SqliteRecorder(database), Keys(b"k" * 16)), {}, tasks
+    )
 
 
 def step(name, **fields):

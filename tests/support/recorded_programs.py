@@ -5,7 +5,9 @@ import asyncio
 import pytest
 from program_tools import Tools, driven, step
 
+from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.programs.lifecycle import Programs
+from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.ledger.log.payloads import ModelIntent, ToolIntent, to_entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
@@ -55,7 +57,7 @@ class Tasks:
 async def programs(tmp_path):
     tasks = Tasks()
     async with Database(tmp_path / FILE_NAME) as database:
-        yield Programs(ProgramStore(database), SqliteRecorder(database), {}, tasks, b"k" * 16)
+        yield Programs(Lifecycle(ProgramStore(database), SqliteRecorder(database), Keys(b"k" * 16)), {}, tasks)
         await asyncio.gather(*tasks.tasks)
 
 
@@ -67,4 +69,4 @@ async def ran(programs, program=PROGRAM, context=None, **tools):
 
 
 async def kept(programs, execution):
-    return await programs.stored(execution, "me"), await programs.recorder.read(execution)
+    return await programs.lifecycle.stored(execution, "me"), await programs.recorder.read(execution)

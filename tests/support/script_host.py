@@ -138,11 +138,11 @@ def set_traps() -> None:
             die()
         await begin(self, intent, is_repeatable=is_repeatable)
 
-    async def dying_keep(self, begun, ended):
+    async def dying_keep(self, active, ended):
         if os.environ["DIE"] in {"end", "now"}:
-            await self.recorder.append()
+            await self.lifecycle.recorder.append()
             die()
-        await keep(self, begun, ended)
+        await keep(self, active, ended)
 
     async def dying_remember(self, request, call):
         answer = await remember(self, request, call)
@@ -181,7 +181,7 @@ async def main(job: dict) -> dict:
             if "resume" in job:
                 asked = job["resume"]
                 event = Resume(asked["payload"], "OPERATOR") if "payload" in asked else None
-                return await bridge.resume_program(asked["id"], event, asker=person)
+                return await bridge.resume_execution(asked["id"], event, asker=person)
             if "decide" in job:
                 return await _decide(bridge, **job["decide"])
             if "run" in job:
@@ -192,13 +192,13 @@ async def main(job: dict) -> dict:
             if "settle" in job:
                 asked = job["settle"]
                 word = Settlement(asked["how"], "anna", asked.get("value"), asked.get("message", ""))
-                return await bridge.settle_program(
+                return await bridge.settle_execution(
                     asked["id"], asked.get("call"), word, go_on=asked.get("go_on", False)
                 )
             if "cancel" in job:
-                return await bridge.cancel_program(job["cancel"]["id"], "enough")
-            stored = await bridge.programs.stored(job["replay"]["id"], "local")
-            return (await bridge.replay_script(stored)).to_json()
+                return await bridge.cancel_execution(job["cancel"]["id"], "enough")
+            stored = await bridge.lifecycle.stored(job["replay"]["id"], "local")
+            return (await bridge.replay_execution(stored)).to_json()
         except BridgeError as exc:
             return {"code": exc.code, "message": exc.message}
 

@@ -478,7 +478,7 @@ async def test_a_guest_that_dies_in_the_middle_leaves_an_execution_to_go_on_with
         stored = await desk.latest()
         assert stored.status == "interrupted"
         assert desk.did() == [["reserve", 5]]
-        ended = await desk.bridge.resume_program(stored.id)
+        ended = await desk.bridge.resume_execution(stored.id)
         assert ended["status"] == "success"
         assert desk.did() == [["reserve", 5], ["capture", 5]]
 
@@ -684,7 +684,7 @@ tell(0)
         assert {row.status for row in rows} <= {"interrupted", "suspended"}
         for row in rows[:3]:
             with anyio.fail_after(20):
-                assert (await desk.bridge.resume_program(row.id, Resume(1)))["status"] in {"success", "suspended"}
+                assert (await desk.bridge.resume_execution(row.id, Resume(1)))["status"] in {"success", "suspended"}
 
 
 # --- floods ---

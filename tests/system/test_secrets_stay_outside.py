@@ -531,8 +531,8 @@ print(trace.status, trace.trace_id)
         assert CARD not in repr(asked)
         assert "vault://ref/" in asked.question["message"]
         assert await seen.bridge.programs.store.decide(asked, {"approved": True, "by": "anna"})
-        assert (await seen.bridge.resume_program(trace))["status"] == "suspended"
-        ended = await seen.bridge.resume_program(trace, Resume({"card": CARD}))
+        assert (await seen.bridge.resume_execution(trace))["status"] == "suspended"
+        ended = await seen.bridge.resume_execution(trace, Resume({"card": CARD}))
         assert (ended["status"], ended["output"]) == ("success", True)
         for data in (*seen.frames, json.dumps(ended).encode(), json.dumps(record.to_json()).encode()):
             assert CARD.encode() not in data

@@ -63,7 +63,8 @@ def list_(
             showing.echo("Nothing waits for a decision.")
         else:
             cells = [
-                (ident, row.status, showing.moment(row.approval.asked), _place(row), _gist(row)) for row, ident in rows
+                (ident, row.status, showing.moment(row.approval.asked), _location(row), _gist(row))
+                for row, ident in rows
             ]
             showing.table(("id", "status", "asked", "program", "what"), cells)
             if any(gist.endswith(showing.CUT) for *_, gist in cells):
@@ -88,8 +89,8 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
             print_json(_record(row, ident))
             return common.OK
         showing.echo(f"{ident}: {row.status}, asked {showing.moment(row.approval.asked)}")
-        _tell_question(row)
-        _tell_decision(row)
+        _print_question(row)
+        _print_decision(row)
         if row.status == "open":
             for verb in ("approve", "deny"):
                 showing.echo(showing.command(f"approvals {verb} {ident}", named))
@@ -142,7 +143,7 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
 
         row, ident = run_with_database(loaded.settings, decided)
         showing.echo(f"{'approved' if approved else 'denied'} {ident}:")
-        _tell_question(row)
+        _print_question(row)
         execution = ident.rpartition(".")[0]
         if configuration is None:
             showing.echo(f"It goes on with: {showing.command(f'execution resume {execution}', named)}")
@@ -192,18 +193,18 @@ def _gist(row: Asked) -> str:
     return escape_invisible(showing.short_value(question.get("message", "")))
 
 
-def _place(row: Asked) -> str:
+def _location(row: Asked) -> str:
     question = row.question
     whose = f" ({row.execution.origin}'s)" if row.execution else ""
     return f"{escape_name(str(question.get('program', '')))}{whose}: {escape_name(str(question.get('step', '')))}"
 
 
-def _tell_question(row: Asked) -> None:
+def _print_question(row: Asked) -> None:
     for line in showing.question(row.question, row.execution.origin if row.execution else ""):
         showing.echo(f"  {line}")
 
 
-def _tell_decision(row: Asked) -> None:
+def _print_decision(row: Asked) -> None:
     decision = row.approval.decision
     if decision:
         comment = f": {decision['comment']}" if decision.get("comment") else ""

@@ -81,10 +81,10 @@ def verify(
         keys = verifying.read_keys(key)
         notes = [note for path in checkpoint or () for note in verifying.read_notes(path)]
         if file is None:
-            facts = verifying.verify_here(common.load(config or ctx.obj), keys, notes, offline=offline)
+            facts = verifying.verify_own_ledger(common.load(config or ctx.obj), keys, notes, offline=offline)
         else:
             # The file, and perhaps the folder, is a stranger's: the folder's configuration is ignored.
-            facts = verifying.verify_given(
+            facts = verifying.verify_given_file(
                 file, keys, notes, lambda: common.load(config or ctx.obj, folder=False).settings
             )
         if as_json:
@@ -125,7 +125,7 @@ def prove(
         named = verifying.read_keys(key)
         keys: Sequence[Verifier] | None = named
         if file is None:
-            data = verifying.prove_here(common.load(config or ctx.obj).settings, entry, payload=payload)
+            data = verifying.prove_own_entry(common.load(config or ctx.obj).settings, entry, payload=payload)
         else:
             data, keys = verifying.prove_by(
                 file, named, entry, lambda: common.load(config or ctx.obj, folder=False).settings, payload=payload

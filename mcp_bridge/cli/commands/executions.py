@@ -76,7 +76,8 @@ def list_(
     """List executions, the latest first."""
 
     def work() -> int:
-        from mcp_bridge.executions.programs.record import standing, told
+        from mcp_bridge.executions.status import effective_status
+        from mcp_bridge.executions.trace_record import to_record
         from mcp_bridge.ledger.storage.store import ProgramStore
 
         asked = set(status or Status)
@@ -85,7 +86,7 @@ def list_(
             store = ProgramStore(database)
             kept = sorted({name for one in asked for name in _KEPT_AS.get(one, (one,))})
             found = await store.executions(PRINCIPAL, limit, kept)
-            found = [row for row in found if standing(row) in asked]
+            found = [row for row in found if effective_status(row) in asked]
             return [(row, await inputs.short_id(store, row.id)) for row in found]
 
         rows = run_with_database(common.load(config or ctx.obj).settings, listed, allow_read_only=True)
@@ -93,11 +94,11 @@ def list_(
             facts = [
                 {
                     "id": row.id,
-                    "program": told(row)["program"],
-                    "status": standing(row),
+                    "program": to_record(row)["program"],
+                    "status": effective_status(row),
                     "started": row.started,
                     "due": row.due,
-                    "waiting": told(row)["waiting"],
+                    "waiting": to_record(row)["waiting"],
                 }
                 for row, _ in rows
             ]
@@ -108,7 +109,13 @@ def list_(
             showing.table(
                 ("id", "program", "status", "started", "waits for"),
                 [
-                    (ident, told(row)["program"], standing(row), showing.moment(row.started), _waits(told(row)))
+                    (
+                        ident,
+                        to_record(row)["program"],
+                        effective_status(row),
+                        showing.moment(row.started),
+                        _waits(to_record(row)),
+                    )
                     for row, ident in rows
                 ],
             )
@@ -135,7 +142,8 @@ def show(
     named = config or ctx.obj
 
     def work() -> int:
-        from mcp_bridge.executions.programs.record import standing, told
+        from mcp_bridge.executions.status import effective_status
+        from mcp_bridge.executions.trace_record import to_record
         from mcp_bridge.ledger.log.recorder import SqliteRecorder
         from mcp_bridge.ledger.storage.store import ProgramStore
         from mcp_bridge.policy.secrets.references import fill_in
@@ -146,7 +154,7 @@ def show(
             row = await inputs.execution(store, execution)
             values = await store.values(row.id)
             entries = as_sent(await SqliteRecorder(database).read(row.id), values)
-            record = told(row) | {"status": standing(row)}
+            record = to_record(row) | {"status": effective_status(row)}
             # A question is displayed with the arguments that the tool receives, or has received.
             record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
             return row, await inputs.short_id(store, row.id), entries, record
@@ -159,14 +167,14 @@ def show(
             happened = {"timeline": [asdict(one) for one in rows], "totals": asdict(totals(rows))}
             print_json(record | facts | happened)
         else:
-            _tell(row, record, ident, named)
-            _tell_timeline(rows)
+            _print_execution(row, record, ident, named)
+            _print_timeline(rows)
         return common.OK
 
     finish(work, as_json=as_json)
 
 
-def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path | None) -> None:
+def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, config: Path | None) -> None:
     showing.echo(f"{row.id}: {record['program']} ({row.origin}'s), {record['status']}")
     whose = f" (the {row.starter}'s)" if row.key_space else ""
     showing.echo(f"started {showing.moment(row.started)}{f', key {row.key!r}{whose}' if row.key else ''}")
@@ -193,7 +201,7 @@ def _tell(row: StoredExecution, record: dict[str, Any], ident: str, config: Path
         showing.echo(f"interrupted: it goes on with {showing.command(f'execution resume {ident}', config)}")
 
 
-def _tell_timeline(rows: list[TimelineRow]) -> None:
+def _print_timeline(rows: list[TimelineRow]) -> None:
     """Print the timeline, one line an event."""
     from mcp_bridge.views.timeline import totals
 
@@ -272,7 +280,7 @@ def resumed(
 
     async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        return await bridge.resume_program(row.id, event, asker=terminal())
+        return await bridge.resume_execution(row.id, event, asker=terminal())
 
     return showing.status_of(drive(configuration, work, named, as_json=as_json))
 
@@ -343,7 +351,7 @@ def _settled(
 
     async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        return await bridge.settle_program(row.id, doubt, settlement, go_on=go_on, asker=terminal())
+        return await bridge.settle_execution(row.id, doubt, settlement, go_on=go_on, asker=terminal())
 
     record = drive(common.configure(named), work, named, as_json=as_json, settled=not go_on)
     return showing.status_of(record) if go_on else common.OK
@@ -363,7 +371,7 @@ def cancel(
     def work() -> int:
         async def cancelled(bridge: Bridge) -> dict[str, Any]:
             row = await inputs.execution(bridge.programs.store, execution)
-            return await bridge.cancel_program(row.id, reason)
+            return await bridge.cancel_execution(row.id, reason)
 
         record = drive(common.configure(named), cancelled, named, as_json=as_json)
         return common.OK if record["status"] == "cancelled" else showing.status_of(record)

@@ -16,7 +16,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.tool_names import PRINCIPAL
 
 if TYPE_CHECKING:
-    from mcp_bridge.cli.program_sources import Given, Sources
+    from mcp_bridge.cli.program_sources import ProgramFile, Sources
     from mcp_bridge.host.service import Bridge
     from mcp_bridge.kernel.program import Program
 
@@ -87,34 +87,35 @@ def validate(
                 raise BridgeError("bad_argument", f"There is no file {file}.")
         # The files, and perhaps the folder, are a stranger's: the folder's configuration is ignored.
         loaded = common.load(config or ctx.obj, folder=False)
-        read: list[Given | dict[str, Any]] = []
+        read: list[ProgramFile | dict[str, Any]] = []
         for file in files:
             try:
-                read.append(sources.Given(file, sources.read(file)))
+                read.append(sources.ProgramFile(file, sources.read(file)))
             except BridgeError as exc:
                 read.append(_finding(file, [{"path": "", "code": exc.code, "message": exc.message}]))
-        known = sources.Sources(loaded, [row for row in read if isinstance(row, sources.Given)], lenient=True)
-        rows = [_validated(known, row) if isinstance(row, sources.Given) else row for row in read]
+        known = sources.Sources(loaded, [row for row in read if isinstance(row, sources.ProgramFile)], lenient=True)
+        rows = [_validated(known, row) if isinstance(row, sources.ProgramFile) else row for row in read]
         if known.problem is not None:
             showing.echo_err(f"mcp-bridge: the configured programs are left out: {known.problem}")
         if as_json:
             print_json(rows)
         else:
             for row in rows:
-                _tell_validated(row)
+                _print_validated(row)
         return common.FAILED if any(row["faults"] for row in rows) else common.OK
 
     finish(work, as_json=as_json)
 
 
-def _validated(sources: Sources, given: Given) -> dict[str, Any]:
+def _validated(sources: Sources, given: ProgramFile) -> dict[str, Any]:
+    from mcp_bridge.kernel import flow
     from mcp_bridge.kernel.program import InvalidProgramError
 
     try:
         program = sources.parse(given)
     except InvalidProgramError as exc:
         return _finding(given.label, [fault._asdict() for fault in exc.faults])
-    warnings = [fault._asdict() for fault in program.warnings]
+    warnings = [fault._asdict() for fault in flow.warnings(program)]
     return _finding(given.label, []) | {"warnings": warnings, "hash": program.hash, "steps": len(program.steps)}
 
 
@@ -122,7 +123,7 @@ def _finding(file: str, faults: list[dict[str, Any]]) -> dict[str, Any]:
     return {"file": file, "faults": faults, "warnings": [], "hash": None, "steps": None}
 
 
-def _tell_validated(row: dict[str, Any]) -> None:
+def _print_validated(row: dict[str, Any]) -> None:
     count = len(row["faults"])
     if count:
         showing.echo(f"{row['file']}: {count} fault{'' if count == 1 else 's'}")
@@ -189,7 +190,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         from mcp_bridge.cli.program_sources import Sources
 
         sources = Sources(common.load(config or ctx.obj))
-        found = {name: (sources.restored(name), "agent") for name in sources.kept}
+        found = {name: (sources.restored(name), "agent") for name in sources.saved}
         found |= {name: (program, "operator") for name, program in sources.operators.items()}
         names = sorted(found)
         if as_json:

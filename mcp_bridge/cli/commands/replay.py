@@ -48,7 +48,7 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
     if as_json:
         print_json(result.to_json())
     else:
-        _tell(result, program)
+        _print_result(result, program)
     return common.OK if result.agrees else common.FAILED
 
 
@@ -58,12 +58,12 @@ def _script(named: Path | None, stored: StoredExecution, program: str | None) ->
         raise BridgeError("bad_argument", "--program is for executions of programs.")
 
     async def work(bridge: Bridge) -> Replayed:
-        return await bridge.replay_script(stored)
+        return await bridge.replay_execution(stored)
 
     return run_with_bridge(common.configure(named), work)
 
 
-def _tell(result: Replayed, program: str | None) -> None:
+def _print_result(result: Replayed, program: str | None) -> None:
     done = f"{result.events} events, {result.effects} effects, {result.status}"
     if result.difference is None:
         same = "it agrees with its record" if program is None else f"{program} would have done the same"

@@ -14,7 +14,7 @@ from mcp_bridge import escaping
 from mcp_bridge.cli import asking, common, opening
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import GIVEN_BEFORE
-from mcp_bridge.host.live_output import STREAMS, LiveOutput
+from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
 from mcp_bridge.server import displays
 
 if TYPE_CHECKING:
@@ -155,17 +155,17 @@ async def _run(
             timeout=timeout,
             key=key,
             starter="operator",
-            notify=_say,
+            notify=_print_progress,
             asker=asker,
             live=live,
             # Progress is for people at a terminal: a log contains the script's output only.
-            news=_say if sys.stderr.isatty() else None,
+            news=_print_progress if sys.stderr.isatty() else None,
         )
 
     return await opening.with_bridge(configuration, work)
 
 
-def _say(message: str) -> None:
+def _print_progress(message: str) -> None:
     print(escaping.escape_controls(f"mcp-bridge: {message}"), file=sys.stderr)  # noqa: T201
 
 

@@ -42,7 +42,7 @@ class ConfigurationFiles:
 
     def __init__(self, named: Path | None) -> None:
         self._named = named
-        self._said = ""
+        self._printed = ""
         self._configuration: common.Configuration | None = None
         self._stamps: dict[Path, object] = {}
         self._last: object = None
@@ -99,18 +99,20 @@ class ConfigurationFiles:
         meaning = _meaning(loaded, found)
         if meaning == self._last:
             return None
-        self._last, self._said = meaning, ""
+        self._last, self._printed = meaning, ""
         unsure = _unsure(loaded, found)
         servers = {name for name, spec in found.servers.items() if spec.enabled}
         servers |= {name for name, spec in started.discovery.servers.items() if spec.source in unsure}
-        if not any(_brings_tools(layer) and str(layer.file) not in unsure for layer in _gone(started.loaded, loaded)):
+        if not any(
+            _brings_tools(layer) and str(layer.file) not in unsure for layer in _removed_layers(started.loaded, loaded)
+        ):
             servers.add(LOCAL)
         return Change(frozenset(servers), policy, meaning != _meaning(started.loaded, started.discovery))
 
     def print_error(self, error: BridgeError) -> None:
         """Print an error on standard error, once."""
-        if (said := f"{error.code}: {error}") != self._said:
-            self._said = said
+        if (said := f"{error.code}: {error}") != self._printed:
+            self._printed = said
             common.print_error(error)
 
     def _watched(self, loaded: settings.Loaded | None) -> Iterator[Path]:
@@ -143,7 +145,7 @@ def _stamp(path: Path) -> object:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
-def _gone(before: settings.Loaded | None, now: settings.Loaded) -> Iterator[settings.Layer]:
+def _removed_layers(before: settings.Loaded | None, now: settings.Loaded) -> Iterator[settings.Layer]:
     """The content of folder files that are no longer trusted or have been removed."""
     trusted = {layer.file for layer in now.layers if layer.trusted}
     return (layer for layer in (before.layers if before else ()) if layer.trusted and layer.file not in trusted)

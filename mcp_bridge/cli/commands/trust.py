@@ -41,7 +41,7 @@ _EFFECTS = {
 }
 
 
-class _Asked(NamedTuple):
+class _TrustRequest(NamedTuple):
     """A file that can be trusted, and its parsed content."""
 
     content: Content
@@ -98,7 +98,7 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     return common.OK
 
 
-def _look(file: Path) -> _Asked | None:
+def _look(file: Path) -> _TrustRequest | None:
     """A validated file with everything that it would make the bridge load."""
     try:
         data = read_regular(file, MAX_FILE_BYTES)
@@ -107,7 +107,7 @@ def _look(file: Path) -> _Asked | None:
     except OSError as exc:
         raise BridgeError("bad_config", f"{file} can't be read: {why(exc)}.", file=str(file)) from None
     table = settings.checked(data, file) if file.name == CONFIG_NAME else _project(data, file)
-    return _Asked(content_of(file, data, table), table)
+    return _TrustRequest(content_of(file, data, table), table)
 
 
 def _project(data: bytes, file: Path) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _project(data: bytes, file: Path) -> dict[str, Any]:
     return project_table(table)
 
 
-def _why_empty(asked: _Asked) -> str | None:
+def _why_empty(asked: _TrustRequest) -> str | None:
     """Why a `.mcp.json` contains nothing to trust; None for any other file."""
     if asked.content.file.name != PROJECT_NAME:
         return None
@@ -128,7 +128,7 @@ def _why_empty(asked: _Asked) -> str | None:
     return None if "mcpServers" in written else f"{asked.content.file}: {missing_servers_problem(written)}"
 
 
-def _described(asked: _Asked, loaded: settings.Loaded) -> Iterator[str]:
+def _described(asked: _TrustRequest, loaded: settings.Loaded) -> Iterator[str]:
     """What a file would do, one line each; its content can't add or hide lines."""
     content, table = asked
     link = f", a link to {content.file.resolve()}" if content.file.is_symlink() else ""

@@ -95,11 +95,11 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
             showing.echo(f"removed {one.reference}, {one.size / 1e6:.0f} MB")
         if not gone and not left:
             showing.echo("No image to remove.")
-        _tell_left(left)
+        _print_left(left)
     return common.FAILED if left else common.OK
 
 
-def _tell_left(left: Sequence[tuple[str, str]]) -> None:
+def _print_left(left: Sequence[tuple[str, str]]) -> None:
     for reference, why in left:
         showing.echo_err(
             f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again."
@@ -161,10 +161,10 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
         showing.echo_err("mcp-bridge: nothing was removed.")
         return common.REFUSED
     left = anyio.run(_remove, found, state)
-    _tell_left(left)
+    _print_left(left)
     with suppress(OSError):
         directory.rmdir()
-    for line in _left(found, loaded, state=state):
+    for line in _remaining(found, loaded, state=state):
         showing.echo(escaping.escape_line(line))
     return common.FAILED if left else common.OK
 
@@ -181,7 +181,7 @@ async def _look(settings: Settings) -> _Found:
             running = CliEngine(engine.choice, Path(scratch))
             for container in await running.list(OWNER_LABEL):
                 owner = Owner.parse(container.labels.get(OWNER_LABEL, ""))
-                if owner is not None and owner.is_orphan_here():
+                if owner is not None and owner.is_orphaned():
                     orphans.append((engine, container.id))
     directory = settings.state_dir
     entries = sorted(directory.iterdir()) if directory.is_dir() else []
@@ -263,7 +263,7 @@ async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:
     return left
 
 
-def _left(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
+def _remaining(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
     """What remains, and the commands that remove it."""
     directory = loaded.settings.state_dir
     for name in found.silent:

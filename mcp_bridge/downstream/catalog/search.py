@@ -143,7 +143,7 @@ class SearchIndex:
         elif named:
             # A tool that is named in the query must not be hidden by others that have every word somewhere.
             have_all = {(hit.tool.server, hit.tool.name) for hit in found}
-            some = self._match(" OR ".join(wider.values()), asked, allowed, named, self._besides(wider, named))
+            some = self._match(" OR ".join(wider.values()), asked, allowed, named, self._with_other_words(wider, named))
             found += [hit for hit in some if (hit.tool.server, hit.tool.name) not in have_all]
             found.sort(key=_order)
         return found[:limit]
@@ -157,7 +157,7 @@ class SearchIndex:
             if (name and given.issuperset(name)) or any(server and given >= server for server in self._servers[number])
         }
 
-    def _besides(self, terms: dict[str, str], named: set[int]) -> set[int]:
+    def _with_other_words(self, terms: dict[str, str], named: set[int]) -> set[int]:
         """Those of the named tools for which the query has words besides their server's name."""
         rest = terms.keys() - {word for number in named for server in self._servers[number] for word in server}
         if not rest:

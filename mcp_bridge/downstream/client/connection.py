@@ -195,15 +195,15 @@ class Connection:
     # Requests by the supervisor.
 
     async def call(
-        self, name: str, arguments: dict[str, Any], tell: Callable[[str], None] | None = None
+        self, name: str, arguments: dict[str, Any], on_message: Callable[[str], None] | None = None
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool. The structured result isn't validated against its schema: the side effect has happened.
 
         Args:
             name: The tool's name.
             arguments: Argument values by the schema's names.
-            tell: Called with the server's progress messages. A log message may be about any call in flight, so each
-                call gets all of them.
+            on_message: Called with the server's progress messages. A log message may be about any call in flight, so
+                each call gets all of them.
 
         Raises:
             MCPError: The server answered with an error, or the connection ended.
@@ -212,16 +212,16 @@ class Connection:
         client = self._open_client()
         with self.transport.outgoing.detached(arguments) as sent:
             request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=sent))
-            if tell is None:
+            if on_message is None:
                 result = await client.session.send_request(request, _CallResult)
             else:
-                self._listeners.append(tell)
+                self._listeners.append(on_message)
                 try:
                     result = await client.session.send_request(
-                        request, _CallResult, progress_callback=_progress_teller(tell)
+                        request, _CallResult, progress_callback=_progress_teller(on_message)
                     )
                 finally:
-                    self._listeners.remove(tell)
+                    self._listeners.remove(on_message)
         if isinstance(result, CallToolResult) and (parts := detached_parts(result)):
             objects_only = client.protocol_version not in MODERN_PROTOCOL_VERSIONS
             return await on_thread(functools.partial(reattach, result, parts, objects_only=objects_only))
@@ -269,7 +269,7 @@ class Connection:
                 if error.code == METHOD_NOT_FOUND and cursor is None:
                     break  # A server of prompts or resources only.
                 raise
-            await on_thread(_take_page, gathered, page)
+            await on_thread(_add_page, gathered, page)
             cursor = page.next_cursor
             if cursor is None:
                 break
@@ -305,23 +305,23 @@ class Connection:
         said = params.data if isinstance(params.data, str) else json.dumps(params.data, ensure_ascii=False)
         # Treated like stderr output: the operator's log is masked.
         logger.info("server %r logs (%s): %s", self._spec.name, params.level, said)
-        for tell in list(self._listeners):
-            tell(said if params.level == "info" else f"{params.level}: {said}")
+        for on_message in list(self._listeners):
+            on_message(said if params.level == "info" else f"{params.level}: {said}")
 
     async def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
             self.stale = True
 
 
-def _progress_teller(tell: Callable[[str], None]) -> ProgressFnT:
+def _progress_teller(on_message: Callable[[str], None]) -> ProgressFnT:
     async def progressed(progress: float, total: float | None, message: str | None) -> None:
         done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
-        tell(f"{done} {message}" if message else done)
+        on_message(f"{done} {message}" if message else done)
 
     return progressed
 
 
-def _take_page(gathered: BoundedListing, page: ListToolsResult) -> None:
+def _add_page(gathered: BoundedListing, page: ListToolsResult) -> None:
     gathered.add(tools_of(page))
 
 

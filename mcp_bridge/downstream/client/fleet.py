@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from anyio.abc import TaskGroup
-    from mcp_types import CallToolResult
 
-    from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
+    from mcp_bridge.downstream.catalog.tools import Listing
     from mcp_bridge.downstream.client.failures import MaskOutput
     from mcp_bridge.downstream.client.status import ServerStatus
     from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -121,21 +120,6 @@ class Fleet:
             hint = " ".join([hint, *self.missing])
             raise BridgeError("unknown_server", f"There is no server {name!r}.", hint=hint, server=name, nearest=close)
         return found
-
-    async def call_tool(
-        self,
-        server: str,
-        tool: ToolInfo | str,
-        arguments: dict[str, Any] | None = None,
-        timeout: float | None = None,
-        tell: Callable[[str], None] | None = None,
-    ) -> CallToolResult:
-        """Call a tool of a server; see `DownstreamServer.call_tool`.
-
-        Raises:
-            BridgeError: `unknown_server`, or as `DownstreamServer.call_tool`.
-        """
-        return await self.server(server).call_tool(tool, arguments, timeout, tell)
 
     def statuses(self) -> list[ServerStatus]:
         """The status of every server, sorted by name."""

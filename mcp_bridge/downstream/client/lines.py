@@ -37,7 +37,7 @@ class LineSplitter:
         self._tail = b""
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Buffered bytes of an incomplete line."""
         return sum(map(len, self._parts))
 

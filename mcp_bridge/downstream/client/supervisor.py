@@ -102,7 +102,7 @@ class ListedTool:
         self, prepared: dict[str, Any], tell: Callable[[str], None] | None = None, *, raw: bool = False
     ) -> ToolResult:
         """As `BoundTool.call`."""
-        result = await self._server.call_listed(self.info, prepared, tell=tell)
+        result = await self._server.call_tool(self.info, prepared, on_message=tell)
         from mcp_bridge.downstream.catalog.results import convert, is_slow_to_convert  # noqa: PLC0415  (needs the SDK, loaded by now)
 
         converted = (
@@ -471,45 +471,29 @@ class DownstreamServer:
 
     async def call_tool(
         self,
-        tool: ToolInfo | str,
-        arguments: dict[str, Any] | None = None,
+        tool: ToolInfo,
+        arguments: dict[str, Any],
         timeout: float | None = None,
-        tell: Callable[[str], None] | None = None,
+        on_message: Callable[[str], None] | None = None,
     ) -> CallToolResult:
         """Call a tool. Starts the server if necessary.
 
         Args:
-            tool: The tool as it was listed when the call was decided, which is refused if it is listed differently now;
-                or its name alone.
-            arguments: Argument values by the schema's names.
+            tool: The tool as it was listed when the call was decided; it is refused if it is listed differently now.
+            arguments: Argument values by the schema's names. They have passed `check`.
             timeout: Seconds that the call may take once the server is ready (its start has its own limit); by default
                 the configured `call_timeout`.
-            tell: Called with the server's progress and log messages as they arrive.
+            on_message: Called with the server's progress and log messages as they arrive.
 
         Returns:
             The server's answer, which may have `is_error` set.
 
         Raises:
             BridgeError: `server_start_failed`, `server_unavailable`, `unknown_tool`, `tool_changed`, `bad_arguments`
-                (refused here or by the server), `arguments_unchecked`, `tool_timeout`, `server_died`, `tool_cancelled`
-                (the server was stopped meanwhile), `result_too_large`, `bad_result` (not a tool result), `tool_failed`
-                (a protocol error as answer).
+                (refused by the server), `tool_timeout`, `server_died`, `tool_cancelled` (the server was stopped
+                meanwhile), `result_too_large`, `bad_result` (not a tool result), `tool_failed` (a protocol error as
+                answer).
         """
-        listed, _ = await self._listed(tool if isinstance(tool, str) else tool.name)
-        if not isinstance(tool, str) and listed != tool:
-            raise self._changed(tool)
-        arguments = arguments or {}
-        await self.check(listed, arguments)
-        return await self.call_listed(listed, arguments, timeout, tell)
-
-    async def call_listed(
-        self,
-        tool: ToolInfo,
-        arguments: dict[str, Any],
-        timeout: float | None = None,
-        tell: Callable[[str], None] | None = None,
-    ) -> CallToolResult:
-        """As `call_tool`, of a tool that was listed, and of arguments that were held against its schema."""
         connection = self._connection
         is_as_listed = self._by_name.get(tool.name) is tool and connection is not None and connection.usable
         if not is_as_listed or connection is None or self._has_unlisted_changes(connection):
@@ -518,7 +502,7 @@ class DownstreamServer:
             if now != tool:
                 raise self._changed(tool)
         limit = self.spec.call_timeout if timeout is None else timeout
-        return await self._call(connection, tool, arguments, limit, tell)
+        return await self._call(connection, tool, arguments, limit, on_message)
 
     def _changed(self, tool: ToolInfo) -> BridgeError:
         message = f"{self.spec.name} lists {tool.name} in another form than when the call was decided."
@@ -538,7 +522,7 @@ class DownstreamServer:
         tool: ToolInfo,
         arguments: dict[str, Any],
         limit: float,
-        tell: Callable[[str], None] | None,
+        on_message: Callable[[str], None] | None,
     ) -> CallToolResult:
         began = anyio.current_time()
         while began in connection.in_flight:
@@ -547,7 +531,7 @@ class DownstreamServer:
         result: Any = None
         try:
             with time_limit(limit):
-                result = await connection.call(tool.name, arguments, tell)
+                result = await connection.call(tool.name, arguments, on_message)
         except Exception as error:  # noqa: BLE001 - each kind gets its code
             raise await failures.call_failure(
                 self.spec, connection, tool, error, limit=self._max_result_bytes

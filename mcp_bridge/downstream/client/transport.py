@@ -319,8 +319,8 @@ class _Messages:
         self._splitter = LineSplitter(limit)
         self._lines: deque[bytes | Oversized] = deque()
         self._ready: deque[SessionMessage | Exception] = deque()
-        self._taken = 0
-        self._left = float(_NOTIFICATION_BURST)
+        self._processed = 0
+        self._tokens = float(_NOTIFICATION_BURST)
         self._looked = anyio.current_time()
 
     def __aiter__(self) -> Self:
@@ -332,12 +332,12 @@ class _Messages:
                 await self._transport.wait_turn()
                 await self._receive()
                 continue
-            self._taken += 1
-            if self._taken % _MESSAGES_PER_TURN == 0:
+            self._processed += 1
+            if self._processed % _MESSAGES_PER_TURN == 0:
                 # A chunk may contain hundreds of notifications, each of which costs the SDK a task.
                 await anyio.lowlevel.checkpoint()
                 await self._transport.wait_turn()
-            await self._take(self._lines.popleft())
+            await self._process_line(self._lines.popleft())
         return self._ready.popleft()
 
     async def _receive(self) -> None:
@@ -351,7 +351,7 @@ class _Messages:
         self._transport.received += len(chunk)
         self._lines += self._splitter.feed(chunk)
 
-    async def _take(self, line: bytes | Oversized) -> None:
+    async def _process_line(self, line: bytes | Oversized) -> None:
         if isinstance(line, Oversized):
             self._transport.take_requester(line.request_id)
             await self._refuse(line.size, line.request_id)
@@ -360,11 +360,11 @@ class _Messages:
         # The requester is charged if it is known, and doesn't keep others from their answers.
         with fair_share.billed() as bill:
             try:
-                whose = await self._take_line(line.strip())
+                whose = await self._decode_line(line.strip())
             finally:
                 whose.charge(bill.seconds)
 
-    async def _take_line(self, line: bytes) -> fair_share.Party:
+    async def _decode_line(self, line: bytes) -> fair_share.Party:
         """Pass on a line if it is a message; return the party to charge."""
         if CONTAINER_WEIGHT * len(line) > MAX_VALUES and await on_thread(values_exceed, line, MAX_VALUES):
             # As for a guest's frame: a value may take only a few bytes, and each takes time and memory.
@@ -407,11 +407,11 @@ class _Messages:
     def _may_forward_notification(self) -> bool:
         """Whether the rate limit allows one more notification that is shown to people."""
         now = anyio.current_time()
-        self._left = min(_NOTIFICATION_BURST, self._left + (now - self._looked) * _NOTIFICATIONS_PER_SECOND)
+        self._tokens = min(_NOTIFICATION_BURST, self._tokens + (now - self._looked) * _NOTIFICATIONS_PER_SECOND)
         self._looked = now
-        if self._left < 1:
+        if self._tokens < 1:
             return False
-        self._left -= 1
+        self._tokens -= 1
         return True
 
     async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Party:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
+from mcp_bridge.kernel import flow
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.ledger.storage.store import SavedProgram
 from mcp_bridge.lookalikes import resembled
@@ -162,7 +163,7 @@ class ProgramLibrary:
             if exc.code != "invalid_program":
                 raise
             return {"faults": exc.details["faults"], "warnings": [], "hash": None}
-        warnings = await off_loop(found.data, lambda: found.warnings)
+        warnings = await off_loop(found.data, lambda: flow.warnings(found))
         return {"faults": [], "warnings": [fault._asdict() for fault in warnings], "hash": found.hash}
 
     async def save(self, name: str, asked: Any, principal: str) -> dict[str, Any]:

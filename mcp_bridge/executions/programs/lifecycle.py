@@ -15,13 +15,16 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt
-from mcp_bridge.executions.idempotency import Key, once
+from mcp_bridge.executions.idempotency import find_or_start
+from mcp_bridge.executions.idempotency_key import Key
+from mcp_bridge.executions.lifecycle import new_execution
+from mcp_bridge.executions.programs.effects import ProgramEffects
 from mcp_bridge.executions.programs.library import ProgramLibrary
-from mcp_bridge.executions.programs.record import refuse_erased, run_record, standing
-from mcp_bridge.executions.programs.run import ProgramRun
-from mcp_bridge.executions.readiness import may_go_on
-from mcp_bridge.executions.recovery import event_json, replay, spent, state_hash
-from mcp_bridge.executions.request_identity import Keys, ProgramAsked, whole_key
+from mcp_bridge.executions.programs.record import run_record
+from mcp_bridge.executions.programs.recovery import replay, state_hash
+from mcp_bridge.executions.programs.run import Earlier, ProgramRun
+from mcp_bridge.executions.request_identity import ProgramAsked, whole_key
+from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied
 from mcp_bridge.kernel import program as programs
@@ -29,12 +32,18 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT, Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
-from mcp_bridge.ledger.log.entries import Entry
-from mcp_bridge.ledger.log.payloads import outcome_object
-from mcp_bridge.ledger.storage.store import StoredExecution
+from mcp_bridge.ledger.log.payloads import (
+    EffectOutcome,
+    EffectSettlement,
+    ProgramEnd,
+    ProgramStart,
+    ProgramSuspension,
+    Transition,
+    Violation,
+    start_of,
+)
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.secrets.references import equal_by_values, fill_in, ids_of
-from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -42,16 +51,18 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mcp_bridge.executions.in_doubt import Settlement
+    from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.programs.library import Found
     from mcp_bridge.executions.programs.run import Effects
     from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.kernel.events import Effect, Event
     from mcp_bridge.kernel.program import Program
-    from mcp_bridge.ledger.log.entries import Recorded
-    from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.storage.store import ProgramStore, Starter
+    from mcp_bridge.ledger.log.entries import Entry, Recorded
+    from mcp_bridge.ledger.log.payloads import Payload
+    from mcp_bridge.ledger.storage.store import Starter, StoredExecution
     from mcp_bridge.policy.rules.call import Origin
 
 logger = logging.getLogger(__name__)
@@ -60,45 +71,46 @@ MAX_CONTEXT_BYTES = 4 << 20
 """Largest context that a program is started with, in canonical bytes."""
 
 
+class ProgramRules(NamedTuple):
+    """What the operator has said of programs.
+
+    Attributes:
+        denied_steps: Finds the steps of a program that the policy denies in any case; None where there is no policy.
+        refuses_denied_steps: Whether a program that has some is refused; else it is started, with a warning.
+        subject_fields: Names in a context: the value of the first that is there says whose data it is.
+    """
+
+    denied_steps: Callable[[Program, Origin], Awaitable[list[DeniedStep]]] | None = None
+    refuses_denied_steps: bool = False
+    subject_fields: Sequence[str] = ()
+
+
 class Programs(ProgramLibrary):
-    """The programs of one bridge.
+    """The programs of one bridge, as durable executions.
 
     Args:
-        store: Keeps programs and executions.
-        recorder: Is told of everything.
+        lifecycle: Of the bridge's executions.
         operators: The operator's programs, by name.
         tasks: Where deadlines run.
-        key: Of the MACs by which equal requests are told.
-        policy_hash: Of the policy in force.
-        old_key: Of the MACs that version 0.1.0 has kept; None where it has kept none.
+        rules: What the operator has said of programs; by default, nothing.
     """
 
     def __init__(
         self,
-        store: ProgramStore,
-        recorder: Recorder,
+        lifecycle: Lifecycle,
         operators: Mapping[str, Program],
         tasks: TaskGroup,
-        key: bytes,
-        policy_hash: str = "",
-        old_key: bytes | None = None,
+        rules: ProgramRules | None = None,
     ) -> None:
-        super().__init__(store, operators)
-        self.recorder = recorder
-        self.policy_hash = policy_hash
-        self.alike_policies: Mapping[str, int] = {}
-        """As `recovery.spent`."""
-        self.retry_failed = False
-        """Whether a key whose execution has failed may be used for another attempt."""
-        self.denied_steps: Callable[[Program, Origin], Awaitable[list[DeniedStep]]] | None = None
-        """Finds the steps of a program that the policy denies in any case; None where there is no policy."""
-        self.refuses_denied_steps = False
-        """Whether a program that has some is refused; else it is begun, with a warning."""
-        self.subject_fields: Sequence[str] = ()
-        """Names in a context, of which the first that is there says whose data it is."""
+        super().__init__(lifecycle.store, operators)
+        self.lifecycle = lifecycle
+        self.recorder = lifecycle.recorder
         self._tasks = tasks
-        self._keys = Keys(key, old_key)
-        self._under_way: dict[str, anyio.Event] = {}
+        self._rules = rules or ProgramRules()
+
+    def effects(self, gate: Gate) -> ProgramEffects:
+        """What does the effects of programs, through a gate."""
+        return ProgramEffects(gate, self.operators, self.recorder)
 
     async def start(
         self,
@@ -111,7 +123,7 @@ class Programs(ProgramLibrary):
         asker: Asker | None = None,
         request: RequestContext = NO_REQUEST,
     ) -> ProgramRun | StoredExecution:
-        """Begin an execution; or, of a key that has been used, the execution that has it.
+        """Start an execution; or, of a key that has been used, the execution that has it.
 
         Args:
             asked: The program, or the name of one.
@@ -139,22 +151,15 @@ class Programs(ProgramLibrary):
         written = programs.bundle(found.program)
         behind = effects.values_behind([written, context])
         asked_for = await off_loop(written, fill_in, written, behind) if effects.values_behind(written) else None
-        program_asked = await ProgramAsked(self._keys, asked_for or found.program.hash, context, behind).load()
+        keys = self.lifecycle.keys
+        identity = await ProgramAsked(keys, asked_for or found.program.hash, context, behind).load()
         if key is not None:
-            old = None if self._keys.before is None else self.store
+            old = None if keys.before is None else self.store
             key = await whole_key(key, effects.project, effects.values_behind, old)
-        return await once(
-            self.store,
-            principal,
-            key,
-            _Starts(self, found, context, key, program_asked, principal, effects, starter, asker),
-            origin=found.origin,
-            under_way=self._under_way,
-            retry_failed=self.retry_failed,
-            request=request,
-        )
+        keyed = _Request(self, found, context, key, identity, principal, effects, starter, asker)
+        return await find_or_start(self.lifecycle, principal, key, keyed, origin=found.origin, request=request)
 
-    async def begin(
+    async def start_new(
         self,
         found: Found,
         context: dict[str, Any],
@@ -164,11 +169,11 @@ class Programs(ProgramLibrary):
         effects: Effects,
         starter: Starter,
     ) -> ProgramRun | None:
-        """Begin an execution; None if its key has one already."""
-        denied = [] if self.denied_steps is None else await self.denied_steps(found.program, found.origin)
+        """Start an execution; None if its key has one already."""
+        denied = [] if self._rules.denied_steps is None else await self._rules.denied_steps(found.program, found.origin)
         if denied:
             self._warn_of(found.program, denied)
-        subject, subject_is_value = await self.subject_of(context, effects)
+        subject = await self.subject_of(context, effects)
         context = await effects.project(context)
         if not isinstance(context, dict):
             raise BridgeError(
@@ -179,48 +184,48 @@ class Programs(ProgramLibrary):
         if found.origin == "agent":
             found = await self.without_values(found, effects.project)
         machine = await off_loop([context, found.program.data], Machine, found.program, context)
-        run = ProgramRun(found.program, machine, effects, self, self._tasks, principal=principal, origin=found.origin)
-        run.servers, run.context = effects.servers, context
-        run.warnings = [row._asdict() for row in denied]
-        row = StoredExecution(
-            id=run.execution,
-            kind="program",
+        run = ProgramRun(
+            found.program,
+            machine,
+            effects,
+            self,
+            self._tasks,
             principal=principal,
-            key=None if key is None else key.text,
-            key_space="" if key is None else key.space,
-            whole_key="" if key is None else key.whole,
+            origin=found.origin,
+            servers=effects.servers,
+            context=context,
+            warnings=[row._asdict() for row in denied],
+        )
+        row = new_execution(
+            "program",
+            run.execution,
+            principal,
+            key,
             request=request.mac,
-            # Even of one that its first transition has ended: until it is taken down how, that is still to be done.
-            status="running",
             program=found.program.hash,
             bundle=programs.bundle(found.program),
             origin=found.origin,
-            owner=owner_label(),
             state=await off_loop([context, found.program.data], state.dump, machine),
-            record=None,
-            due=None,
-            started=time.time(),
             subject=subject,
-            subject_is_value=subject_is_value,
         )
-        self._under_way[run.execution] = anyio.Event()
         effects.records(run.execution)
         # A reference may stand in the program itself, and the step be done by another process.
         values = effects.values_behind([context, row.bundle])
-        began: dict[str, Any] = {"context": context, "effects": [effect.id for effect in machine.effects]}
-        began |= {"starter": starter, "servers": _listed(run.servers)}
-        if run.warnings:
-            began["denied"] = run.warnings
-        start = self.entry("start", run, program=found.program.name, origin=found.origin, **began)
+        began = ProgramStart(
+            found.program.name,
+            found.origin,
+            context,
+            [effect.id for effect in machine.effects],
+            starter,
+            None if run.servers is None else sorted(run.servers),
+            run.warnings,
+        )
         added = False
         try:
-            with anyio.CancelScope(shield=True):
-                # Once it is kept it has to be somebody's, who takes down its end.
-                added = await self.store.add(row, values, start)
+            added = await self.lifecycle.start(row, values, self.entry(began, run))
         finally:
             if not added:
                 run.leave()
-                del self._under_way[run.execution]
         return run if added else None
 
     async def is_same(
@@ -234,7 +239,7 @@ class Programs(ProgramLibrary):
         if known.program != program.hash:
             return False
         history = await self.recorder.read(known.id)
-        was = next((row.entry.payload.get("context") for row in history if row.entry.kind == "start"), None)
+        was = _start(history).context
         now = await effects.project(context)
         own = await self.store.values(known.id)
         kept = {name: value for name, value in own.items() if value is not None}
@@ -248,7 +253,7 @@ class Programs(ProgramLibrary):
             BridgeError: `denied_steps`: such programs are refused.
         """
         what = told_denied(program, denied)
-        if not self.refuses_denied_steps:
+        if not self._rules.refuses_denied_steps:
             logger.warning("%s", what)
             return
         raise BridgeError(
@@ -263,7 +268,7 @@ class Programs(ProgramLibrary):
 
         An empty name if they don't say.
         """
-        named = next((given[name] for name in self.subject_fields if isinstance(given.get(name), str | int)), "")
+        named = next((given[name] for name in self._rules.subject_fields if isinstance(given.get(name), str | int)), "")
         whole = fill_in(named, effects.values_behind(named))
         return str(whole), bool(whole) and await effects.project(whole) != whole
 
@@ -303,15 +308,15 @@ class Programs(ProgramLibrary):
             effects: Does what the program asks for.
 
         Raises:
-            BridgeError: `unknown_trace`; `erased`; `not_suspended`; as `doubts.pick` and `ProgramRun.resolve`.
+            BridgeError: `unknown_trace`; `erased`; `not_suspended`; as `doubts.find_doubt` and `ProgramRun.resolve`.
         """
         async with self._taken(execution, principal, effects) as (_, run):
-            doubt = in_doubt.pick(run.doubts, asked, execution)
+            doubt = in_doubt.find_doubt(run.doubts, asked, execution)
             told = await run.own(await effects.project(settlement._asdict()))
             settlement = settlement._replace(**told)
-            decision = settlement.decision(doubt | {"arguments": await effects.project(doubt["arguments"])})
-            entry = Entry("decision", execution, decision, doubt["step"], self.policy_hash, run.program.hash)
-            self.recorder.post(entry)
+            arguments = await effects.project(doubt["arguments"])
+            said = EffectSettlement(doubt["effect"], doubt["step"], doubt["tool"], arguments, **settlement._asdict())
+            self.recorder.post(self.entry(said, run, said.step))
             run.resolve(settlement.event(doubt["effect"]))
         return run
 
@@ -329,16 +334,12 @@ class Programs(ProgramLibrary):
     async def _taken(
         self, execution: str, principal: str, effects: Effects
     ) -> AsyncGenerator[tuple[StoredExecution, ProgramRun]]:
-        """An execution that can go on, to go on with; after an error it is as before."""
-        stored = await self.stored(execution, principal)
+        """An execution that can go on, as this process's; after an error it is left as it stands then."""
+        stored = await self.lifecycle.stored(execution, principal)
         refuse_erased(stored)
-        status = standing(stored)
-        if stored.state is None or status not in {"suspended", "interrupted"}:
-            raise BridgeError(
-                "not_suspended",
-                f"The execution {execution} is not suspended: {status}.",
-                hint=f"Look with mcp-bridge execution show {execution}.",
-            )
+        status = require_resumable(stored)
+        if stored.state is None:
+            raise not_suspended(execution, status)
         if effects.servers is not None:
             # Its steps, and what undoes them, would fail for want of servers that whoever began it has given it.
             given = _given(await self.recorder.read(execution))
@@ -348,38 +349,16 @@ class Programs(ProgramLibrary):
                     f"The execution {execution} may use servers that this script was not given.",
                     hint="It goes on without `servers`, or with all that it was begun with.",
                 )
-        with anyio.CancelScope(shield=True):
-            taken = await self.store.take(stored, owner_label())
-        if not taken:
-            raise BridgeError(
-                "not_suspended",
-                f"The execution {execution} is not suspended: somebody has resumed it.",
-                hint=f"Look with mcp-bridge execution show {execution}.",
-            )
-        self._under_way[execution] = anyio.Event()
-        run = None
-        # First: from here on its entries say that it may be left in another way than it was.
-        again = {"recovered": stored.status == "running"}
-        self.recorder.post(Entry("resume", execution, again, None, self.policy_hash, stored.program))
-        try:
+        async with self.lifecycle.taken(stored, resumes=True):
             run = await self._restored_run(stored, principal, effects)
             try:
                 yield stored, run
             except BaseException:
                 run.leave()
+                if run.moved:
+                    with anyio.CancelScope(shield=True):
+                        await self.keep(run)
                 raise
-        except BaseException:
-            try:
-                with anyio.CancelScope(shield=True):
-                    if run is not None and run.moved:
-                        await self._kept(run)
-                    else:
-                        await self.store.update(
-                            stored.id, status=status, state=stored.state, record=stored.record, due=stored.due
-                        )
-            finally:
-                self._under_way.pop(execution).set()
-            raise
 
     async def _restored_run(self, stored: StoredExecution, principal: str, effects: Effects) -> ProgramRun:
         """An execution as its process left it, or lost it."""
@@ -387,26 +366,31 @@ class Programs(ProgramLibrary):
         history = await self.recorder.read(stored.id)
         effects.records(stored.id)
         values = await self.store.values(stored.id)
-        effects.adopt(stored.id, values, spent(history, self.policy_hash, self.alike_policies))
+        effects.adopt(stored.id, values, self.lifecycle.usage(history))
         machine = await off_loop(stored.state, _restored, stored, stored.state)
         doubtful = replay(machine, stored.state, history)
-        origin = stored.origin
-        run = ProgramRun(
-            machine.program, machine, effects, self, self._tasks, stored.id, principal=principal, origin=origin
-        )
-        # Whoever goes on with it: what it wasn't given by whoever began it, nobody gives it.
-        run.servers = _given(history)
-        run.references = ids_of(values)
-        run.warnings = next((row.entry.payload.get("denied", []) for row in history if row.entry.kind == "start"), [])
-        run.resumed, run.waited = True, (stored.record or {}).get("waiting", ())
         decided = await self.store.approvals(stored.id)
-        run.approved = {row.effect: row.question for row in decided if row.decision and row.decision["approved"]}
-        began, unsettled = in_doubt.begun(history), in_doubt.unsettled(history)
-        run.unresolved = [began[number] for number in sorted(unsettled - machine.waiting.keys()) if number in began]
+        approved = {row.effect: row.question for row in decided if row.decision and row.decision["approved"]}
+        began, unsettled = in_doubt.started_calls(history), in_doubt.effects_in_doubt(history)
+        unresolved = [began[number] for number in sorted(unsettled - machine.waiting.keys()) if number in began]
+        run = ProgramRun(
+            machine.program,
+            machine,
+            effects,
+            self,
+            self._tasks,
+            principal=principal,
+            origin=stored.origin,
+            execution=stored.id,
+            # Whoever goes on with it: what it wasn't given by whoever began it, nobody gives it.
+            servers=_given(history),
+            warnings=_start(history).denied,
+            earlier=Earlier(ids_of(values), (stored.record or {}).get("waiting", ()), approved, unresolved),
+        )
         for effect, _ in machine.awaited():
             since = began.get(effect.id, {}).get("since")
             if machine.pending.get(effect.id) == IN_DOUBT:
-                run.doubts[effect.id] = in_doubt.row(effect, since or stored.started)
+                run.doubts[effect.id] = in_doubt.doubt_row(effect, since or stored.started)
             elif effect.id in doubtful and not await effects.repeatable(run, effect):
                 run.doubt(effect.id, since)
         return run
@@ -428,35 +412,25 @@ class Programs(ProgramLibrary):
                 settled = True
         return settled
 
-    async def stored(self, execution: str, principal: str) -> StoredExecution:
-        """An execution of this principal.
-
-        Raises:
-            BridgeError: `unknown_trace`.
-        """
-        found = await self.store.execution(execution)
-        if found is None or found.principal != principal:
-            raise BridgeError("unknown_trace", f"There is no trace {execution[:100]!r}.")
-        return found
+    async def drive(self, run: ProgramRun) -> dict[str, Any]:
+        """Drive a run on the host, as far as it goes; its record."""
+        try:
+            await run.drive()
+        finally:
+            with anyio.CancelScope(shield=True):
+                record = await self.keep(run)
+        return record
 
     async def keep(self, run: ProgramRun, *, undo: bool = False) -> dict[str, Any]:
-        """Take down where a run stands, as it is left; its record.
+        """Take down where a run stands, as it is left; its record. One that can't be taken down goes on by its entries.
 
         Args:
-            run: It.
+            run: The program under way.
             undo: Whether what it wants undone is undone first, as `ProgramRun.wind_down`.
 
         Raises:
             BridgeError: `not_recorded`. Who waits for the run is told so, too.
         """
-        try:
-            return await self._kept(run, undo=undo)
-        finally:
-            if (ended := self._under_way.pop(run.execution, None)) is not None:
-                ended.set()
-
-    async def _kept(self, run: ProgramRun, *, undo: bool = False) -> dict[str, Any]:
-        """As `_keep`; one that can't be taken down as it stands is nobody's, and goes on by its entries."""
         try:
             if undo:
                 await run.wind_down()
@@ -464,8 +438,8 @@ class Programs(ProgramLibrary):
             return await self._keep(run)
         except BaseException:
             run.leave()
-            with anyio.CancelScope(shield=True), contextlib.suppress(BridgeError):
-                await self.store.interrupt(run.execution)
+            with contextlib.suppress(BridgeError):
+                await self.lifecycle.interrupt(run.execution)
             raise
 
     async def _keep(self, run: ProgramRun) -> dict[str, Any]:
@@ -484,19 +458,16 @@ class Programs(ProgramLibrary):
         unresolved = record.get("unresolved", [])
         for row in unresolved:
             row["arguments"] = await run.effects.project(row["arguments"])
-        sealed = await self.store.sealed_record(run.execution, record)
         if left is None:
-            ended = {"status": record["status"], "error": record["error"], "state": digest}
-            if unresolved:
-                ended["unresolved"] = unresolved
-            self.recorder.post(self.entry("end", run, **ended))
+            entry = self.entry(ProgramEnd(record["status"], record["error"], digest, unresolved), run)
         else:
-            self.recorder.post(self.entry("suspension", run, status=record["status"], state=state_hash(left)))
-        await self.store.update(
+            entry = self.entry(ProgramSuspension(record["status"], state_hash(left)), run)
+        await self.lifecycle.leave(
             run.execution,
+            entry,
             status=record["status"],
             state=left,
-            record=sealed,
+            record=record,
             due=min((row["due"] for row in record["waiting"] if row.get("due")), default=None),
         )
         return record
@@ -508,29 +479,29 @@ class Programs(ProgramLibrary):
         wanted = None if effects is None else [effect.id for effect in effects]
         if isinstance(event, Outcome):
             self.store.store_values(run.execution, run.effects.values_behind(event.value))
-            self.recorder.post(self.entry("outcome", run, step, **outcome_object(event), effects=wanted))
+            self.recorder.post(self.entry(EffectOutcome(event, wanted), run, step))
             return
-        payload = event_json(event)
-        self.store.store_values(run.execution, run.effects.values_behind(payload.get("payload")))
-        self.recorder.post(self.entry("transition", run, **payload, effects=wanted))
+        given = event.payload if isinstance(event, Resume) else None
+        self.store.store_values(run.execution, run.effects.values_behind(given))
+        self.recorder.post(self.entry(Transition(event, wanted), run))
 
     def violation(self, run: ProgramRun, message: str) -> None:
         """The guest asked for what the machine had not emitted."""
-        self.recorder.post(self.entry("violation", run, message=message))
+        self.recorder.post(self.entry(Violation(message), run))
 
-    def stray(self, execution: str, message: str) -> None:
+    def record_violation(self, execution: str, message: str) -> None:
         """A script's sandbox did what no program of its own can be failed for."""
         # However often it does: no more than that goes to a log that may be somebody's terminal.
         logger.debug("execution %s: violation: %s", execution, message)
-        self.recorder.post(Entry("violation", execution, {"message": message}, None, self.policy_hash))
+        self.recorder.post(self.lifecycle.entry(Violation(message), execution))
 
-    def entry(self, kind: Any, run: ProgramRun, step: str | None = None, /, **payload: Any) -> Entry:
+    def entry(self, payload: Payload, run: ProgramRun, step: str | None = None) -> Entry:
         """An entry of a run."""
-        return Entry(kind, run.execution, payload, step, self.policy_hash, run.program.hash)
+        return self.lifecycle.entry(payload, run.execution, step, run.program.hash)
 
 
-class _Starts(NamedTuple):
-    """As `once.Executions`."""
+class _Request(NamedTuple):
+    """As `KeyedRequest`."""
 
     programs: Programs
     found: Found
@@ -542,10 +513,10 @@ class _Starts(NamedTuple):
     starter: Starter
     asker: Asker | None
 
-    async def begin(self) -> ProgramRun | None:
-        return await self.programs.begin(*self[1:-1])
+    async def start(self) -> ProgramRun | None:
+        return await self.programs.start_new(*self[1:-1])
 
-    async def go_on(self, known: StoredExecution) -> ProgramRun | None:
+    async def resume(self, known: StoredExecution) -> ProgramRun | None:
         try:
             return await self.programs.resume(known.id, None, self.principal, self.effects)
         except BridgeError as exc:
@@ -560,25 +531,19 @@ class _Starts(NamedTuple):
         # Forgotten, with a value that was in its context.
         return await self.programs.is_same(known, self.found.program, self.context, self.effects)
 
-    async def can_go_on(self, known: StoredExecution) -> bool:
-        return await may_go_on(self.programs.store, known, self.asker)
-
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # Of the same origin the same was allowed. What a script has begun is no operator's, and may have been narrowed.
         return not await self.programs.store.holders(known.id)
 
 
-def _listed(servers: frozenset[str] | None) -> list[str] | None:
-    return None if servers is None else sorted(servers)
+def _start(history: Sequence[Recorded]) -> ProgramStart:
+    found = start_of(history)
+    return found if isinstance(found, ProgramStart) else ProgramStart("")
 
 
 def _given(history: Sequence[Recorded]) -> frozenset[str] | None:
-    """The servers that whoever began an execution gave it; None for all.
-
-    Args:
-        history: Its entries. Those of version 0.1.0 don't say.
-    """
-    given = next((row.entry.payload.get("servers") for row in history if row.entry.kind == "start"), None)
+    """The servers that whoever began an execution gave it; None for all. Entries of version 0.1.0 don't say."""
+    given = _start(history).servers
     return None if given is None else frozenset(given)
 
 

@@ -1,30 +1,24 @@
-"""What is told of an execution of a program: while it is under way, and from what is kept of it."""
+"""The record of a program under way."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt
-from mcp_bridge.executions.scripts.record import told_script
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT
-from mcp_bridge.ledger.log.entries import TOMBSTONE
-from mcp_bridge.ledger.storage.schema import ERASED
-from mcp_bridge.sandbox.owner import Owner
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.programs.run import ProgramRun
     from mcp_bridge.kernel.events import Effect
-    from mcp_bridge.ledger.storage.store import StoredExecution
 
 
 def run_record(run: ProgramRun) -> dict[str, Any]:
-    """What is told of an execution.
+    """The record of a program's execution as it stands.
 
     Args:
-        run: It.
+        run: The program under way.
     """
     machine = run.machine
     ending = machine.level.ending
@@ -61,74 +55,9 @@ def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
         row["question"] = {**effect.arguments, "step": effect.step, "program": run.program.name}
     elif run.machine.pending[effect.id] == IN_DOUBT:
         row |= {"kind": IN_DOUBT, **run.doubts[effect.id]}
-        row["settle"] = in_doubt.settled_with(run.execution, effect.id)
+        row["settle"] = in_doubt.settle_command(run.execution, effect.id)
     elif run.machine.pending[effect.id] == APPROVAL:
         row["kind"] = "approval"
         asked = run.questions.get(effect.id) or {"tool": effect.name, "arguments": effect.arguments}
         row["question"] = {**asked, "step": effect.step, "program": run.program.name}
     return row
-
-
-def standing(stored: StoredExecution) -> str:
-    """The status of an execution as it is now: one whose process has died is `interrupted`, whatever was taken down."""
-    lost = stored.status == "running" and not is_under_way(stored.status, stored.owner, is_held=stored.is_held)
-    return "interrupted" if lost else stored.status
-
-
-def is_under_way(status: str, owner: str, *, is_held: bool) -> bool:
-    """Whether a process has an execution in hand.
-
-    Args:
-        status: The execution's.
-        owner: The process, as the execution has it.
-        is_held: Whether a process that calls itself so uses the store, or nobody can tell.
-    """
-    known = Owner.parse(owner)
-    if status != "running" or known is None:
-        return status == "running"
-    # A process of another namespace can't be looked up; its lock can.
-    return not known.is_orphan_here() if known.is_here() else is_held
-
-
-def refuse_erased(stored: StoredExecution) -> None:
-    """An execution whose data is gone can't go on, and nothing can be decided about it.
-
-    Raises:
-        BridgeError: `erased`.
-    """
-    if stored.status == ERASED:
-        raise BridgeError(
-            "erased",
-            f"The execution {stored.id} is erased: that it was there is all that is kept.",
-            execution=stored.id,
-        )
-
-
-def told(stored: StoredExecution) -> dict[str, Any]:
-    """The record of an execution that is kept: as it was last left, or a bare one where it never was."""
-    if stored.status == ERASED:
-        return {
-            "trace_id": stored.id,
-            "program": TOMBSTONE,
-            "status": ERASED,
-            "output": TOMBSTONE,
-            "error": None,
-            "code": None,
-            "steps": [],
-            "waiting": [],
-        }
-    if stored.kind == "script":
-        return told_script(stored, standing(stored))
-    if stored.record is not None and stored.status == "running":
-        # What it waited for has come since.
-        return stored.record | {"status": standing(stored), "waiting": []}
-    return stored.record or {
-        "trace_id": stored.id,
-        "program": stored.bundle["program"].get("name", "unnamed"),
-        "status": standing(stored),
-        "output": None,
-        "error": None,
-        "code": None,
-        "steps": [],
-        "waiting": [],
-    }

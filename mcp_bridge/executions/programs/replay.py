@@ -11,7 +11,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.recovery import state_hash
+from mcp_bridge.executions.programs.recovery import state_hash
 from mcp_bridge.executions.replay_result import Difference, Replayed, not_replayable
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
@@ -44,7 +44,17 @@ _SHOWN_CHARS = 2000
 
 
 def replayed_program(stored: StoredExecution, entries: Sequence[Recorded], other: Program | None = None) -> Replayed:
-    """As `replaying.replay`."""
+    """Replay a program's execution.
+
+    Args:
+        stored: The execution.
+        entries: All of its entries.
+        other: As `replayed`.
+
+    Raises:
+        BridgeError: `not_replayable`: the record doesn't have what is needed; `bad_state`: what is kept of its program
+            can't be used.
+    """
     return _Replay(stored, entries, other).result()
 
 

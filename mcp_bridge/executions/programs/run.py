@@ -12,7 +12,8 @@ import hashlib
 import logging
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import anyio
 
@@ -109,6 +110,22 @@ class Journal(Protocol):
         """The guest asked for what the machine had not emitted."""
 
 
+class Earlier(NamedTuple):
+    """What a run that goes on has from before.
+
+    Attributes:
+        references: Those that it has had elsewhere.
+        waited: Rows of its record of an earlier suspension: what waited then is due when it was due then.
+        approved: The questions about calls that a person has allowed, by their effects.
+        unresolved: Rows of effects that were in doubt when the machine wanted them no more.
+    """
+
+    references: Ids
+    waited: Sequence[dict[str, Any]]
+    approved: dict[int, dict[str, Any]]
+    unresolved: list[dict[str, Any]]
+
+
 class ProgramRun:
     """A program under way.
 
@@ -118,25 +135,23 @@ class ProgramRun:
         effects: Does what it asks for.
         journal: Hears of it.
         tasks: Where deadlines run.
-        execution: Its id; a new one by default.
         principal: Who runs it.
         origin: `operator` or `agent`: whose program it is.
+        execution: Its id, which is its trace's too; a new one by default.
+        servers: Those that are left to it, whoever drives it; None for all.
+        context: What its machine was made with, unless it was restored.
+        warnings: Rows of the steps that the policy was seen to deny in any case when it began.
+        earlier: What it has from before, if its machine was restored.
 
     Attributes:
-        execution: Its id, which is its trace's too.
         effects: Does what it asks for.
         questions: What a person is to be asked about calls, by the effects that wait for it.
         violated: What the guest did, or None.
         resumed: Whether its machine has been restored.
         moved: Whether its machine has taken an event here.
-        waited: Rows of its record of an earlier suspension: what waited then is due when it was due then.
-        approved: The questions about calls that a person has allowed, by their effects.
+        waited, approved, references: As in `Earlier`.
         doubts: Rows of the effects that are in doubt, by their numbers.
         unresolved: Rows of those that were, when the machine wanted them no more: nobody has said what happened.
-        servers: Those that are left to it, whoever drives it; None for all.
-        references: Those that it has had elsewhere.
-        context: What its machine was made with, unless it was restored.
-        warnings: Rows of the steps that the policy was seen to deny in any case when it began.
     """
 
     def __init__(
@@ -146,28 +161,29 @@ class ProgramRun:
         effects: Effects,
         journal: Journal,
         tasks: TaskGroup,
-        execution: str | None = None,
         *,
         principal: str,
         origin: Literal["operator", "agent"],
+        execution: str | None = None,
+        servers: frozenset[str] | None = None,
+        context: Mapping[str, Any] = MappingProxyType({}),
+        warnings: Sequence[dict[str, Any]] = (),
+        earlier: Earlier | None = None,
     ) -> None:
         self.program = program
         self.machine = machine
         self.execution = execution or secrets.token_hex(16)
         self.principal = principal
         self.origin: Literal["operator", "agent"] = origin
+        self.servers = servers
+        self.context = context
+        self.warnings = warnings
+        self.resumed = earlier is not None
+        self.references, self.waited, self.approved, self.unresolved = earlier or Earlier({}, (), {}, [])
         self.violated: str | None = None
-        self.resumed = False
         self.moved = False
-        self.waited: Sequence[dict[str, Any]] = ()
         self.questions: dict[int, dict[str, Any]] = {}
-        self.approved: dict[int, dict[str, Any]] = {}
         self.doubts: dict[int, dict[str, Any]] = {}
-        self.unresolved: list[dict[str, Any]] = []
-        self.servers: frozenset[str] | None = None
-        self.references: Ids = {}
-        self.context: Mapping[str, Any] = {}
-        self.warnings: list[dict[str, Any]] = []
         self.effects = effects
         self._journal = journal
         self._tasks = tasks
@@ -272,7 +288,9 @@ class ProgramRun:
         effect = self.machine.waiting[number].effect
         assert effect is not None  # noqa: S101 - it is among those that wait
         self._offered.pop(number, None)
-        self.doubts[number] = in_doubt.row(effect, self._begun.get(number, time.time()) if since is None else since)
+        self.doubts[number] = in_doubt.doubt_row(
+            effect, self._begun.get(number, time.time()) if since is None else since
+        )
         self._end(Outcome(number, "pending", code=IN_DOUBT))
 
     def resolve(self, event: Outcome | Redo) -> None:

@@ -10,8 +10,9 @@ import anyio
 import anyio.lowlevel
 
 from mcp_bridge.errors import BridgeError, log_failure
-from mcp_bridge.executions.idempotency import Key
-from mcp_bridge.executions.programs.record import standing, told
+from mcp_bridge.executions.idempotency_key import Key
+from mcp_bridge.executions.status import effective_status, not_suspended
+from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import DeniedStep, told_denied
 from mcp_bridge.kernel import program as programs
@@ -19,6 +20,7 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.references import measured
 from mcp_bridge.kernel.values import canonical
+from mcp_bridge.ledger.log.payloads import Transition, decoded
 from mcp_bridge.ledger.storage.store import StoredExecution
 from mcp_bridge.offload import off_loop
 from mcp_bridge.wire import messages
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.programs.run import Effects, ProgramRun
     from mcp_bridge.gate.request_context import RequestContext
+    from mcp_bridge.ledger.log.entries import Entry
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +150,7 @@ class Session:
         named = None if key is None else Key(key, "call" if of_call else "agent")
         began = await self._service.start(asked, context, named, self._principal, self._effects, request=request)
         if isinstance(began, StoredExecution):
-            return {"record": self._told(began)}
+            return {"record": self._record(began)}
         if began.warnings and len(self.notices) < MAX_NOTICES:
             self.notices.append(told_denied(began.program, [DeniedStep(**row) for row in began.warnings]))
         return await self._driven(began)
@@ -162,10 +165,10 @@ class Session:
         """The script has read an output of another execution: it is erased with that."""
         self._service.store.hold(self._script, execution=execution)
 
-    def _told(self, stored: StoredExecution) -> dict[str, Any]:
+    def _record(self, stored: StoredExecution) -> dict[str, Any]:
         """The record of an execution, of which the script has a part from now on."""
         self._service.store.hold(self._script, execution=stored.id)
-        return told(stored)
+        return to_record(stored)
 
     async def resume(self, execution: str, payload: Any, since: int | None = None) -> dict[str, Any]:
         """The result of `program.resume`.
@@ -176,7 +179,7 @@ class Session:
             since: The entry after which it may have been given that already.
         """
         if execution in self._runs:
-            raise BridgeError("not_suspended", f"The execution {execution} is under way.")
+            raise not_suspended(execution, "it is under way")
         if since is not None and (joined := await self._joined(execution, since)) is not None:
             return joined
         try:
@@ -184,18 +187,18 @@ class Session:
                 run = await self._service.resume(execution, Resume(payload), self._principal, self._effects)
         except BridgeError as exc:
             if exc.code == "unknown_trace" and await self._service.store.execution(execution) is not None:
-                self._service.stray(self._script, f"it tried to resume another's execution {execution}")
+                self._service.record_violation(self._script, f"it tried to resume another's execution {execution}")
             raise
         return await self._driven(run)
 
     async def _joined(self, execution: str, since: int) -> dict[str, Any] | None:
         """A program as it went on after an entry; None if it hasn't."""
-        stored = await self._service.stored(execution, self._principal)
+        stored = await self._service.lifecycle.stored(execution, self._principal)
         history = await self._service.recorder.read(execution)
-        if not any(row.sequence > since and row.entry.payload.get("event") == "resume" for row in history):
+        if not any(row.sequence > since and _is_resumed(row.entry) for row in history):
             return None
-        if standing(stored) != "interrupted":
-            return {"record": self._told(stored)}
+        if effective_status(stored) != "interrupted":
+            return {"record": self._record(stored)}
         return await self._driven(await self._service.resume(execution, None, self._principal, self._effects))
 
     async def _driven(self, run: ProgramRun) -> dict[str, Any]:
@@ -277,7 +280,7 @@ class Session:
         run = self._runs.get(execution)
         if run is None:
             message = f"This sandbox drives no execution {execution[:100]!r}."
-            self._service.stray(self._script, message)
+            self._service.record_violation(self._script, message)
             raise BridgeError("violation", message)
         return run
 
@@ -312,7 +315,7 @@ class Session:
             case messages.ProgramPlan():
                 return {"program": await service.plan(request.intent, principal, self._planner)}
             case messages.TraceGet():
-                return self._told(await service.stored(request.trace_id, principal))
+                return self._record(await service.lifecycle.stored(request.trace_id, principal))
         raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
 
     async def close(self) -> None:
@@ -336,6 +339,11 @@ class Session:
                     tasks.start_soon(let_go, runs.pop())
                     # What each does first takes its time; others get their turn in between.
                     await anyio.lowlevel.checkpoint()
+
+
+def _is_resumed(entry: Entry) -> bool:
+    said = decoded(entry)
+    return isinstance(said, Transition) and isinstance(said.event, Resume)
 
 
 def _held_bytes(value: Any) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp_bridge.errors import BridgeError
@@ -27,12 +26,11 @@ from mcp_bridge.ledger.log.payloads import (
     understood,
 )
 from mcp_bridge.ledger.storage.sealing import damaged
-from mcp_bridge.policy.rules.budgets import Amounts
 from mcp_bridge.policy.rules.uris import REFERENCE, REFERENCE_PREFIX
 from mcp_bridge.policy.secrets.references import equal_by_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.log.entries import Recorded
@@ -202,26 +200,3 @@ class Past:
     def pending(self) -> list[PastCall]:
         """The calls whose outcome comes later, the one that has waited longest first."""
         return [call for call in self.calls.values() if call.outcome is None and call.is_pending]
-
-
-def spent(entries: Sequence[Recorded], policy: str, alike: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
-    """What a script's own calls have used of its limits, as `Budget.adopt` takes it.
-
-    Args:
-        entries: All of the execution's.
-        policy: The hash of the policy that it goes on under: the rules of another have other numbers.
-        alike: As `recovery.spent`.
-    """
-    amounts = [Amounts()]
-    made: dict[int, int] = {}
-    for row in entries:
-        match understood(row):
-            case ToolIntent() as intent:
-                amounts.append(Amounts(calls=1, bytes=len(json.dumps(intent.given))))
-                for rule in intent.rules:
-                    if row.entry.policy == policy or rule <= alike.get(row.entry.policy, 0):
-                        made[rule] = made.get(rule, 0) + 1
-            case CallOutcome(result=Success(value)) | RequestOutcome(Request("tool"), result=Success(value)):
-                amounts.append(Amounts(bytes=len(json.dumps(value))))
-    counted = [amount.counted() for amount in amounts]
-    return {"usage": {kind: sum(row[kind] for row in counted) for kind in counted[0]}, "made": made}

@@ -8,7 +8,6 @@ script comes to rest. Then its sandbox is ended, and whoever goes on with it run
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,39 +29,8 @@ MAX_ASKED = 100
 MAX_ASKED_BYTES = 16 << 20
 """Of them together, unless it is one."""
 
-MAX_ALIKE = 8
-"""Runs of the same code without a key that are found again by the code alone, while they wait."""
-
-_MADE = re.compile(r"waits-[0-9a-f]{16}")
-
 _OF_PROGRAM = ("effect", "step", "kind", "name", "due")
 """What is told of what a program waits for: its own record has all of it."""
-
-
-def made_key(execution: str) -> str:
-    """The key that a run without one is given when it is suspended."""
-    return f"waits-{execution}"
-
-
-def execution_of(key: str) -> str | None:
-    """The execution that a key was made for; None of one that somebody has chosen."""
-    return key.removeprefix("waits-") if _MADE.fullmatch(key) else None
-
-
-def if_made(key: str | None) -> str | None:
-    """A key, if it was made for a run that had none."""
-    return key if key is not None and execution_of(key) is not None else None
-
-
-def known_by(request: str, servers: Iterable[str] | None) -> list[str]:
-    """What runs of the same code, with the same servers, are found by while they wait: one text each.
-
-    Args:
-        request: MAC of the code: so that no key that somebody chooses is one of these.
-        servers: As they were resolved; None for all.
-    """
-    among = "" if servers is None else " ".join(sorted(servers))
-    return [f"waits {number} {request} {among}" for number in range(MAX_ALIKE)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mcp_bridge.executions.scripts.live_output import LiveOutput
     from mcp_bridge.gate.admission import Asker
-    from mcp_bridge.host.live_output import LiveOutput
-    from mcp_bridge.host.sandbox_run import Progress
     from mcp_bridge.ledger.storage.store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler
+
+    Progress = Callable[[float, float | None, str | None], None]
+    """Is told what a script reports: how much is done, of how much, and a message."""
 
 
 @dataclass(frozen=True, slots=True)

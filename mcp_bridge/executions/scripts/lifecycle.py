@@ -1,11 +1,11 @@
-"""Scripts as executions: begun, kept, suspended, gone on with; one a key.
+"""Scripts as durable executions: started, suspended, resumed, finished; one a key.
 
-What a script asks for is recorded by its `ScriptRun`; here is what is around it.
+What a script asks for is recorded by its `ScriptRun`; this module is what is around that.
 
 A run without a key that is suspended is given one, `waits-` and its id, by which whoever has it goes on with it. It is
-also found by its code: who asks for the same code, with the same servers and without a key, goes on with the run that
-waits, and is told what came of it once; only then is the same code run anew. Of several runs of the same code that
-wait, each is told once, those first that have come to an end or can go on.
+also found by its code: who asks for the same code, with the same servers and without a key, goes on with the suspended
+run, and gets what came of it once; only then is the same code run anew. Of several suspended runs of the same code,
+each is given once, those first that have ended or can go on.
 """
 
 from __future__ import annotations
@@ -14,38 +14,50 @@ import contextlib
 import hashlib
 import logging
 import secrets
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions import recovery
-from mcp_bridge.executions.idempotency import UNENDED, Executions, Key, once
-from mcp_bridge.executions.programs.record import standing
-from mcp_bridge.executions.readiness import can_go_on, may_go_on
+from mcp_bridge.executions.idempotency import KeyedRequest, find_or_start
+from mcp_bridge.executions.idempotency_key import Key, execution_of, if_generated, names_of_code
+from mcp_bridge.executions.lifecycle import new_execution
+from mcp_bridge.executions.readiness import can_go_on
 from mcp_bridge.executions.record import ExecutionRecord
-from mcp_bridge.executions.request_identity import Keys, script_macs, whole_key
-from mcp_bridge.executions.scripts.call_history import Past, spent
-from mcp_bridge.executions.scripts.held_calls import ask, execution_of, if_made, known_by
+from mcp_bridge.executions.request_identity import script_macs, whole_key
+from mcp_bridge.executions.scripts.call_history import Past
+from mcp_bridge.executions.scripts.held_calls import ask
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
-from mcp_bridge.ledger.log.entries import Entry
-from mcp_bridge.ledger.storage.store import StoredExecution
+from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
+from mcp_bridge.ledger.log.payloads import (
+    Request,
+    RequestIntent,
+    RequestOutcome,
+    Resumption,
+    RunError,
+    ScriptEnd,
+    ScriptStart,
+    ScriptSuspension,
+    Success,
+    understood,
+)
 from mcp_bridge.policy.secrets.references import equal_by_values
-from mcp_bridge.sandbox.owner import owner_label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from mcp_bridge.executions.artifacts import ArtifactWriter
+    from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.scripts.call_history import PastCall
+    from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.storage.store import ProgramStore
+    from mcp_bridge.ledger.storage.store import StoredExecution
 
 logger = logging.getLogger(__name__)
 
@@ -59,21 +71,27 @@ UNSPENT_CODES = LOST_CODES | {"sandbox_start_timeout"}
 """Of a run that leaves its key as it is: whoever comes with it goes on from the record."""
 
 
-class Begun(NamedTuple):
-    """An execution that is this process's to run."""
+class ActiveScript(NamedTuple):
+    """An execution that is this process's to run.
+
+    Attributes:
+        script: Answers its calls.
+        gate: What its calls pass.
+        job: What is run, and for whom.
+        last_record: The record of an execution that goes on, as it was left.
+    """
 
     script: ScriptRun
     gate: Gate
     job: Job
-    left: dict[str, Any] | None = None
-    """Its record as it was kept, of one that goes on."""
+    last_record: dict[str, Any] | None = None
 
 
-class Surroundings(Protocol):
-    """Where scripts run. The bridge."""
+class SandboxRunner(Protocol):
+    """Runs scripts in sandboxes. The bridge."""
 
     def servers(self, job: Job) -> list[str] | None:
-        """The servers that a job was narrowed to, as they are configured; None for all."""
+        """The configured names of the servers that a job was narrowed to; None for all."""
 
     @property
     def max_artifact_size(self) -> int:
@@ -85,14 +103,14 @@ class Surroundings(Protocol):
         Args:
             execution: Its id.
             job: What is to be run.
-            recorder: Is told of the calls; by default that of the bridge.
+            recorder: Records the calls; by default that of the bridge.
         """
 
-    async def sandboxed(self, begun: Begun, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
+    async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
         """Run a script in a sandbox of its own, to its end.
 
         Args:
-            begun: It.
+            active: The script.
             artifacts: Where its artifacts go; by default they are kept.
         """
 
@@ -101,90 +119,59 @@ class Scripts:
     """The scripts of one bridge.
 
     Args:
-        store: Keeps executions.
-        recorder: Is told of everything.
+        lifecycle: Of the bridge's executions.
         principal: Whose they are.
-        surroundings: Where they run.
-        key: Of the MACs by which equal code is told.
-        policy_hash: Of the policy in force.
-        old_key: Of the MACs that version 0.1.0 has kept; None where it has kept none.
-        retry_failed: Whether a key whose execution has failed may be used for another attempt.
+        runner: Runs them.
     """
 
-    def __init__(
-        self,
-        store: ProgramStore,
-        recorder: Recorder,
-        principal: str,
-        surroundings: Surroundings,
-        key: bytes,
-        policy_hash: str = "",
-        *,
-        old_key: bytes | None = None,
-        retry_failed: bool = False,
-    ) -> None:
-        self.store = store
-        self.recorder = recorder
+    def __init__(self, lifecycle: Lifecycle, principal: str, runner: SandboxRunner) -> None:
+        self.lifecycle = lifecycle
+        self._store = lifecycle.store
         self._principal = principal
-        self._surroundings = surroundings
-        self._keys = Keys(key, old_key)
-        self.policy_hash = policy_hash
-        self.alike_policies: Mapping[str, int] = {}
-        """As `recovery.spent`."""
-        self._retry_failed = retry_failed
-        self._under_way: dict[str, anyio.Event] = {}
+        self._runner = runner
 
     async def run(self, job: Job, key: str | None) -> ExecutionRecord:
         """Run a script, or give what its key's run has given.
 
         Raises:
-            BridgeError: As `once`; `erased`: what the key's run has given was erased; `ledger_full`. As
-                `Surroundings.sandboxed`.
+            BridgeError: As `find_or_start`; `ledger_full`; as `SandboxRunner.sandboxed`.
         """
-        requests = script_macs(self._keys, job.code)
+        requests = script_macs(self.lifecycle.keys, job.code)
         named = waiting = None
         if key is not None:
-            gate = self._nobodys()
-            named = await whole_key(Key(key, job.starter), gate.values.project, gate.values.values_behind)
+            values = self.projection()
+            named = await whole_key(Key(key, job.starter), values.project, values.values_behind)
         elif (waiting := await self._same(job, requests[0])) is not None and waiting.key is not None:
             named = Key(waiting.key, job.starter)
-        runs: Executions[Begun | ExecutionRecord] = _Runs(self, job, named, requests)
-        found = await once(
-            self.store,
-            self._principal,
-            named,
-            runs,
-            origin="agent",
-            under_way=self._under_way,
-            retry_failed=self._retry_failed,
-        )
-        if isinstance(found, Begun):
+        request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests)
+        found = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
+        if isinstance(found, ActiveScript):
             found = await self._run(found)
         record = found if isinstance(found, ExecutionRecord) else _kept(found)
-        record.given_before = key is not None and record is not found and record.status not in UNENDED
+        record.given_before = key is not None and record is not found and record.status not in UNFINISHED
         if named is not None and execution_of(named.text) == record.execution:
-            await self._told(record, by_code=waiting is not None)
+            await self._release_generated_key(record, by_code=waiting is not None)
         return record
 
     async def _same(self, job: Job, request: str) -> StoredExecution | None:
-        """The run of the same code that waits, or of whose end nobody has been told."""
-        names = known_by(request, self._surroundings.servers(job))
-        found = await self.store.by_keys(self._principal, names, job.starter)
+        """The suspended run of the same code, or one of whose end nobody has been told."""
+        names = names_of_code(request, self._runner.servers(job))
+        found = await self._store.by_keys(self._principal, names, job.starter)
         for known in found:
-            if standing(known) != "suspended" or await can_go_on(self.store, known):
+            if effective_status(known) != "suspended" or await can_go_on(self._store, known):
                 return known
         return found[0] if found else None
 
-    async def _told(self, record: ExecutionRecord, *, by_code: bool) -> None:
-        """Of a run whose key was made, and that has ended: whoever asks for its code from now on wants it run anew.
+    async def _release_generated_key(self, record: ExecutionRecord, *, by_code: bool) -> None:
+        """Of a run that has ended under a generated key: whoever asks for its code from now on wants it run anew.
 
-        One that can go on, whatever its record says of its sandbox, is found by its code still: else all that it has
+        A run that can go on, whatever its record says of its sandbox, is still found by its code: else all that it has
         done were done again.
         """
-        stored = await self.store.execution(record.execution)
-        if stored is None or stored.status in UNENDED or stored.status != record.status:
+        stored = await self._store.execution(record.execution)
+        if stored is None or stored.status in UNFINISHED or stored.status != record.status:
             return
-        await self.store.release_key(stored)
+        await self._store.release_key(stored)
         if by_code:
             record.notices.append(
                 f"this is what came of the run {record.execution}, which had waited;"
@@ -201,8 +188,8 @@ class Scripts:
         Raises:
             BridgeError: `not_suspended`, `still_waiting`; as `run`.
         """
-        status = standing(stored)
-        can = status == "interrupted" or (status == "suspended" and await can_go_on(self.store, stored))
+        status = effective_status(stored)
+        can = status == "interrupted" or (status == "suspended" and await can_go_on(self._store, stored))
         record = stored.record or {}
         if not can and status == "suspended" and record.get("waiting"):
             raise BridgeError(
@@ -212,143 +199,104 @@ class Scripts:
                 waiting=record["waiting"],
             )
         if not can:
-            raise BridgeError(
-                "not_suspended",
-                f"The execution {stored.id} can't go on: {status}.",
-                hint=f"mcp-bridge execution show {stored.id} has what came of it, and what it waits for.",
-            )
+            hint = f"mcp-bridge execution show {stored.id} has what came of it, and what it waits for."
+            raise not_suspended(stored.id, f"it can't go on: {status}", hint)
         if stored.key is None:
             # The programs that it has started would be started anew.
-            raise BridgeError(
-                "not_suspended",
-                f"The execution {stored.id} can't go on: it has no idempotency key.",
-                hint=f"mcp-bridge execution cancel {stored.id} ends it; what it did, mcp-bridge execution show has.",
-            )
-        begun = await self.go_on(stored, job)
-        if begun is None:
-            raise BridgeError(
-                "not_suspended",
-                f"The execution {stored.id} is not suspended: somebody has resumed it.",
-                hint=f"mcp-bridge execution show {stored.id} has how it stands.",
-            )
-        return begun if isinstance(begun, ExecutionRecord) else await self._run(begun)
+            hint = f"mcp-bridge execution cancel {stored.id} ends it; what it did, mcp-bridge execution show has."
+            raise not_suspended(stored.id, "it can't go on without an idempotency key", hint)
+        active = await self.go_on(stored, job)
+        if active is None:
+            raise not_suspended(stored.id, "somebody has resumed it")
+        return active if isinstance(active, ExecutionRecord) else await self._run(active)
 
-    def _nobodys(self) -> Gate:
+    def projection(self) -> ExecutionValues:
         """What projects values of no execution."""
-        return self._surroundings.gate(secrets.token_hex(8), Job("", ()))
+        return self._runner.gate(secrets.token_hex(8), Job("", ())).values
 
     async def is_same_code(self, known: StoredExecution, code: str) -> bool:
         """Whether an execution is of some code, save for values that are erased in its own."""
-        gate = self._nobodys()
-        values = gate.values
+        values = self.projection()
         was, now = await values.project(known.bundle.get("code")), await values.project(code)
         return equal_by_values(was, now, values.values_behind([was, now]))
 
-    async def begin(self, job: Job, key: Key | None, request: str) -> Begun | None:
-        """Begin an execution; None if its key has one already."""
+    async def start(self, job: Job, key: Key | None, request: str) -> ActiveScript | None:
+        """Start an execution; None if its key has one already."""
         execution = secrets.token_hex(8)
-        gate = self._surroundings.gate(execution, job)
+        gate = self._runner.gate(execution, job)
         if gate.allowance is not None:
             await gate.allowance.require()
         # As they are resolved now: another server may have that name by the time that the script goes on.
         servers = None if gate.narrowed_to is None else sorted(gate.narrowed_to)
         code = await gate.values.project(job.code)
-        start: dict[str, Any] = {
-            "code": code,
+        began = ScriptStart(
+            code,
             # Of what is shown: another would tell of a value that is erased whether a guess is right.
-            "hash": hashlib.sha256(code.encode()).hexdigest(),
-            "servers": servers,
-            "timeout": job.timeout,
-            "starter": job.starter,
-        }
-        row = StoredExecution(
-            id=execution,
-            kind="script",
-            principal=self._principal,
-            key=None if key is None else key.text,
-            key_space="" if key is None else key.space,
-            whole_key="" if key is None else key.whole,
-            request=request,
-            status="running",
-            program=request,
-            bundle={"code": job.code, "servers": servers, "timeout": job.timeout},
-            origin="agent",
-            owner=owner_label(),
-            state=None,
-            record=None,
-            due=None,
-            started=time.time(),
+            hashlib.sha256(code.encode()).hexdigest(),
+            servers,
+            job.timeout,
+            job.starter,
+            None if key is None else key.text,
         )
-        self._under_way[execution] = anyio.Event()
-        added = False
-        try:
-            with anyio.CancelScope(shield=True):
-                # Once it is kept it has to be somebody's, who takes down its end.
-                added = await self.store.add(
-                    row, gate.values.values_behind(code), self._entry("start", execution, start | _named(row.key))
-                )
-        finally:
-            if not added:
-                del self._under_way[execution]
-        return Begun(self._script(execution, gate, row.key), gate, job) if added else None
+        bundle = {"code": job.code, "servers": servers, "timeout": job.timeout}
+        row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
+        entry = self.lifecycle.entry(began, execution)
+        if not await self.lifecycle.start(row, gate.values.values_behind(code), entry):
+            return None
+        return ActiveScript(self._script(execution, gate, row.key), gate, job)
 
-    async def go_on(self, known: StoredExecution, job: Job) -> Begun | ExecutionRecord | None:
-        """Go on with an execution whose process has died; None if another was quicker.
+    async def go_on(self, known: StoredExecution, job: Job) -> ActiveScript | ExecutionRecord | None:
+        """Go on with an execution from its record; None if another was quicker.
 
-        Its record, if it can't go on: what has happened of it isn't known.
+        Its record, if it can't go on: something of it may have happened, and nobody knows.
         """
         job = job.of(known)
-        with anyio.CancelScope(shield=True):
-            if not await self.store.take(known, owner_label()):
-                return None
-        self._under_way[known.id] = anyio.Event()
-        # First: from here on its entries say that it may be left in another way than it was.
-        self.recorder.post(self._entry("resume", known.id, {"recovered": True}))
+        if not await self.lifecycle.take(known):
+            return None
         try:
-            history = await self.recorder.read(known.id)
-            gate = self._surroundings.gate(known.id, job)
+            history = await self.lifecycle.recorder.read(known.id)
+            gate = self._runner.gate(known.id, job)
             if gate.allowance is not None:
-                gate.allowance.stored = await self.store.recorded_bytes(known.id)
-            gate.values.adopt(await self.store.values(known.id))
-            gate.adopt(spent(history, self.policy_hash, self.alike_policies))
+                gate.allowance.stored = await self._store.recorded_bytes(known.id)
+            gate.values.adopt(await self._store.values(known.id))
+            gate.adopt(self.lifecycle.usage(history))
             for execution in driven(history):
                 # What they have used was of the script's limits.
-                of_program = await self.recorder.read(execution)
-                gate.adopt(recovery.spent(of_program, self.policy_hash, self.alike_policies), execution)
+                gate.adopt(self.lifecycle.usage(await self.lifecycle.recorder.read(execution)), execution)
             # Now: no call passes another that waits for it while it is compared with what is recorded.
             await gate.values.projector()
             script = self._script(known.id, gate, known.key, Past(history))
             doubts = await in_doubt(script.past, gate)
             if not doubts:
-                return Begun(script, gate, job, known.record)
+                return ActiveScript(script, gate, job, known.record)
             record = ExecutionRecord(known.id)
-            suspend(record, doubts, _still_waiting(known.record, script.past), if_made(known.key))
-            with anyio.CancelScope(shield=True):
-                await self._suspended(record, script)
+            suspend(record, doubts, _still_waiting(known.record, script.past), if_generated(known.key))
+            await self._suspended(record, script)
         except BaseException:
-            await self._let_go(known.id, record=known.record)
+            await self._interrupt(known.id, known.record)
             raise
-        self._under_way.pop(known.id).set()
         return record
 
-    async def _run(self, begun: Begun) -> ExecutionRecord:
-        execution = begun.script.execution
+    async def _run(self, active: ActiveScript) -> ExecutionRecord:
         try:
-            begun, record = await self._to_its_end(begun)
+            active, record = await self._to_its_end(active)
             with anyio.CancelScope(shield=True):
-                await self._keep(begun, record)
+                await self._keep(active, record)
         except BaseException as exc:
-            # A key that is made counts once it is written down.
-            await self._let_go(execution, None if begun.script.kept_key else exc, record=begun.left)
+            execution = active.script.execution
+            # A generated key counts once it is written down.
+            if active.script.kept_key:
+                await self._interrupt(execution, active.last_record)
+            else:
+                await self._refuse(execution, exc)
             raise
-        self._under_way.pop(execution).set()
         return record
 
-    async def _to_its_end(self, begun: Begun) -> tuple[Begun, ExecutionRecord]:
+    async def _to_its_end(self, active: ActiveScript) -> tuple[ActiveScript, ExecutionRecord]:
         """Run a script, and again from its record if its sandbox is lost; the last run, and its record."""
         for lost in range(MAX_LOST + 1):
             try:
-                record = _as_it_waits(await self._surroundings.sandboxed(begun), begun.script)
+                record = _as_it_waits(await self._runner.sandboxed(active), active.script)
             except BridgeError as exc:
                 if exc.code != "sandbox_start_failed" or lost == MAX_LOST:
                     raise
@@ -356,30 +304,30 @@ class Scripts:
             else:
                 if lost:
                     record.notices.append(_again(lost))
-                if lost == MAX_LOST or not await self._can_run_again(begun, record):
+                if lost == MAX_LOST or not await self._can_run_again(active, record):
                     break
                 cause = record.error["message"] if record.error else ""
-            logger.warning("the execution %s is run again from its record: %s", begun.script.execution, cause)
-            begun = await self._again(begun)
-        return begun, record
+            logger.warning("the execution %s is run again from its record: %s", active.script.execution, cause)
+            active = await self._again(active)
+        return active, record
 
-    async def _can_run_again(self, begun: Begun, record: ExecutionRecord) -> bool:
-        script = begun.script
+    async def _can_run_again(self, active: ActiveScript, record: ExecutionRecord) -> bool:
+        script = active.script
         if not is_lost(record) or script.divergence or script.has_unnamed or script.hold.calls:
             # What waits is asked about now, and goes on when it can.
             return False
-        return not await in_doubt(Past(await self.recorder.read(script.execution)), begun.gate)
+        return not await in_doubt(Past(await self.lifecycle.recorder.read(script.execution)), active.gate)
 
-    async def _again(self, begun: Begun) -> Begun:
+    async def _again(self, active: ActiveScript) -> ActiveScript:
         """The same execution, from its record."""
-        execution = begun.script.execution
-        self.recorder.post(self._entry("resume", execution, {"recovered": True}))
-        past = Past(await self.recorder.read(execution))
-        return begun._replace(script=self._script(execution, begun.gate, begun.script.kept_key, past))
+        execution = active.script.execution
+        self.lifecycle.recorder.post(self.lifecycle.entry(Resumption(recovered=True), execution))
+        past = Past(await self.lifecycle.recorder.read(execution))
+        return active._replace(script=self._script(execution, active.gate, active.script.kept_key, past))
 
-    async def _keep(self, begun: Begun, record: ExecutionRecord) -> None:
+    async def _keep(self, active: ActiveScript, record: ExecutionRecord) -> None:
         """Take down how a run has ended."""
-        script = begun.script
+        script = active.script
         divergence = script.divergence or (script.missing() if record.status in OWN_END else None)
         if divergence is not None:
             record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
@@ -388,119 +336,105 @@ class Scripts:
                 await self._suspended(record, script)
                 return
         elif script.key is not None and (record.status not in OWN_END or script.lent):
-            await self._rest(begun, record)
+            await self._rest(active, record)
             if record.status == "suspended":
                 return
             if script.kept_key is not None and record.error is not None and record.error["code"] in UNSPENT_CODES:
-                record.error["hint"] = f"Try again: {goes_on(if_made(script.key))}, from its record."
-                self.recorder.post(
-                    self._entry("suspension", script.execution, {"status": "interrupted", **_error(record)})
-                )
+                record.error["hint"] = f"Try again: {goes_on(if_generated(script.key))}, from its record."
+                why = ScriptSuspension("interrupted", RunError.of(record.error))
+                entry = self.lifecycle.entry(why, script.execution)
                 # What it waited for before, it waits for still.
-                await self.store.update(script.execution, status="interrupted", state=None, record=begun.left, due=None)
+                await self.lifecycle.leave(script.execution, entry, status="interrupted", record=active.last_record)
                 return
-        end = {"status": record.status, "exit_code": record.exit_code, **_error(record)}
+        outputs = {}
         for name in ("stdout", "stderr", "value"):
             if (text := getattr(record, name)) is not None:
-                data = text if isinstance(text, bytes) else text.encode()
-                end[name] = hashlib.sha256(data).hexdigest()
-        sealed = await self.store.sealed_record(script.execution, record.to_keep())
-        self.recorder.post(self._entry("end", script.execution, end))
-        await self.store.update(script.execution, status=record.status, state=None, record=sealed, due=None)
+                outputs[name] = hashlib.sha256(text if isinstance(text, bytes) else text.encode()).hexdigest()
+        end = ScriptEnd(record.status, record.exit_code, RunError.of(record.error), outputs)
+        entry = self.lifecycle.entry(end, script.execution)
+        await self.lifecycle.leave(script.execution, entry, status=record.status, record=record.to_keep())
 
-    async def _rest(self, begun: Begun, record: ExecutionRecord) -> None:
+    async def _rest(self, active: ActiveScript, record: ExecutionRecord) -> None:
         """Suspend a run that has a key, if something of it is in doubt, or waits."""
-        script = begun.script
+        script = active.script
         doubts: list[PastCall] = []
         if record.status not in OWN_END:
             # Its calls were cut short: nobody knows whether they have happened.
-            doubts = await in_doubt(Past(await self.recorder.read(script.execution)), begun.gate)
+            doubts = await in_doubt(Past(await self.lifecycle.recorder.read(script.execution)), active.gate)
         held = {held.call: held for held in script.lent.values()}
         held |= script.hold.calls if record.status in _AT_REST or is_lost(record) else {}
         if doubts or held:
             if record.status == "suspended":
                 record.error = None
-            waiting = await ask(self.store, script.execution, held.values())
-            await self._name(script, begun.job)
-            suspend(record, doubts, waiting, if_made(script.key))
+            waiting = await ask(self._store, script.execution, held.values())
+            await self._name(script, active.job)
+            suspend(record, doubts, waiting, if_generated(script.key))
             await self._suspended(record, script)
 
     async def _name(self, script: ScriptRun, job: Job) -> None:
         """Keep the key that was made for a run, if that is new."""
-        stored = await self.store.execution(script.execution)
+        stored = await self._store.execution(script.execution)
         if script.made_now is None or stored is None:
             return
         named = replace(stored, key=script.made_now, key_space=job.starter)
-        for name in known_by(stored.request, stored.bundle["servers"]):
-            if await self.store.assign_key(named, name):
+        for name in names_of_code(stored.request, stored.bundle["servers"]):
+            if await self._store.assign_key(named, name):
                 return
-        await self.store.assign_key(named)
+        await self._store.assign_key(named)
 
     async def _suspended(self, record: ExecutionRecord, script: ScriptRun) -> None:
-        why = {"status": "suspended", **_error(record)}
         held = {call: asked for call, asked in script.past.held.items() if call not in script.past.calls}
         held |= {one.call: one.asked for one in script.hold.calls.values() if one.kind == "approval"}
-        if held:
-            # A person decides on these, and the script is to ask for the same when it goes on.
-            why["held"] = [asked.in_short().payload() | {"call": call} for call, asked in held.items()]
-        sealed = await self.store.sealed_record(record.execution, record.to_keep())
-        self.recorder.post(self._entry("suspension", record.execution, why))
-        await self.store.update(record.execution, status="suspended", state=None, record=sealed, due=None)
+        # A person decides on these, and the script is to ask for the same when it goes on.
+        asked = {call: asked.in_short() for call, asked in held.items()}
+        entry = self.lifecycle.entry(ScriptSuspension("suspended", RunError.of(record.error), asked), record.execution)
+        await self.lifecycle.leave(record.execution, entry, status="suspended", record=record.to_keep())
 
-    async def _let_go(
-        self, execution: str, exc: BaseException | None = None, *, record: dict[str, Any] | None = None
-    ) -> None:
-        """A run has ended without a record.
+    async def _interrupt(self, execution: str, record: dict[str, Any] | None) -> None:
+        """Leave a run that has ended without a record, and has a key by which it can go on.
 
         Args:
-            execution: Whose.
-            exc: Why it is over; None if it has a key, by which it can go on.
-            record: As it was kept before, if it has gone on: what it waited for, it waits for still.
+            execution: Its id.
+            record: As it was left last: what it waited for, it waits for still.
         """
-        with anyio.CancelScope(shield=True):
-            try:
-                # A record that can't be written is what has ended it, perhaps.
-                with contextlib.suppress(BridgeError):
-                    if exc is None:
-                        await self.store.update(execution, status="interrupted", state=None, record=record, due=None)
-                    else:
-                        refused = _refused(execution, exc)
-                        self.recorder.post(self._entry("end", execution, {"status": refused["status"]}))
-                        await self.store.update(
-                            execution, status=refused["status"], state=None, record=refused, due=None
-                        )
-            finally:
-                self._under_way.pop(execution).set()
+        # Perhaps it has ended since nothing can be written any more.
+        with contextlib.suppress(BridgeError):
+            await self.lifecycle.leave(execution, status="interrupted", record=record)
+
+    async def _refuse(self, execution: str, exc: BaseException) -> None:
+        """Finish a run that has ended without a record, and can't go on."""
+        refused = _refused(execution, exc)
+        entry = self.lifecycle.entry(ScriptEnd(refused["status"]), execution)
+        with contextlib.suppress(BridgeError):
+            await self.lifecycle.leave(execution, entry, status=refused["status"], record=refused)
 
     def _script(self, execution: str, gate: Gate, key: str | None, past: Past | None = None) -> ScriptRun:
-        return ScriptRun(execution, self.store, self.recorder, gate, gate.policy_hash, past, key=key)
-
-    def _entry(self, kind: Any, execution: str, payload: dict[str, Any]) -> Entry:
-        return Entry(kind, execution, payload, None, self.policy_hash)
+        return ScriptRun(execution, self._store, self.lifecycle.recorder, gate, gate.policy_hash, past, key=key)
 
 
-class _Runs(NamedTuple):
-    """As `once.Executions`."""
+class _Request(NamedTuple):
+    """As `KeyedRequest`."""
 
     scripts: Scripts
     job: Job
     key: Key | None
     requests: Sequence[str]
 
-    async def begin(self) -> Begun | ExecutionRecord | None:
-        return await self.scripts.begin(self.job, self.key, self.requests[0])
+    @property
+    def asker(self) -> Asker | None:
+        return self.job.asker
+
+    async def start(self) -> ActiveScript | ExecutionRecord | None:
+        return await self.scripts.start(self.job, self.key, self.requests[0])
+
+    async def resume(self, known: StoredExecution) -> ActiveScript | ExecutionRecord | None:
+        return await self.scripts.go_on(known, self.job)
 
     async def is_same(self, known: StoredExecution) -> bool:
         if known.request:
             return known.request in self.requests
         # Forgotten, with a value that was written out in it.
         return known.kind == "script" and await self.scripts.is_same_code(known, self.job.code)
-
-    async def go_on(self, known: StoredExecution) -> Begun | ExecutionRecord | None:
-        return await self.scripts.go_on(known, self.job)
-
-    async def can_go_on(self, known: StoredExecution) -> bool:
-        return await may_go_on(self.scripts.store, known, self.job.asker)
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # With the same servers the same was allowed.
@@ -539,16 +473,6 @@ def _still_waiting(record: dict[str, Any] | None, past: Past) -> list[dict[str, 
     return [row for row in rows if row["call"] not in past.calls or past.calls[row["call"]].outcome is None]
 
 
-def _named(key: str | None) -> dict[str, Any]:
-    return {} if key is None else {"key": key}
-
-
-def _error(record: ExecutionRecord) -> dict[str, Any]:
-    """A record's error as a part of an entry."""
-    error = record.error or {"message": None, "code": None}
-    return {"error": error["message"], **{name: value for name, value in error.items() if name != "message"}}
-
-
 def _kept(stored: StoredExecution) -> ExecutionRecord:
     return ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
 
@@ -570,14 +494,15 @@ def driven(history: Iterable[Recorded]) -> list[str]:
     begun: set[str] = set()
     ended: dict[str, None] = {}
     for row in history:
-        payload = row.entry.payload
-        if payload.get("kind") != "program" or "call" not in payload:
-            continue
-        value = payload.get("value")
-        if row.entry.kind == "intent":
-            begun.add(payload["call"])
-        elif payload["call"] in begun and isinstance(value, dict) and isinstance(value.get("record"), dict):
-            ended[value["record"]["trace_id"]] = None
+        match understood(row):
+            case RequestIntent(Request("program"), call):
+                begun.add(call)
+            case RequestOutcome(Request("program"), call, Success({"record": {"trace_id": execution}})) if (
+                call in begun
+            ):
+                ended[execution] = None
+            case _:
+                pass
     return list(ended)
 
 

@@ -1,4 +1,4 @@
-"""What is told of a script's execution that is kept: as of a program's, and what a person has to say of one."""
+"""What the record of a script's execution has in it, and what it says of a suspended one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
-from mcp_bridge.executions.in_doubt import settled_with
+from mcp_bridge.executions.in_doubt import settle_command
 from mcp_bridge.kernel.machine import IN_DOUBT
 
 if TYPE_CHECKING:
@@ -30,31 +30,25 @@ MAX_TOLD_CHARS = 30_000
 """Of what a script has printed: all of it is in its record."""
 
 
-def told_script(stored: StoredExecution, status: str) -> dict[str, Any]:
-    """The record of a kept script, with the fields of a program's.
+def script_fields(stored: StoredExecution, status: str) -> dict[str, Any]:
+    """What the record of a kept script has besides the fields that are always there.
 
     Args:
-        stored: It.
-        status: As it stands now.
+        stored: The script's execution.
+        status: Its effective status.
     """
     record = stored.record or {}
     error = record.get("error") or {}
-    told: dict[str, Any] = {
-        "trace_id": stored.id,
-        "program": NAME,
-        "status": status,
+    fields: dict[str, Any] = {
         "output": record.get("value"),
         "error": error.get("message"),
         "code": error.get("code"),
-        "steps": [],
-        "waiting": [],
     }
     if status == "suspended":
-        told["waiting"] = [waiting_row(stored.id, call) for call in error.get("calls", ())] + record.get("waiting", [])
-    for name in ("stdout", "stderr"):
-        if text := record.get(name):
-            told[name] = text[:MAX_TOLD_CHARS]
-    return told
+        doubts = [waiting_row(stored.id, call) for call in error.get("calls", ())]
+        fields["waiting"] = doubts + record.get("waiting", [])
+    fields |= {name: text[:MAX_TOLD_CHARS] for name in ("stdout", "stderr") if (text := record.get(name))}
+    return fields
 
 
 def waiting_row(execution: str, call: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +60,7 @@ def waiting_row(execution: str, call: dict[str, Any]) -> dict[str, Any]:
     """
     place = call["call"]
     known = {"effect": place, "step": place, "kind": IN_DOUBT, "name": call["tool"], "tool": call["tool"]}
-    settle = settled_with(execution, place)
+    settle = settle_command(execution, place)
     return known | {"arguments": call["arguments"], "since": call["since"], "settle": settle}
 
 
@@ -90,7 +84,7 @@ def suspend(
         record.error = BridgeError(
             "in_doubt",
             f"{' '.join(said)}{ended}",
-            hint=f"A person finds out and says so: {settled_with(record.execution, doubts[0].call)}. {again}",
+            hint=f"A person finds out and says so: {settle_command(record.execution, doubts[0].call)}. {again}",
             calls=[call_row(call) for call in doubts],
         ).record()
         return

@@ -7,16 +7,16 @@ import json
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
-from mcp_bridge.executions.programs.record import standing
 from mcp_bridge.executions.replay_result import NOT_YET, Difference, Replayed, not_replayable
 from mcp_bridge.executions.scripts.call_history import Past
 from mcp_bridge.executions.scripts.job import Job
-from mcp_bridge.executions.scripts.lifecycle import MAX_LOST, Begun, is_lost
+from mcp_bridge.executions.scripts.lifecycle import MAX_LOST, ActiveScript, is_lost
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
+from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.policy.secrets.references import equal_by_values
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mcp_bridge.executions.record import ExecutionRecord
-    from mcp_bridge.executions.scripts.lifecycle import Surroundings
+    from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
@@ -48,48 +48,44 @@ class _Reading:
         raise BridgeError("not_recorded", f"A replay records nothing, and was to record {kinds}.")
 
 
-class Kept(NamedTuple):
-    """Where executions are kept."""
-
-    store: ProgramStore
-    recorder: Recorder
-
-
-async def replayed_script(kept: Kept, surroundings: Surroundings, stored: StoredExecution) -> Replayed:
+async def replayed_script(
+    store: ProgramStore, recorder: Recorder, runner: SandboxRunner, stored: StoredExecution
+) -> Replayed:
     """Run a script in a sandbox, with every call answered as it was, and hold what it does against its record.
 
     The catalogue of tools is asked as it is now, which may start a server; nothing else outside of the sandbox is.
 
     Args:
-        kept: Has its record.
-        surroundings: Where it runs.
-        stored: It.
+        store: Keeps it.
+        recorder: Has its record.
+        runner: Runs it.
+        stored: The script's execution.
 
     Raises:
         BridgeError: `not_replayable`: it hasn't ended, never ran, is erased, or a server that it was given isn't there
-            any more; as `Surroundings.sandboxed`.
+            any more; as `SandboxRunner.sandboxed`.
     """
-    entries = await kept.recorder.read(stored.id)
+    entries = await recorder.read(stored.id)
     _require(stored)
     past = Past(entries)
     record = stored.record or {}
     bundle = stored.bundle
     job = Job(bundle["code"], bundle["servers"], bundle["timeout"], began=time.monotonic())
-    recorder = _Reading(kept.recorder)
+    reading = _Reading(recorder)
     try:
-        gate = surroundings.gate(stored.id, job, recorder)
+        gate = runner.gate(stored.id, job, reading)
     except BridgeError as exc:
         if exc.code != "unknown_server":
             raise
         # What the server's tools are called, and what they take, isn't recorded.
         why = f"it was given the server {exc.details['server']!r}, which isn't configured any more"
         raise not_replayable(stored, why, "Configure it again: it is asked for nothing but its tools.") from None
-    gate.values.adopt(await kept.store.values(stored.id))
+    gate.values.adopt(await store.values(stored.id))
     for _ in range(MAX_LOST + 1):
-        script = ScriptRun(stored.id, kept.store, recorder, gate, "", past, live=False)
+        script = ScriptRun(stored.id, store, reading, gate, "", past, live=False)
         with tempfile.TemporaryDirectory(prefix="mcp-bridge-replay-") as folder:
-            artifacts = ArtifactWriter(Files(Path(folder)), stored.id, surroundings.max_artifact_size)
-            now = await surroundings.sandboxed(Begun(script, gate, job), artifacts)
+            artifacts = ArtifactWriter(Files(Path(folder)), stored.id, runner.max_artifact_size)
+            now = await runner.sandboxed(ActiveScript(script, gate, job), artifacts)
         if not is_lost(now):
             break
     found = _difference(entries, record, script, now, gate.values.values_behind)
@@ -106,7 +102,7 @@ async def replayed_script(kept: Kept, surroundings: Surroundings, stored: Stored
 
 
 def _require(stored: StoredExecution) -> None:
-    status = standing(stored)
+    status = effective_status(stored)
     if status == ERASED:
         raise not_replayable(stored, "it is erased")
     if status == "running":

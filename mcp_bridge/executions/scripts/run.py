@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.idempotency import UNENDED
+from mcp_bridge.executions.idempotency_key import generated_key
 from mcp_bridge.executions.scripts.call_history import Asked, Past
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same, made_key
+from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same
+from mcp_bridge.executions.status import UNFINISHED
 from mcp_bridge.gate.admission import ApprovalNeededError
 from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, Violation, to_entry
 from mcp_bridge.wire.messages import NAMES, ProgramResume
@@ -393,7 +394,7 @@ class ScriptRun:
         assert call.call is not None  # noqa: S101 - without a name it isn't held
         name = call.call
         if self.key is None:
-            self.key = self.made_now = made_key(self.execution)
+            self.key = self.made_now = generated_key(self.execution)
 
         def let_go() -> None:
             # The script does without.
@@ -430,7 +431,7 @@ class ScriptRun:
 
     def _waits(self, record: Any) -> bool:
         """Whether a program's record is no answer: its script has a key, and goes on when the program has."""
-        return self.key is not None and isinstance(record, dict) and record["status"] in UNENDED
+        return self.key is not None and isinstance(record, dict) and record["status"] in UNFINISHED
 
     async def program_ended(self, execution: str, record: dict[str, Any], request: RequestContext) -> None:
         """The sandbox has driven a program to where it can't go on.

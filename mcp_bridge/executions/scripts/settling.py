@@ -1,125 +1,122 @@
-"""A person's word about a script that can't go on by itself: what became of a call, or that it is over."""
+"""What a person says about a script that can't go on by itself: what became of a call, or that it is over."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt as doubts
-from mcp_bridge.executions.programs.record import standing
+from mcp_bridge.executions.idempotency_key import if_generated
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import Past
-from mcp_bridge.executions.scripts.held_calls import if_made
 from mcp_bridge.executions.scripts.record import call_row, suspend
+from mcp_bridge.executions.status import effective_status
 from mcp_bridge.kernel.values import ValueFaultError, normal
-from mcp_bridge.ledger.log.entries import Entry
-from mcp_bridge.ledger.log.payloads import NOT_DONE
-from mcp_bridge.sandbox.owner import owner_label
+from mcp_bridge.ledger.log.payloads import (
+    NOT_DONE,
+    CallOutcome,
+    CallRef,
+    CallSettlement,
+    Failure,
+    NoAnswer,
+    RunError,
+    ScriptEnd,
+    Success,
+    to_entry,
+)
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
+    from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.scripts.call_history import PastCall
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.kernel.events import Resume
-    from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
+    from mcp_bridge.ledger.log.payloads import Result
+    from mcp_bridge.ledger.storage.store import StoredExecution
 
 
 async def settle_script(
-    store: ProgramStore,
-    recorder: Recorder,
+    lifecycle: Lifecycle,
     stored: StoredExecution,
     asked: str | None,
     settlement: Settlement,
     projection: ExecutionValues,
 ) -> None:
-    """End a doubt by a person's word. When none is left, the execution can go on.
+    """Settle a call in doubt by a person's word. When none is left, the execution can go on.
 
     Args:
-        store: Keeps it.
-        recorder: Has its record.
+        lifecycle: Of the bridge's executions.
         stored: The script's execution, as it was read.
         asked: The call's id; None if only one is in doubt.
         settlement: The person's word.
-        projection: What a person says is no tool's result, and is recorded all the same.
+        projection: What a person says is no tool's result, and is projected all the same.
 
     Raises:
         BridgeError: `not_suspended`, `not_in_doubt`, `unknown_doubt`, `ambiguous_id`.
     """
-    await _take(store, stored)
-    status, record = standing(stored), stored.record
-    try:
-        past = Past(await recorder.read(stored.id))
-        kept = ((record or {}).get("error") or {}).get("calls", ())
-        open_calls = [call for call in past.doubtful() if call.call in {row["call"] for row in kept}]
+    async with lifecycle.taken(stored, resumes=False):
+        past = Past(await lifecycle.recorder.read(stored.id))
+        in_doubt = _calls_in_doubt(stored)
+        open_calls = [call for call in past.doubtful() if call.call in in_doubt]
         doubts_left = len(open_calls)
         # What a tool will have given, a person may know, too.
         open_calls += past.pending()
         rows: dict[Any, dict[str, Any]] = {
             call.call: call_row(call) | {"effect": call.call, "step": call.call} for call in open_calls
         }
-        picked = doubts.pick(rows, asked, stored.id)
+        picked = doubts.find_doubt(rows, asked, stored.id)
         call = past.calls[picked["effect"]]
-        decision = await projection.project(settlement.decision(picked))
-        outcome = await projection.project(_outcome(call, settlement))
-        store.store_values(stored.id, projection.values_behind([decision, outcome]))
+        # What a person says is no tool's result, and is projected all the same.
+        told = await projection.project(settlement._asdict() | {"arguments": picked["arguments"]})
+        said = CallSettlement(call.call, picked["tool"], **told)
+        outcome = CallOutcome(call.asked.name, CallRef(call.call), _result(call, said))
+        lifecycle.store.store_values(stored.id, projection.values_behind([told, outcome.encode()]))
         left = [other for other in open_calls[:doubts_left] if other is not call]
         status, record = _left(stored, left, call.call)
-        recorder.post(
-            Entry("decision", stored.id, decision | {"call": call.call}),
-            Entry("outcome", stored.id, outcome),
-        )
-    finally:
-        with anyio.CancelScope(shield=True):
-            if status != stored.status:
-                recorder.post(Entry("suspension", stored.id, {"status": status}))
-            await store.update(stored.id, status=status, state=None, record=record, due=None)
+        decided, ended = to_entry(said, stored.id), to_entry(outcome, stored.id)
+        changed = lifecycle.suspension(stored, status)
+        await lifecycle.leave(stored.id, decided, ended, *changed, status=status, record=record)
 
 
-def _outcome(call: PastCall, settlement: Settlement) -> dict[str, Any]:
-    told: dict[str, Any] = {"kind": call.asked.kind, "tool": call.asked.name, "call": call.call}
-    match settlement.how:
+def _calls_in_doubt(stored: StoredExecution) -> set[str]:
+    error = (stored.record or {}).get("error") or {}
+    return {row["call"] for row in error.get("calls", ())}
+
+
+def _result(call: PastCall, said: CallSettlement) -> Result:
+    match said.how:
         case "happened":
-            return _answer(call, settlement.value)
+            return _success(call, said.value)
         case "failed":
-            return told | {"status": "failed", "code": "failed", "message": settlement.message}
+            return Failure("failed", said.message)
         case "not_done":
-            return told | {"status": NOT_DONE}
+            return NoAnswer(NOT_DONE)
 
 
-def _left(stored: StoredExecution, doubts: list[PastCall], answered: str) -> tuple[str, dict[str, Any] | None]:
-    """How a script stands when one of its calls has been answered: its status, and its record.
+def _left(stored: StoredExecution, in_doubt: list[PastCall], answered: str) -> tuple[str, dict[str, Any] | None]:
+    """The status and the record of a script when one of its calls has been answered.
 
     Args:
         stored: The execution, as it was.
-        doubts: What is in doubt still.
+        in_doubt: The calls that are still in doubt.
         answered: The call's id.
     """
     record = ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
     record.error = None
     record.waiting = [row for row in record.waiting if row["call"] != answered]
-    if doubts:
-        suspend(record, doubts, record.waiting, if_made(stored.key))
+    if in_doubt:
+        suspend(record, in_doubt, record.waiting, if_generated(stored.key))
         return "suspended", record.to_json()
     # What else it waits for is still to be decided, whoever goes on with it meanwhile.
     return "interrupted", record.to_json() if record.waiting else None
 
 
-async def give(
-    store: ProgramStore,
-    recorder: Recorder,
-    stored: StoredExecution,
-    event: Resume,
-    projection: ExecutionValues,
-) -> bool:
-    """Give a script what its tool has said comes later: to the call that has waited longest. Then it can go on.
+async def give(lifecycle: Lifecycle, stored: StoredExecution, event: Resume, projection: ExecutionValues) -> bool:
+    """Give a script the outcome that its tool has announced: to the call that has waited longest. Then it can go on.
 
     Args:
-        store: Keeps it.
-        recorder: Has its record.
+        lifecycle: Of the bridge's executions.
         stored: The script's execution, as it was read.
         event: What has come.
         projection: As `settle_script`.
@@ -130,75 +127,50 @@ async def give(
     Raises:
         BridgeError: `not_suspended`, `bad_value`.
     """
-    await _take(store, stored)
-    status, record = standing(stored), stored.record
-    try:
-        waiting = Past(await recorder.read(stored.id)).pending()
+    async with lifecycle.taken(stored, resumes=False):
+        waiting = Past(await lifecycle.recorder.read(stored.id)).pending()
         if not waiting:
+            await lifecycle.restore(stored, resumed=False)
             return False
         call = waiting[0]
         try:
             payload = normal(event.payload, "payload")
         except ValueFaultError as exc:
             raise BridgeError("bad_value", f"The execution can't be resumed so: {exc}.") from None
-        outcome = _answer(call, await projection.project(payload)) | {"source": event.source}
-        store.store_values(stored.id, projection.values_behind(outcome))
-        doubts = ((record or {}).get("error") or {}).get("calls", ())
-        if not doubts:
+        given = _success(call, await projection.project(payload))
+        outcome = CallOutcome(call.asked.name, CallRef(call.call), given, event.source)
+        lifecycle.store.store_values(stored.id, projection.values_behind(given.value))
+        status, record = effective_status(stored), stored.record
+        if not _calls_in_doubt(stored):
             status, record = _left(stored, [], call.call)
         elif record is not None:
             record = record | {"waiting": [row for row in record.get("waiting", ()) if row["call"] != call.call]}
-        recorder.post(Entry("outcome", stored.id, outcome))
-    finally:
-        with anyio.CancelScope(shield=True):
-            if status != stored.status:
-                recorder.post(Entry("suspension", stored.id, {"status": status}))
-            await store.update(stored.id, status=status, state=None, record=record, due=None)
+        changed = lifecycle.suspension(stored, status)
+        await lifecycle.leave(stored.id, to_entry(outcome, stored.id), *changed, status=status, record=record)
     return True
 
 
-def _answer(call: PastCall, value: Any) -> dict[str, Any]:
-    """The outcome of a call that has given a value, by somebody's word."""
+def _success(call: PastCall, value: Any) -> Success:
+    """The result of a call that has given a value, by somebody's word."""
     if call.asked.raw:
         value = {"content": [{"type": "text", "text": value if isinstance(value, str) else json.dumps(value)}]}
-    return {"kind": call.asked.kind, "tool": call.asked.name, "call": call.call, "status": "ok", "value": value}
+    return Success(value)
 
 
-async def cancel_script(store: ProgramStore, recorder: Recorder, stored: StoredExecution, reason: str) -> None:
-    """End a script that is suspended or interrupted. Nothing of it is done again; its key gives that it is cancelled.
+async def cancel_script(lifecycle: Lifecycle, stored: StoredExecution, reason: str) -> None:
+    """Cancel a script that is suspended or interrupted. Nothing of it is undone; its key gives that it is cancelled.
 
     Args:
-        store: Keeps it.
-        recorder: Has its record.
+        lifecycle: Of the bridge's executions.
         stored: The script's execution, as it was read.
-        reason: Why, without anything sensitive.
+        reason: Why, projected.
 
     Raises:
         BridgeError: `not_suspended`.
     """
-    await _take(store, stored)
-    error = BridgeError("cancelled", f"The run was cancelled: {reason}").record()
-    kept = stored.record or {"execution": stored.id, "stdout": "", "stderr": ""}
-    record = kept | {"status": "cancelled", "exit_code": 1, "error": error, "waiting": []}
-    with anyio.CancelScope(shield=True):
-        recorder.post(
-            Entry("end", stored.id, {"status": "cancelled", "error": error["message"], "code": error["code"]})
-        )
-        await store.update(stored.id, status="cancelled", state=None, record=record, due=None)
-
-
-async def _take(store: ProgramStore, stored: StoredExecution) -> None:
-    status = standing(stored)
-    if status not in {"suspended", "interrupted"}:
-        raise BridgeError(
-            "not_suspended",
-            f"The execution {stored.id} is not suspended: {status}.",
-            hint=f"mcp-bridge execution show {stored.id} has how it stands.",
-        )
-    with anyio.CancelScope(shield=True):
-        if not await store.take(stored, owner_label()):
-            raise BridgeError(
-                "not_suspended",
-                f"The execution {stored.id} has just been changed by somebody else.",
-                hint=f"mcp-bridge execution show {stored.id} has how it stands.",
-            )
+    async with lifecycle.taken(stored, resumes=False):
+        error = BridgeError("cancelled", f"The run was cancelled: {reason}").record()
+        kept = stored.record or {"execution": stored.id, "stdout": "", "stderr": ""}
+        record = kept | {"status": "cancelled", "exit_code": 1, "error": error, "waiting": []}
+        end = ScriptEnd("cancelled", error=RunError.of(error))
+        await lifecycle.leave(stored.id, to_entry(end, stored.id), status="cancelled", record=record)

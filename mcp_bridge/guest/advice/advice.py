@@ -260,7 +260,7 @@ def _wrong_attribute(case: Case) -> str | None:
         return f"It was never awaited: write `(await {obj.__qualname__}(...)).{name}`."
     if kind is types.ModuleType and obj.__name__ in world.aliases:
         return f"`{base}` is Python's own module here; the MCP server's: `from mcp.servers import {obj.__name__}`."
-    if (told := _of_ours(obj, name, base, world)) is not None:
+    if (told := _of_bridge_object(obj, name, base, world)) is not None:
         return told
     if isinstance(obj, str):
         told = _of_text(obj, name, base)
@@ -271,7 +271,7 @@ def _wrong_attribute(case: Case) -> str | None:
     return told
 
 
-def _of_ours(obj: Any, name: str, base: str, world: World) -> str | None:
+def _of_bridge_object(obj: Any, name: str, base: str, world: World) -> str | None:
     """Advice on attributes of the bridge's own objects."""
     if isinstance(obj, PendingCall):
         if name in SDK_ATTRIBUTES:

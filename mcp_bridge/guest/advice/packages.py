@@ -81,7 +81,7 @@ def missing(module: str, world: World) -> str:
             "There is no network here, so it would be of no use: call an MCP server's tool; "
             "`await runtime.search('fetch a web page')` finds one."
         )
-    said = f"The image has {_there(world)}."
+    said = f"The image has {_installed_packages(world)}."
     if name in INSTEAD:
         said += f" Use {INSTEAD[name]} instead."
     if name in DATA_PROFILE:
@@ -89,7 +89,7 @@ def missing(module: str, world: World) -> str:
     return f"{said} More comes with the operator's setting `packages`."
 
 
-def _there(world: World) -> str:
+def _installed_packages(world: World) -> str:
     there = world.installed()
     if not there:
         return "the standard library only"

@@ -72,7 +72,7 @@ def advice(exc: SyntaxError, world: World) -> str | None:
         or _of_notebook(line)
         or _of_message(message, line, exc, world.code)
         or _of_shell(line, world)
-        or _of_other_text(world.code, lines)
+        or _of_other_language(world.code, lines)
         or _of_javascript(line)
         or _of_end(message, exc.lineno, lines)
     )
@@ -165,7 +165,7 @@ def _of_shell(line: str, world: World) -> str | None:
     return "That is a shell's command, and run_python runs Python: use pathlib and shutil, or an MCP server's tool."
 
 
-def _of_other_text(code: str, lines: list[str]) -> str | None:
+def _of_other_language(code: str, lines: list[str]) -> str | None:
     if _unfenced(code) is None and any(one.lstrip().startswith(FENCES) for one in lines):
         return "Send the code alone, without fences and text around it."
     return None

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import decide
 from mcp_bridge.executions.comments import check_text
-from mcp_bridge.executions.programs.record import standing
+from mcp_bridge.executions.status import effective_status
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.ledger.audit import overview
 from mcp_bridge.server.ui import views
@@ -115,18 +115,18 @@ class Api:
     async def entries(self, request: Request) -> Response:
         """A page of an execution's timeline."""
         row = await self._mine.execution(request.path_params["id"])
-        offset = _whole(request.query_params.get("offset", "0"), "offset")
-        limit = min(_whole(request.query_params.get("limit", str(MAX_ROWS)), "limit"), MAX_ROWS)
-        running = standing(row) == "running"
+        offset = _integer(request.query_params.get("offset", "0"), "offset")
+        limit = min(_integer(request.query_params.get("limit", str(MAX_ROWS)), "limit"), MAX_ROWS)
+        running = effective_status(row) == "running"
         entries = await self._mine.entries(row)
         return JSONResponse(views.timeline_page(entries, offset=offset, limit=limit, running=running))
 
     async def entry(self, request: Request) -> Response:
         """The timeline row of an entry, uncut."""
         row = await self._mine.execution(request.path_params["id"])
-        sequence = _whole(request.path_params["sequence"], "sequence")
+        sequence = _integer(request.path_params["sequence"], "sequence")
         page = views.timeline_page(
-            await self._mine.entries(row), offset=0, limit=1, running=standing(row) == "running", whole=sequence
+            await self._mine.entries(row), offset=0, limit=1, running=effective_status(row) == "running", whole=sequence
         )
         if not page["rows"]:
             raise BridgeError("unknown_entry", "The execution has no such entry.")
@@ -135,7 +135,7 @@ class Api:
     async def proofs(self, request: Request) -> Response:
         """The proofs that entries of an execution are in the log, which the page itself verifies."""
         row = await self._mine.execution(request.path_params["id"])
-        sequences = [_whole(text, "sequence") for text in request.query_params.getlist("sequence")]
+        sequences = [_integer(text, "sequence") for text in request.query_params.getlist("sequence")]
         if not 0 < len(sequences) <= MAX_ROWS:
             raise _bad(f"sequence: 1 to {MAX_ROWS} of them")
         return JSONResponse(views.proofs(await self._mine.evidence(row, sequences)))
@@ -152,7 +152,7 @@ class Api:
         if len(program.steps) > MAX_DRAWN_STEPS:
             raise BridgeError("too_large", f"A program of {len(program.steps)} steps is too large for a picture.")
         done = progress(row, await self._mine.entries(row))
-        path = taken(program, done.steps, done.waiting, standing(row))
+        path = taken(program, done.steps, done.waiting, effective_status(row))
         return Response(svg(draw(program), path), media_type="image/svg+xml")
 
     async def approvals(self, request: Request) -> Response:
@@ -173,10 +173,10 @@ class Api:
         approved, comment = body.get("approved"), body.get("comment")
         if not isinstance(approved, bool) or not isinstance(comment, str | None) or not body.keys() <= _DECISION:
             raise _bad("a decision is an object of approved, true or false, and comment, a text")
-        asked = await self._mine.question(execution, _whole(effect, "id"))
+        asked = await self._mine.question(execution, _integer(effect, "id"))
         comment = (comment or "").strip() or None
         check_text(comment, "comment")
-        if approved and not views.is_whole(asked):
+        if approved and not views.is_uncut(asked):
             raise BridgeError(
                 "too_large",
                 "The question is too large to be shown whole here, and isn't approved unseen.",
@@ -237,7 +237,7 @@ def _among(values: list[str], known: frozenset[str], name: str) -> frozenset[str
     return frozenset(values)
 
 
-def _whole(text: str, name: str) -> int:
+def _integer(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 15):  # noqa: PLR2004 - below 2^53
         raise _bad(f"{name}: a whole number")
     return int(text)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.escaping import escape_name
-from mcp_bridge.executions.programs.record import standing
+from mcp_bridge.executions.status import effective_status
 from mcp_bridge.views.overview import ENDED, name_of, progress, record_of, source_of
 from mcp_bridge.views.timeline import UNDER_WAY, timeline, totals
 
@@ -38,7 +38,7 @@ MAX_STEPS = 1000
 
 def summary(row: StoredExecution, counted: EntryCounts) -> dict[str, Any]:
     """An execution's row in the list."""
-    status = standing(row)
+    status = effective_status(row)
     ended = counted.last if status in ENDED else None
     return {
         "id": row.id,
@@ -215,7 +215,7 @@ def question(row: Asked) -> dict[str, Any]:
     }
 
 
-def is_whole(row: Asked) -> bool:
+def is_uncut(row: Asked) -> bool:
     """Whether a question is displayed completely."""
     told = question(row)
     return not any(told[name] and told[name]["cut"] for name in ("message", "details", "announced"))

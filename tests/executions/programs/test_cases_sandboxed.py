@@ -14,7 +14,7 @@ from generated_programs import run_here
 from program_cases import CASES, HANG, llm, parallel, steps, tool
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.replay import replay
+from mcp_bridge.executions.programs.replay import replayed_program
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.storage.sealed_rows import seal
@@ -289,7 +289,7 @@ print((await programs.run("mine")).trace_id)
             ("executions", "id = ?", (trace_id,)),
         )
         with pytest.raises(BridgeError, match="the state belongs to the program") as caught:
-            await bridge.resume_program(trace_id, Resume({"what": "it"}))
+            await bridge.resume_execution(trace_id, Resume({"what": "it"}))
         assert caught.value.code == "bad_state"
         inside = await bridge.run(
             f"""
@@ -400,8 +400,8 @@ async def roots(bridge, *contexts):
     runs = f"for context in {contexts!r}: print((await programs.run({program!r}, context)).trace_id)"
     found = []
     for trace_id in lines(await bridge.run(f"from mcp import programs\n{runs}")):
-        stored = await bridge.programs.stored(trace_id, "local")
-        replayed = replay(stored, await bridge.programs.recorder.read(trace_id))
+        stored = await bridge.lifecycle.stored(trace_id, "local")
+        replayed = replayed_program(stored, await bridge.programs.recorder.read(trace_id))
         assert replayed.agrees
         found.append(replayed.transitions)
     return found

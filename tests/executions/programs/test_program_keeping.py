@@ -7,13 +7,13 @@ import anyio
 import anyio.lowlevel
 import pytest
 from ledger_looks import decide
-from program_tools import Tools, driven, step
+from program_tools import Tools, database, driven, service, step  # noqa: F401
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
-from mcp_bridge.executions.programs.record import standing
 from mcp_bridge.executions.programs.run import ProgramRun
 from mcp_bridge.executions.programs.session import Session
+from mcp_bridge.executions.status import effective_status
 from mcp_bridge.gate.request_context import RequestContext
 from mcp_bridge.kernel.events import Outcome, Resume
 
@@ -85,7 +85,7 @@ async def test_a_run_that_can_t_be_taken_down_is_nobody_s_and_goes_on_later(serv
         monkeypatch.setattr(programs.store, "ask", refused)
         with pytest.raises(BridgeError, match="too many"):
             await driven(programs, run)
-        assert standing(await programs.store.execution(run.execution)) == "interrupted"
+        assert effective_status(await programs.store.execution(run.execution)) == "interrupted"
         monkeypatch.undo()
         with anyio.fail_after(SECONDS):
             record = await driven(programs, await programs.start({"steps": approvals}, {}, "k", "me", tools))
@@ -101,7 +101,7 @@ async def test_a_run_that_could_not_be_kept_leaves_no_deadline_behind(database, 
             database.post("INSERT INTO nowhere (x) VALUES (?)", (1,))
             with pytest.raises(BridgeError, match="nowhere"):
                 await programs.start({"steps": [group]}, {}, None, "me", Tools())
-    assert not programs._under_way
+    assert not programs.lifecycle._active
 
 
 async def test_a_cancellation_of_what_had_ended_unrecorded_gives_how_it_ended(service):
@@ -110,7 +110,7 @@ async def test_a_cancellation_of_what_had_ended_unrecorded_gives_how_it_ended(se
         async with anyio.create_task_group() as tasks:
             programs, tools = service(tasks), Tools()
             record = await driven(programs, await programs.start(program, {}, None, "me", tools))
-            suspended = await programs.stored(record["trace_id"], "me")
+            suspended = await programs.lifecycle.stored(record["trace_id"], "me")
             run = await programs.resume(record["trace_id"], Resume(1), "me", tools)
             assert (await driven(programs, run))["status"] == "success"
             # As after a death between the last outcome and what is kept.
@@ -164,11 +164,11 @@ async def test_of_two_that_have_read_a_suspended_execution_the_slower_is_refused
     async with anyio.create_task_group() as tasks:
         programs, tools = service(tasks), Tools()
         record = await driven(programs, await programs.start(program, {}, None, "me", tools))
-        early = await programs.stored(record["trace_id"], "me")
+        early = await programs.lifecycle.stored(record["trace_id"], "me")
         run = await programs.resume(record["trace_id"], Resume(1), "me", tools)
         assert (await driven(programs, run))["status"] == "suspended"
         assert not await programs.store.take(early, early.owner)
-        assert await programs.store.take(await programs.stored(record["trace_id"], "me"), early.owner)
+        assert await programs.store.take(await programs.lifecycle.stored(record["trace_id"], "me"), early.owner)
 
 
 async def test_a_person_s_comment_and_a_reason_are_shown_without_what_is_sensitive(service):
@@ -184,7 +184,7 @@ async def test_a_person_s_comment_and_a_reason_are_shown_without_what_is_sensiti
         assert record["steps"][0]["output"]["comment"] == "card vault"
         record = await driven(programs, await programs.cancel(record["trace_id"], "card 4111", "me", tools))
         assert "card vault" in record["error"]
-        stored = await programs.stored(record["trace_id"], "me")
+        stored = await programs.lifecycle.stored(record["trace_id"], "me")
         rows = await programs.recorder.read(record["trace_id"])
     assert "4111" not in str(stored.record)
     assert rows[-1].entry.kind == "end"
@@ -218,7 +218,7 @@ async def test_one_run_that_fails_to_be_kept_leaves_the_others_of_its_sandbox_ke
         monkeypatch.setattr(programs, "keep", odd)
         await session.close()
         for one in began[1:]:
-            stored = await programs.stored(one["execution"], "me")
+            stored = await programs.lifecycle.stored(one["execution"], "me")
             assert stored.status == "interrupted"
 
 
@@ -264,7 +264,7 @@ async def test_a_run_of_which_undoing_fails_is_nobody_s_and_leaves_no_deadline_b
                 with pytest.raises(RuntimeError):
                     await session.leave(execution)
         assert not run._deadlines
-        assert (await programs.stored(execution, "me")).status == "interrupted"
+        assert (await programs.lifecycle.stored(execution, "me")).status == "interrupted"
         with anyio.fail_after(SECONDS):
             again = await programs.start({"steps": [slow]}, {}, "key", "me", Tools())
             assert (await driven(programs, again))["status"] == "success"
@@ -332,7 +332,7 @@ async def test_clients_that_come_and_go_with_one_key_do_nothing_twice(service, s
                 record = await driven(programs, run)
     assert record["status"] == "success"
     assert len(begun) == len(set(begun)) == 8
-    assert not programs._under_way
+    assert not programs.lifecycle._active
 
 
 async def test_a_context_that_is_shown_to_nobody_begins_nothing(service):

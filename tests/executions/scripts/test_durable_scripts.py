@@ -8,10 +8,13 @@ import pytest
 from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.programs.record import standing, told
+from mcp_bridge.executions.lifecycle import Lifecycle
+from mcp_bridge.executions.replay import replayed
+from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.executions.scripts.lifecycle import Scripts
-from mcp_bridge.executions.scripts.replay import Kept, replayed_script
 from mcp_bridge.executions.scripts.settling import cancel_script
+from mcp_bridge.executions.status import effective_status
+from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.ledger.log.recorder import MemoryRecorder
 from mcp_bridge.ledger.storage.store import StoredExecution
 
@@ -79,7 +82,7 @@ def test_whatever_kills_its_host_a_script_goes_on_and_repeats_nothing(make_hosts
     def killed(die):
         hosts = make_hosts(die.replace(":", " "))
         hosts.run(code, die=die)
-        assert standing(asyncio.run(hosts.stored())) == "interrupted"
+        assert effective_status(asyncio.run(hosts.stored())) == "interrupted"
         record = hosts.finish(code)
         assert (record["status"], record["stdout"]) == ("success", SAID[code])
         once = [line for line in hosts.done if line.startswith("once")]
@@ -111,7 +114,7 @@ async def test_what_may_have_happened_waits_for_a_person_and_a_lost_host_of_anot
     ]
     assert f"mcp-bridge execution settle {record['execution']} 0#1" in record["error"]["hint"]
     assert hosts.run(CAUGHT) == record
-    shown = told(await hosts.stored())
+    shown = to_record(await hosts.stored())
     assert (shown["status"], shown["waiting"][0]["kind"], shown["waiting"][0]["step"]) == (
         "suspended",
         "in_doubt",
@@ -188,7 +191,7 @@ await local.again(text="c")
     hosts.settings["ledger"] = {"retry_failed": True}
     assert hosts.run(code) == record
     assert hosts.done == done
-    assert standing(await hosts.stored()) == "suspended"
+    assert effective_status(await hosts.stored()) == "suspended"
     assert hosts.cancel(record["execution"])["status"] == "cancelled"
     hosts.settings["ledger"] = {}
     assert hosts.run(code)["status"] == "cancelled"
@@ -303,28 +306,28 @@ def left(status, **fields):
 
 
 async def test_a_replay_that_can_not_be_says_why_and_what_helps():
-    class Surroundings:
+    class Runner:
         def gate(self, *_):
             raise BridgeError("unknown_server", "There is no server 'gone'.", server="gone")
 
-    kept = Kept(None, MemoryRecorder())
     for stored, words in (
         (left("interrupted"), ("mcp-bridge execution cancel",)),
         (left("running", owner="x"), ("under way", "again when it has ended")),
         (left("success", record={"stdout": ""}), ("'gone'", "Configure it again")),
     ):
         with pytest.raises(BridgeError) as caught:
-            await replayed_script(kept, Surroundings(), stored)
+            await replayed(None, MemoryRecorder(), stored, runner=Runner())
         assert caught.value.code == "not_replayable"
         assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
 async def test_who_can_not_go_on_with_a_script_is_told_the_way_out():
-    scripts = Scripts(None, None, "me", None, b"k")
+    lifecycle = Lifecycle(None, None, Keys(b"k"))
+    scripts = Scripts(lifecycle, "me", None)
     for work, command in (
         (scripts.resume(left("interrupted"), None), "cancel a1"),
         (scripts.resume(left("success"), None), "show a1"),
-        (cancel_script(None, None, left("success"), "enough"), "show a1"),
+        (cancel_script(lifecycle, left("success"), "enough"), "show a1"),
     ):
         with pytest.raises(BridgeError) as caught:
             await work
@@ -502,7 +505,7 @@ except Exception as exc:
     stored = await hosts.stored()
     assert (stored.id, stored.kind, stored.status, stored.record) == (record["execution"], "script", "success", record)
     assert stored.bundle == {"code": HEAD + code, "servers": None, "timeout": None}
-    assert told(stored)["output"] == "7"
+    assert to_record(stored)["output"] == "7"
     rows = {entry.kind: entry.payload for entry in await hosts.entries()}
     assert (rows["start"]["code"], rows["intent"]["call"]) == (HEAD + code, "0#1")
     assert (rows["denial"]["call"], rows["denial"]["tool"]) == ("0#2", "local.forbidden")

@@ -27,7 +27,7 @@ from mcp_bridge.executions.scripts.lifecycle import MAX_LOST
 from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.tool_names import PRINCIPAL
-from mcp_bridge.host import sandbox_run as execution_module
+from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.channel import HostChannel
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.sandbox import cli_engine
@@ -478,7 +478,7 @@ async def test_docker_is_asked_whether_a_container_was_out_of_memory(tmp_path, s
 
 
 async def test_a_sandbox_that_has_fallen_silent_lets_its_effects_come_to_their_end(monkeypatch):
-    monkeypatch.setattr(execution_module, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(sandbox_run, "SILENCE_SECONDS", 0.2)
     process = Claimed([], READY)
     process.stdout = Silent(READY)
     assert (await told(process)).error["code"] in scripts_module.LOST_CODES
@@ -486,7 +486,7 @@ async def test_a_sandbox_that_has_fallen_silent_lets_its_effects_come_to_their_e
 
 async def test_a_sandbox_that_is_paused_is_given_up_and_its_script_goes_on_in_another(open_desk, monkeypatch):
     # Process 1 says every five seconds that it lives.
-    monkeypatch.setattr(execution_module, "SILENCE_SECONDS", 20.0)
+    monkeypatch.setattr(sandbox_run, "SILENCE_SECONDS", 20.0)
     given_up, hang_up = anyio.Event(), HostChannel.hang_up
 
     def noted(self):
@@ -543,7 +543,7 @@ async def test_a_replay_is_made_again_when_its_sandbox_is_lost(open_desk, monkey
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(end)
-            again = await desk.bridge.replay_script(stored)
+            again = await desk.bridge.replay_execution(stored)
         assert again.difference is None
         assert len(desk.started) == before + 2
         assert desk.written == ["a"]
@@ -628,7 +628,7 @@ def held(monkeypatch):
         event.set()
 
     monkeypatch.setattr(Hold, "add", noted)
-    monkeypatch.setattr(execution_module, "QUIET_SECONDS", 3600.0)
+    monkeypatch.setattr(sandbox_run, "QUIET_SECONDS", 3600.0)
     return event
 
 
@@ -665,7 +665,7 @@ async def test_a_script_whose_sandbox_is_lost_while_it_waits_goes_on_when_that_h
             await approvals.decide(store, question, approved=True, by="anna", comment=None)
             last = await desk.run(code, key)
         else:
-            await desk.bridge.resume_program(execution, Resume("wrote c"))
+            await desk.bridge.resume_execution(execution, Resume("wrote c"))
             last = await desk.run(code, key)
         assert (last.execution, last.status) == (execution, "success")
         assert last.stdout == b"wrote a\n['wrote b', 'wrote c']\n"

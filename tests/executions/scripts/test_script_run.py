@@ -10,10 +10,11 @@ import pytest
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts import run
-from mcp_bridge.executions.scripts.call_history import Asked, Past, spent
+from mcp_bridge.executions.scripts.call_history import Asked, Past
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall
 from mcp_bridge.executions.scripts.run import ScriptRun
+from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.payloads import Failure
@@ -283,7 +284,7 @@ def test_what_was_used_is_counted_from_the_entries():
     kept = recorder(
         intent("0#1", rules=[2]), outcome("0#1", "12345"), intent("0#2"), ("outcome", {"call": "0#3"} | ASKED)
     )
-    used = spent(kept.entries, "")
+    used = usage_from_history(kept.entries, "")
     assert (used["usage"]["calls"], used["made"]) == (2, {2: 1})
     assert used["usage"]["bytes"] == 2 * len('{"n": "0#1"}') + len('"12345"')
 

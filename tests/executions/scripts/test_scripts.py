@@ -10,10 +10,13 @@ import pytest
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
+from mcp_bridge.executions.idempotency_key import generated_key
 from mcp_bridge.executions.in_doubt import Settlement
+from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.record import ExecutionRecord
+from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.executions.scripts.call_history import Asked, PastCall
-from mcp_bridge.executions.scripts.held_calls import HeldCall, made_key
+from mcp_bridge.executions.scripts.held_calls import HeldCall
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lifecycle import MAX_LOST, Scripts
 from mcp_bridge.executions.scripts.record import suspend
@@ -87,7 +90,7 @@ class Sandboxes:
                 return record
             case "held":
                 if script.key is None:
-                    script.key = script.made_now = made_key(script.execution)
+                    script.key = script.made_now = generated_key(script.execution)
                 question = {"tool": "local.pay", "arguments": {}, "announced": {}, "filled": [], "why": "it is final"}
                 held = HeldCall(CALL, Asked("tool", "local.pay", {}), "approval", 0.0, question, {})
                 script.hold.add(held)
@@ -111,8 +114,9 @@ class Desk:
 
     def __init__(self, database, **options):
         self.store, self.recorder = ProgramStore(database), SqliteRecorder(database)
+        self.lifecycle = Lifecycle(self.store, self.recorder, Keys(b"k" * 32), **options)
         self.sandboxes = Sandboxes(self.recorder)
-        self.scripts = Scripts(self.store, self.recorder, PRINCIPAL, self.sandboxes, b"k" * 32, **options)
+        self.scripts = Scripts(self.lifecycle, PRINCIPAL, self.sandboxes)
 
     async def run(self, *ends, key=None):
         self.sandboxes.ends[:] = ends
@@ -149,14 +153,14 @@ UNSTARTED = ("timeout", "sandbox_start_timeout")
 async def test_a_run_that_can_go_on_is_found_by_its_code_however_its_sandbox_has_ended(open_desk, ends, explicit):
     async with open_desk() as desk:
         first = await desk.run("held")
-        key = made_key(first.execution) if explicit else None
+        key = generated_key(first.execution) if explicit else None
         await desk.approve(first.execution)
         cut = await desk.run(*ends, key=key)
         assert cut.execution == first.execution
         assert not any("run anew" in notice for notice in cut.notices)
         assert await desk.status(first.execution) == ("suspended" if ends == ["divergence"] else "interrupted")
         if ends != ["divergence"]:
-            assert made_key(first.execution) in cut.error["hint"]
+            assert generated_key(first.execution) in cut.error["hint"]
         again = await desk.run()
         assert again.execution == first.execution
         assert set(desk.sandboxes.ran) == {first.execution}
@@ -169,7 +173,7 @@ async def test_a_run_that_does_otherwise_is_told_so_until_somebody_ends_it(open_
         other = await desk.run("divergence")
         assert f"execution cancel {first.execution}" in other.error["hint"]
         assert (await desk.run()).error == other.error
-        await cancel_script(desk.store, desk.recorder, await desk.store.execution(first.execution), "enough")
+        await cancel_script(desk.lifecycle, await desk.store.execution(first.execution), "enough")
         assert (await desk.run()).status == "cancelled"
         anew = await desk.run()
         assert (anew.status, anew.execution != first.execution) == ("success", True)
@@ -179,7 +183,7 @@ async def test_a_run_that_does_otherwise_is_told_so_until_somebody_ends_it(open_
 async def test_once_its_end_has_been_told_by_either_key_the_same_code_is_run_anew(open_desk, explicit):
     async with open_desk() as desk:
         first = await desk.run("held")
-        made = made_key(first.execution)
+        made = generated_key(first.execution)
         await desk.approve(first.execution)
         told = await desk.run(key=made if explicit else None)
         assert (told.execution, told.status) == (first.execution, "success")
@@ -192,7 +196,7 @@ async def test_once_its_end_has_been_told_by_either_key_the_same_code_is_run_ane
 async def test_a_failure_is_told_by_the_key_that_was_made_for_it_and_not_tried_again(open_desk, explicit):
     async with open_desk(retry_failed=True) as desk:
         first = await desk.run("held")
-        made = made_key(first.execution)
+        made = generated_key(first.execution)
         await desk.approve(first.execution)
         told = await desk.run(("error", "script_error"), key=made if explicit else None)
         assert (told.execution, told.status) == (first.execution, "error")
@@ -225,11 +229,11 @@ async def test_a_call_in_doubt_is_told_with_the_key_by_which_the_run_goes_on(ope
         told.append(await desk.run(key=key))
         word = Settlement("not_done", "anna", None, "")
         stored = await desk.store.execution(first.execution)
-        await settle_script(desk.store, desk.recorder, stored, CALL, word, Gate())
+        await settle_script(desk.lifecycle, stored, CALL, word, Gate())
         told.append(await desk.run(key=key))
         for record in told:
             assert (record.status, record.error["code"]) == ("suspended", "in_doubt")
-            assert (made_key(first.execution) in record.error["hint"]) == (key is None)
+            assert (generated_key(first.execution) in record.error["hint"]) == (key is None)
 
 
 def test_a_call_in_doubt_is_named_with_nothing_hidden():

@@ -136,7 +136,7 @@ async def suspended_with(bridge, card, key=None):
     context = {"number": card, "customer": card}
     record = await bridge.run_program({"name": "p", "steps": steps}, context, key)
     assert record["status"] == "suspended"
-    record = await bridge.resume_program(record["trace_id"], Resume({"seen": [card]}))
+    record = await bridge.resume_execution(record["trace_id"], Resume({"seen": [card]}))
     assert record["status"] == "suspended"
     assert card not in json.dumps(record)
     return record["trace_id"]
@@ -159,7 +159,7 @@ async def by_subject(bridge, card):
 
 async def by_age(bridge, card):
     execution = await suspended_with(bridge, card)
-    await bridge.cancel_program(execution, f"not with {card}")
+    await bridge.cancel_execution(execution, f"not with {card}")
     assert execution in (await erase(bridge, "age", float("inf"))).executions
 
 
@@ -208,7 +208,7 @@ async def test_no_reference_is_left_of_what_was_erased_and_none_in_what_an_expor
             payload = json.loads(line).get("payload") or ""
             # What was erased of it isn't said to be this one's.
             assert not any(one in str(payload) for one in (name, other))
-        resumed = await bridge.resume_program(other, Resume(1))
+        resumed = await bridge.resume_execution(other, Resume(1))
         assert (resumed["status"], resumed["code"]) == ("failed", "reference_erased")
         await erase(bridge, "execution", other)
     left = b"".join(path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file())
@@ -223,7 +223,7 @@ async def test_what_is_met_again_after_its_erasure_is_as_any_other_value(tmp_pat
         for name in before:
             with contextlib.suppress(BridgeError):
                 await erase(bridge, "reference", name)
-        resumed = await bridge.resume_program(execution, Resume([CARDS[0], CARDS[1]]))
+        resumed = await bridge.resume_execution(execution, Resume([CARDS[0], CARDS[1]]))
         assert resumed["code"] == "reference_erased", "what it was given before is gone"
         after = await bridge.programs.store.values(execution)
         assert {name: after[name] for name in before} == dict.fromkeys(before)
@@ -375,7 +375,7 @@ async def test_a_script_is_the_same_by_its_values_and_is_replayed_after_they_are
         store = bridge.programs.store
 
         async def replayed():
-            return await bridge.replay_script(await store.execution(record.execution))
+            return await bridge.replay_execution(await store.execution(record.execution))
 
         assert (await replayed()).difference is None
         assert (await bridge.run(WRITTEN, key=f"pay {CARDS[0]}")).execution == record.execution
@@ -437,7 +437,7 @@ async def test_of_a_script_that_waits_only_what_was_not_erased_is_left_to_find_i
         assert (await bridge.run(written, key=f"waits-{ids[0]}")).execution == ids[0]
         assert (await erase(bridge, "age", float("inf"))).executions == (), "both can go on"
         for one in ids:
-            assert (await bridge.resume_program(one, Resume("y")))["status"] == "success"
+            assert (await bridge.resume_execution(one, Resume("y")))["status"] == "success"
         assert (await bridge.run(written, key=f"waits-{ids[0]}")).stdout.endswith(b" y\n")
         assert (await bridge.run(made)).execution == ids[1]
 
@@ -465,7 +465,7 @@ print(await local.card(text="{CARDS[0]}") == await local.later(text="x"))
     async with sandboxes.open(governance=governance, state_dir=state) as bridge:
         record = await bridge.run(code)
         assert record.status == "suspended"
-        await bridge.resume_program(record.execution, Resume(f"it is {CARDS[0]}"))
+        await bridge.resume_execution(record.execution, Resume(f"it is {CARDS[0]}"))
         assert (await bridge.run(code)).stdout == b"True\n"
         assert len(await bridge.programs.store.values(record.execution)) == 1
 

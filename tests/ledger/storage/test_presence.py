@@ -10,7 +10,7 @@ import pytest
 from tampered_fixtures import Writer
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.programs.record import standing
+from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.presence import FOLDER, Presence, is_present
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -110,10 +110,10 @@ async def test_an_execution_of_another_namespace_goes_on_when_its_process_is_gon
     async with Database(tmp_path / FILE_NAME, owner="me") as database:
         store = Writer(database).store
         await Writer(database).start("a" * 32, owner=ELSEWHERE, kind="script", key="k")
-        assert standing(await store.execution("a" * 32)) == "running"
+        assert effective_status(await store.execution("a" * 32)) == "running"
         holder.kill()
         holder.wait()
-        assert standing(await store.execution("a" * 32)) == "interrupted"
+        assert effective_status(await store.execution("a" * 32)) == "interrupted"
 
 
 async def test_an_execution_of_this_namespace_is_told_by_its_process(tmp_path):
@@ -122,6 +122,6 @@ async def test_an_execution_of_this_namespace_is_told_by_its_process(tmp_path):
         await Writer(database).start("a" * 32, owner=owner_label())
         known = await store.execution("a" * 32)
         assert not known.is_held
-        assert standing(known) == "running"
+        assert effective_status(known) == "running"
         here = owner_label().replace(f":{os.getpid()}:", f":{dead()}:")
-        assert standing(replace(known, owner=here, is_held=True)) == "interrupted"
+        assert effective_status(replace(known, owner=here, is_held=True)) == "interrupted"

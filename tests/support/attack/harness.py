@@ -30,7 +30,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.tool_names import PRINCIPAL
-from mcp_bridge.host import sandbox_run as executions
+from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.service import Bridge
 from mcp_bridge.kernel import steps
 from mcp_bridge.kernel.events import Resume
@@ -174,9 +174,10 @@ class CaseBridge(Bridge):
     """A bridge that tells of its gates."""
 
     latest: Any = None
+    latest_execution = ""
 
     def gate(self, execution: str, job: Any, recorder: Any = None) -> Any:
-        self.latest = super().gate(execution, job, recorder)
+        self.latest, self.latest_execution = super().gate(execution, job, recorder), execution
         return self.latest
 
 
@@ -286,11 +287,11 @@ def impatient() -> Iterator[None]:
     waits is at rest at once: what it asks for together, it asks for without a pause.
     """
     patient, steps.COMPENSATION = steps.COMPENSATION, {"retry": {"schedule": [0, 0]}}
-    quiet, executions.QUIET_SECONDS = executions.QUIET_SECONDS, 0.02
+    quiet, sandbox_run.QUIET_SECONDS = sandbox_run.QUIET_SECONDS, 0.02
     try:
         yield
     finally:
-        steps.COMPENSATION, executions.QUIET_SECONDS = patient, quiet
+        steps.COMPENSATION, sandbox_run.QUIET_SECONDS = patient, quiet
 
 
 @asynccontextmanager
@@ -409,7 +410,7 @@ class _Run:
                 record = await self._rest(case.attacks[len(begun) :], attacks)
         if execution is None:
             # Whatever its end, its entries are those of whoever goes on.
-            execution = self.bridge.latest.execution
+            execution = self.bridge.latest_execution
         for seen in begun:
             if not seen.scope:
                 seen.executions.append(execution)
@@ -451,9 +452,9 @@ class _Run:
         if self.case.ending == "run again":
             await self.bridge.run(code, key=key, asker=self.client, servers=self.case.servers)
         else:
-            stored = await self.bridge.programs.stored(execution, PRINCIPAL)
+            stored = await self.bridge.lifecycle.stored(execution, PRINCIPAL)
             with contextlib.suppress(BridgeError):
-                await self.bridge.replay_script(stored)
+                await self.bridge.replay_execution(stored)
 
     async def _rehearsal(self, guest: Guest) -> None:
         """The same script again, which is to be answered from the record."""
@@ -465,7 +466,7 @@ class _Run:
         """Somebody else goes on with a program that a script has left suspended: it is no part of the script's any more."""
         seen.scope = 1 + self.outcome.seen.index(seen)
         try:
-            seen.error = _error_of(await self.bridge.resume_program(seen.left or "", Resume("go"), asker=self.client))
+            seen.error = _error_of(await self.bridge.resume_execution(seen.left or "", Resume("go"), asker=self.client))
         except BridgeError as exc:
             seen.error = exc.code
         self._end(seen)
@@ -523,11 +524,11 @@ class _Run:
                 except RefusedError:
                     known[part] = part.value
             else:
-                known[part] = await self.bridge.latest.project(part.value)
+                known[part] = await self.bridge.latest.values.project(part.value)
             if part.value == PEM and "DROP" not in known[part]:
                 self.outcome.mistaken.append(PEM)
             if isinstance(part, Erased):
-                self.bridge.latest._references.erase(str(known[part]).rpartition("/")[2])
+                self.bridge.latest.values._references.erase(str(known[part]).rpartition("/")[2])
         return mapped(
             attack.arguments,
             lambda text: joined([known[part] if part in known else _told(part) for part in text.parts]),
@@ -605,10 +606,10 @@ class _Run:
             self._use(self.case.later)
             seen.policy = self.policy
         asker = None if seen.attack.path == "suspended" else self.client
-        found = await self.bridge.resume_program(record["trace_id"], event, asker=asker)
+        found = await self.bridge.resume_execution(record["trace_id"], event, asker=asker)
         with contextlib.suppress(BridgeError):
             # Once more: what has been done isn't done again.
-            await self.bridge.resume_program(record["trace_id"], event, asker=asker)
+            await self.bridge.resume_execution(record["trace_id"], event, asker=asker)
         return found
 
     # --- look-alikes ---

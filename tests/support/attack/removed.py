@@ -105,14 +105,14 @@ def calling_of_what_was_judged(patch: pytest.MonkeyPatch) -> None:
             await self._relist(connection)
         return await self.find_tool(name), await self._ready()
 
-    call = DownstreamServer.call_listed
+    call = DownstreamServer.call_tool
 
     async def by_name(self: DownstreamServer, tool: Any, *others: Any, **more: Any) -> Any:
         return await call(self, (await self._listed(tool.name))[0], *others, **more)
 
     patch.setattr(ListedTool, "current", judged)
     patch.setattr(DownstreamServer, "_listed", listed)
-    patch.setattr(DownstreamServer, "call_listed", by_name)
+    patch.setattr(DownstreamServer, "call_tool", by_name)
 
 
 def deciding_anew(patch: pytest.MonkeyPatch) -> None:
@@ -121,13 +121,13 @@ def deciding_anew(patch: pytest.MonkeyPatch) -> None:
     async def judged(self: ListedTool) -> Any:
         return self
 
-    call = DownstreamServer.call_listed
+    call = DownstreamServer.call_tool
 
     async def by_name(self: DownstreamServer, tool: Any, *others: Any, **more: Any) -> Any:
         return await call(self, (await self._listed(tool.name))[0], *others, **more)
 
     patch.setattr(ListedTool, "current", judged)
-    patch.setattr(DownstreamServer, "call_listed", by_name)
+    patch.setattr(DownstreamServer, "call_tool", by_name)
 
 
 def knowing_of_neighbours(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,265 @@
+"""The lifecycle of durable executions, the same for scripts and programs.
+
+    start ──▶ running ──leave──▶ suspended ────┐
+                 ▲   ├──leave──▶ interrupted ──┤
+                 │   └──leave──▶ ended         │
+                 └───────────────take──────────┘
+
+An execution is in the hand of one process from `start` or `take` until `leave`. Several who try to take one at once are
+told apart by the store. Nothing else changes an execution's status, but for its erasure.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.status import not_suspended, require_resumable
+from mcp_bridge.executions.usage import usage_from_history
+from mcp_bridge.ledger.log.payloads import Resumption, ScriptSuspension, to_entry
+from mcp_bridge.ledger.storage.store import StoredExecution
+from mcp_bridge.sandbox.owner import owner_label
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from mcp_bridge.executions.idempotency_key import Key
+    from mcp_bridge.executions.request_identity import Keys
+    from mcp_bridge.ledger.log.entries import Entry, Recorded
+    from mcp_bridge.ledger.log.payloads import Payload
+    from mcp_bridge.ledger.log.recorder import Recorder
+    from mcp_bridge.ledger.storage.store import ProgramStore
+    from mcp_bridge.policy.secrets.references import Scalar
+
+
+class Lifecycle:
+    """Takes the executions of one bridge from status to status.
+
+    Args:
+        store: Keeps executions.
+        recorder: Records their entries.
+        keys: Of the MACs by which equal requests are recognised.
+        policy_hash: Of the policy in force.
+        retry_failed: Whether an idempotency key whose execution has failed may be used for another attempt.
+
+    Attributes:
+        similar_policies: As `usage_from_history`.
+    """
+
+    def __init__(
+        self,
+        store: ProgramStore,
+        recorder: Recorder,
+        keys: Keys,
+        policy_hash: str = "",
+        *,
+        retry_failed: bool = False,
+    ) -> None:
+        self.store = store
+        self.recorder = recorder
+        self.keys = keys
+        self.policy_hash = policy_hash
+        self.similar_policies: Mapping[str, int] = {}
+        self.retry_failed = retry_failed
+        self._active: dict[str, anyio.Event] = {}
+
+    def under_way(self, execution: str) -> anyio.Event | None:
+        """Of an execution that this process works on, the event that it is left; else None."""
+        return self._active.get(execution)
+
+    async def stored(self, execution: str, principal: str) -> StoredExecution:
+        """An execution of a principal.
+
+        Raises:
+            BridgeError: `unknown_trace`.
+        """
+        found = await self.store.execution(execution)
+        if found is None or found.principal != principal:
+            raise BridgeError("unknown_trace", f"There is no trace {execution[:100]!r}.")
+        return found
+
+    async def start(self, execution: StoredExecution, values: Mapping[str, Scalar], entry: Entry) -> bool:
+        """Keep a new execution, as this process's; False if its key has one already.
+
+        Args:
+            execution: The row.
+            values: Those behind its references.
+            entry: Its first.
+        """
+        self._active[execution.id] = anyio.Event()
+        added = False
+        try:
+            # Once it is kept, somebody has to take down its end.
+            with anyio.CancelScope(shield=True):
+                added = await self.store.add(execution, values, entry)
+        finally:
+            if not added:
+                self._release(execution.id)
+        return added
+
+    async def take(self, stored: StoredExecution) -> bool:
+        """Have this process go on with an execution; False if another was quicker.
+
+        Args:
+            stored: The row, as it was read.
+        """
+        if not await self._take(stored):
+            return False
+        # Before anything else: from here on its entries say that it may be left otherwise than it was.
+        recovered = stored.kind == "script" or stored.status == "running"
+        self.recorder.post(self.entry(Resumption(recovered), stored.id, program=program_hash(stored)))
+        return True
+
+    @asynccontextmanager
+    async def taken(self, stored: StoredExecution, *, resumes: bool) -> AsyncGenerator[None]:
+        """Take an execution; after an error it is left as it was, unless it has been left otherwise meanwhile.
+
+        Args:
+            stored: The row, as it was read.
+            resumes: Whether it goes on; else it is changed, and its entries don't tell that it was taken.
+
+        Raises:
+            BridgeError: `not_suspended`.
+        """
+        require_resumable(stored)
+        if not await (self.take(stored) if resumes else self._take(stored)):
+            raise not_suspended(stored.id, "somebody has resumed or changed it")
+        try:
+            yield
+        except BaseException:
+            if stored.id in self._active:
+                await self.restore(stored, resumed=resumes)
+            raise
+
+    async def restore(self, stored: StoredExecution, *, resumed: bool) -> None:
+        """Leave an execution as it was before it was taken; one whose process had died, as interrupted.
+
+        Args:
+            stored: The row, as it was read before.
+            resumed: Whether its entries tell that it was taken.
+        """
+        status = "interrupted" if stored.status == "running" else stored.status
+        # Where no entry tells of it, the last one would have the status that was there before.
+        told = [] if resumed else self.suspension(stored, status)
+        await self.leave(stored.id, *told, status=status, record=stored.record, state=stored.state, due=stored.due)
+
+    @staticmethod
+    def suspension(stored: StoredExecution, status: str) -> list[Entry]:
+        """The entry that an execution, changed by hand, is left with another status; none if it has that already."""
+        return [] if status == stored.status else [to_entry(ScriptSuspension(status), stored.id)]
+
+    async def _take(self, stored: StoredExecution) -> bool:
+        with anyio.CancelScope(shield=True):
+            taken = await self.store.take(stored, owner_label())
+        if taken:
+            self._active[stored.id] = anyio.Event()
+        return taken
+
+    async def leave(
+        self,
+        execution: str,
+        *entries: Entry,
+        status: str,
+        record: dict[str, Any] | None,
+        state: bytes | None = None,
+        due: float | None = None,
+    ) -> None:
+        """Take down how an execution stands, and let others have it. Whatever comes of that, it is in no hand any more.
+
+        Args:
+            execution: Its id.
+            entries: Recorded in the same transaction.
+            status: As in `StoredExecution`, like `record`, `state` and `due`.
+            record: Its record.
+            state: Its machine's state.
+            due: When its next timer fires.
+
+        Raises:
+            BridgeError: `not_recorded`.
+        """
+        try:
+            with anyio.CancelScope(shield=True):
+                sealed = None if record is None else await self.store.sealed_record(execution, record)
+                self.recorder.post(*entries)
+                await self.store.update(execution, status=status, state=state, record=sealed, due=due)
+        finally:
+            self._release(execution)
+
+    async def interrupt(self, execution: str) -> None:
+        """Let others have an execution that can't be taken down as it stands: it goes on by its entries."""
+        try:
+            with anyio.CancelScope(shield=True):
+                await self.store.interrupt(execution)
+        finally:
+            self._release(execution)
+
+    def _release(self, execution: str) -> None:
+        if (left := self._active.pop(execution, None)) is not None:
+            left.set()
+
+    def usage(self, history: Sequence[Recorded]) -> dict[str, Any]:
+        """What an execution has used of its limits, under the policy in force."""
+        return usage_from_history(history, self.policy_hash, self.similar_policies)
+
+    def entry(self, payload: Payload, execution: str, step: str | None = None, program: str | None = None) -> Entry:
+        """An entry under the policy in force."""
+        return to_entry(payload, execution, step, self.policy_hash, program)
+
+
+def new_execution(
+    kind: Literal["script", "program"],
+    execution: str,
+    principal: str,
+    key: Key | None,
+    *,
+    request: str,
+    program: str,
+    bundle: dict[str, Any],
+    origin: Literal["operator", "agent"] = "agent",
+    state: bytes | None = None,
+    subject: tuple[str, bool] = ("", False),
+) -> StoredExecution:
+    """The row of an execution that this process starts.
+
+    Args:
+        kind: What is executed.
+        execution: Its id.
+        principal: Whose it is.
+        key: Its idempotency key, or None.
+        request: MAC of what was asked for.
+        program: The program's hash, or the code's MAC.
+        bundle: The program, or the script.
+        origin: Whose program it is.
+        state: The machine's state; None for a script.
+        subject: Whose data it holds, and whether there is a sensitive value in that name.
+    """
+    return StoredExecution(
+        id=execution,
+        kind=kind,
+        principal=principal,
+        key=None if key is None else key.text,
+        key_space="" if key is None else key.space,
+        whole_key="" if key is None else key.whole,
+        request=request,
+        # Even if its first transition has ended it: how it has ended is still to be taken down.
+        status="running",
+        program=program,
+        bundle=bundle,
+        origin=origin,
+        owner=owner_label(),
+        state=state,
+        record=None,
+        due=None,
+        started=time.time(),
+        subject=subject[0],
+        subject_is_value=subject[1],
+    )
+
+
+def program_hash(stored: StoredExecution) -> str | None:
+    """The hash of an execution's program, as its entries name it; None for a script."""
+    return stored.program if stored.kind == "program" else None

@@ -1,0 +1,64 @@
+"""The commands about programs. They are driven on the host, without a sandbox: nothing of a program is code."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.executions.scripts.job import Job
+from mcp_bridge.executions.trace_record import to_record
+from mcp_bridge.ledger.storage.store import StoredExecution
+
+if TYPE_CHECKING:
+    from mcp_bridge.executions.in_doubt import Settlement
+    from mcp_bridge.executions.programs.effects import ProgramEffects
+    from mcp_bridge.executions.programs.lifecycle import Programs
+    from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
+    from mcp_bridge.kernel.events import Resume
+
+
+class ProgramCommands:
+    """As `commands.Commands`, and `start`.
+
+    Args:
+        programs: The bridge's programs.
+        principal: Whose executions they are.
+        runner: Makes the gates.
+    """
+
+    def __init__(self, programs: Programs, principal: str, runner: SandboxRunner) -> None:
+        self._programs = programs
+        self._principal = principal
+        self._runner = runner
+
+    async def start(self, program: Any, context: dict[str, Any], key: str | None, caller: Job) -> dict[str, Any]:
+        """Start a program, or give the record of the execution that has its key.
+
+        Raises:
+            BridgeError: As `Programs.start`.
+        """
+        run = await self._programs.start(
+            program, context, key, self._principal, self._effects(caller), caller.starter, caller.asker
+        )
+        return to_record(run) if isinstance(run, StoredExecution) else await self._programs.drive(run)
+
+    async def resume(self, stored: StoredExecution, event: Resume | None, caller: Job) -> dict[str, Any]:
+        """As `Commands.resume`."""
+        return await self._programs.drive(
+            await self._programs.resume(stored.id, event, self._principal, self._effects(caller))
+        )
+
+    async def settle(
+        self, stored: StoredExecution, asked: str | None, settlement: Settlement, caller: Job, *, go_on: bool
+    ) -> dict[str, Any]:
+        """As `Commands.settle`."""
+        run = await self._programs.settle(stored.id, asked, settlement, self._principal, self._effects(caller))
+        return await (self._programs.drive(run) if go_on else self._programs.keep(run))
+
+    async def cancel(self, stored: StoredExecution, reason: str) -> dict[str, Any]:
+        """As `Commands.cancel`; what its steps want undone is undone."""
+        run = await self._programs.cancel(stored.id, reason, self._principal, self._effects(Job("")))
+        return await self._programs.drive(run)
+
+    def _effects(self, caller: Job) -> ProgramEffects:
+        return self._programs.effects(self._runner.gate(secrets.token_hex(8), caller))

@@ -1,0 +1,68 @@
+"""What happened to an execution since its state was taken down: for one whose process died on the way.
+
+Every event is recorded in the moment in which its machine takes it: the machine that takes them again, in their order,
+is the machine that was lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from mcp_bridge.kernel.events import IllegalEventError, Outcome, Redo
+from mcp_bridge.ledger.log.payloads import (
+    EffectOutcome,
+    ModelIntent,
+    ProgramSuspension,
+    ToolIntent,
+    Transition,
+    understood,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.kernel.machine import Machine
+    from mcp_bridge.ledger.log.entries import Recorded
+
+
+def state_hash(data: bytes) -> str:
+    """SHA-256 of a state, by which a suspension's entry tells which state it left."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def replay(machine: Machine, state: bytes, entries: Sequence[Recorded]) -> set[int]:
+    """Bring a machine to where its process left it.
+
+    Args:
+        machine: Restored from `state`; it is changed.
+        state: What was taken down last.
+        entries: All of the execution's.
+
+    Returns:
+        The effects that were about to happen, and of which no outcome is recorded.
+    """
+    taken_down = state_hash(state)
+    history = [understood(row) for row in entries]
+    began = max(
+        (
+            number
+            for number, payload in enumerate(history)
+            if isinstance(payload, ProgramSuspension) and payload.state == taken_down
+        ),
+        default=-1,
+    )
+    doubtful: set[int] = set()
+    for number, payload in enumerate(history):
+        match payload:
+            case ToolIntent(effect=int(effect)) | ModelIntent(effect=effect):
+                doubtful.add(effect)
+            case EffectOutcome(event) | Transition(event):
+                if isinstance(event, Outcome | Redo):
+                    doubtful.discard(event.effect)
+                if number > began:
+                    # What came when it was no longer wanted was refused then, too.
+                    with suppress(IllegalEventError):
+                        machine.apply(event)
+    return doubtful & machine.waiting.keys()

@@ -1,0 +1,62 @@
+"""The commands about scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.executions.scripts.settling import cancel_script, give, settle_script
+from mcp_bridge.executions.status import not_suspended
+from mcp_bridge.executions.trace_record import to_record
+
+if TYPE_CHECKING:
+    from mcp_bridge.executions.in_doubt import Settlement
+    from mcp_bridge.executions.scripts.job import Job
+    from mcp_bridge.executions.scripts.lifecycle import Scripts
+    from mcp_bridge.gate.execution_values import ExecutionValues
+    from mcp_bridge.kernel.events import Resume
+    from mcp_bridge.ledger.storage.store import StoredExecution
+
+
+class ScriptCommands:
+    """As `commands.Commands`.
+
+    Args:
+        scripts: The bridge's scripts.
+    """
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+        self._lifecycle = scripts.lifecycle
+
+    async def resume(self, stored: StoredExecution, event: Resume | None, caller: Job) -> dict[str, Any]:
+        """As `Commands.resume`; in a sandbox."""
+        if event is not None:
+            is_given = await give(self._lifecycle, stored, event, await self._projection(stored))
+            if not is_given and event.payload is not None:
+                raise not_suspended(stored.id, "none of its script's calls waits for a payload")
+            stored = await self._again(stored)
+        await self._scripts.resume(stored, caller)
+        return to_record(await self._again(stored))
+
+    async def settle(
+        self, stored: StoredExecution, asked: str | None, settlement: Settlement, caller: Job, *, go_on: bool
+    ) -> dict[str, Any]:
+        """As `Commands.settle`."""
+        await settle_script(self._lifecycle, stored, asked, settlement, await self._projection(stored))
+        stored = await self._again(stored)
+        return await self.resume(stored, None, caller) if go_on else to_record(stored)
+
+    async def cancel(self, stored: StoredExecution, reason: str) -> dict[str, Any]:
+        """As `Commands.cancel`; nothing is undone."""
+        await cancel_script(self._lifecycle, stored, await self._scripts.projection().project(reason))
+        return to_record(await self._again(stored))
+
+    async def _projection(self, stored: StoredExecution) -> ExecutionValues:
+        """What projects what somebody says to a script: with the references that it has for the same values."""
+        values = self._scripts.projection()
+        values.adopt(await self._lifecycle.store.values(stored.id))
+        return values
+
+    async def _again(self, stored: StoredExecution) -> StoredExecution:
+        """The execution as it is kept now."""
+        return await self._lifecycle.stored(stored.id, stored.principal)

@@ -1,0 +1,30 @@
+"""The record of a kept execution, of either kind: what `programs.trace`, MCP clients and the command line get."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.executions.scripts.record import NAME, script_fields
+from mcp_bridge.executions.status import effective_status
+from mcp_bridge.ledger.log.entries import TOMBSTONE
+from mcp_bridge.ledger.storage.schema import ERASED
+
+if TYPE_CHECKING:
+    from mcp_bridge.ledger.storage.store import StoredExecution
+
+
+def to_record(stored: StoredExecution) -> dict[str, Any]:
+    """The record of an execution as it was last left; a bare one if it never was."""
+    status = effective_status(stored)
+    if status == ERASED:
+        return _bare(stored.id, TOMBSTONE, ERASED) | {"output": TOMBSTONE}
+    if stored.kind == "script":
+        return _bare(stored.id, NAME, status) | script_fields(stored, status)
+    record = stored.record or _bare(stored.id, stored.bundle["program"].get("name", "unnamed"), status)
+    # Of one that goes on, what it waited for has come since.
+    return record | {"status": status, "waiting": []} if stored.status == "running" else record
+
+
+def _bare(execution: str, program: str, status: str) -> dict[str, Any]:
+    known = {"trace_id": execution, "program": program, "status": status}
+    return known | {"output": None, "error": None, "code": None, "steps": [], "waiting": []}
