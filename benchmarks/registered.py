@@ -19,8 +19,11 @@ import anyio.to_thread
 from benchmarks.measure import Row, interleaved, timed
 from benchmarks.tools import TABLES
 from mcp_bridge import settings
+from mcp_bridge.executions.scripts.run import ScriptRun
+from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.service import open_bridge
+from mcp_bridge.wire.messages import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -134,22 +137,25 @@ async def registered(bench: Bench) -> list[Row]:
     with disk_of(bench) as disk:
         async with bridge_with_tools(bench) as bridge:
             # What a script's calls go through.
-            gate = bridge._gate("benchmark", bridge._narrow(None))  # noqa: SLF001
+            gate = bridge._gate("benchmark")  # noqa: SLF001
+            script = ScriptRun("benchmark", bridge.programs.store, bridge.programs.recorder, gate, gate.policy_hash)
+
+            def call(tool: str) -> Awaitable[object]:
+                return script.call("local", ToolCall("local", tool, ARGUMENTS), NO_REQUEST)
+
             registry = bridge._governance.registry  # noqa: SLF001
-            inline = await bridge.catalog.tool("local", "audit")
-            threaded = await bridge.catalog.tool("local", "audit_on_thread")
             singly: dict[str, Callable[[], Awaitable[float]]] = {
-                "alone": lambda: _micro(lambda: gate.call(inline, ARGUMENTS)),
+                "alone": lambda: _micro(lambda: call("audit")),
                 "commit": lambda: disk.commits(1, 1),
                 "fsync": lambda: disk.fsync(1),
                 "ungoverned": lambda: _micro(lambda: registry.call("audit", ARGUMENTS)),
-                "alone, thread": lambda: _micro(lambda: gate.call(threaded, ARGUMENTS)),
+                "alone, thread": lambda: _micro(lambda: call("audit_on_thread")),
             }
             p50 = await interleaved(bench.count(2000), singly, warm_up=bench.count(100))
             together: dict[str, Callable[[], Awaitable[float]]] = {
-                "wide": lambda: _together(lambda: gate.call(inline, ARGUMENTS), wide),
+                "wide": lambda: _together(lambda: call("audit"), wide),
                 "batch": lambda: disk.commits(wide, 2 * IN_FLIGHT),
-                "wide, thread": lambda: _together(lambda: gate.call(threaded, ARGUMENTS), wide),
+                "wide, thread": lambda: _together(lambda: call("audit_on_thread"), wide),
             }
             p50 |= await interleaved(bench.rounds(15), together)
     p50["batch"] /= IN_FLIGHT

@@ -26,6 +26,7 @@ pytest_plugins = [
     "ui_fixtures",
     "crash_fixtures",
     "peer_fixtures",
+    "program_tools",
 ]
 
 

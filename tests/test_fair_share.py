@@ -28,6 +28,7 @@ from mcp_bridge.fair_share import (
     billed,
 )
 from mcp_bridge.file_locks import locked
+from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.host.channel import BYTE_SECONDS, REQUEST_SECONDS, ChannelLimits, HostChannel
 from mcp_bridge.host.requests import Requests
 from mcp_bridge.offload import LARGE_CHARS, off_loop, on_thread
@@ -262,13 +263,19 @@ async def test_a_script_that_is_held_up_uses_none_of_its_own_time_and_has_not_co
 
 async def test_who_waits_for_its_turn_keeps_nobody_from_a_memory(stuck, tmp_path):
     memories = Memories(tmp_path)
-    requests = Requests(None, {}, memories, None, None, SimpleNamespace(execution="x", plan=None), None, _Script())
-    assert await beside(stuck, lambda: requests._remember(messages.MemoryList(""))) == {"keys": []}
+    gate = SimpleNamespace(tools=SimpleNamespace(catalog=None, servers={}), values=None)
+    requests = Requests(memories, None, None, gate, None, None, _Script())
+
+    class Call:
+        async def announce(self):
+            pass
+
+    assert await beside(stuck, lambda: requests._remember(messages.MemoryList(""), Call())) == {"keys": []}
     # Nor does a memory that waits for another process keep anybody from large work.
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             with locked(tmp_path / MEMORY_LOCK_NAME):
-                tasks.start_soon(requests._remember, messages.MemorySave("key", 1, call="0#2"))
+                tasks.start_soon(requests._remember, messages.MemorySave("key", 1, call="0#2"), Call())
                 await anyio.sleep(0.05)
                 assert await on_thread(sum, [1, 2]) == 3
 
@@ -277,7 +284,7 @@ async def test_who_waits_for_its_turn_keeps_nobody_from_searching(stuck):
     async with Fleet([]) as fleet:
         catalog = Catalog(fleet)
         tools = [{"name": f"tool_{number}", "inputSchema": {"type": "object"}} for number in range(300)]
-        catalog.add_local(listing_from_wire("local", "local", tools).tools)
+        catalog.add_local(SimpleNamespace(listing=lambda: listing_from_wire("local", "local", tools)))
         found = await beside(stuck, lambda: catalog.search("tool_7"))
     assert found.hits
 
@@ -285,10 +292,8 @@ async def test_who_waits_for_its_turn_keeps_nobody_from_searching(stuck):
 class _Script:
     """A script of which nothing is recorded."""
 
+    execution = "x"
     program_ended = program_left = None
-
-    async def begins(self, *_):
-        return None
 
 
 async def test_an_error_from_a_thread_keeps_nothing_alive():
@@ -325,20 +330,19 @@ async def test_a_request_that_fails_is_not_kept_by_its_error(tmp_path):
 
     script = _Script()
     script.hold = SimpleNamespace(calls=())
-    requests = Requests(
-        None, {}, Memories(tmp_path), None, None, SimpleNamespace(execution="x", plan=None), None, script
-    )
+    gate = SimpleNamespace(tools=SimpleNamespace(catalog=None, servers={}), values=None)
+    requests = Requests(Memories(tmp_path), None, None, gate, None, None, script)
     request = messages.MemorySave("key", Large("x" * 100), call="0#2")
     seen = weakref.ref(request.value)
 
-    async def refuses(request):
+    async def refuses(request, context):
         raise BridgeError("bad_request", "no")
 
     requests._answer = refuses
     gc.disable()
     try:
         with contextlib.suppress(BridgeError):
-            await requests.answer(request)
+            await requests.answer(request, NO_REQUEST)
         del request
         assert seen() is None
     finally:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.programs.record import refuse_erased, standing
-from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, to_entry
 from mcp_bridge.policy.secrets.references import fill_in
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ async def decide(
     of_program = question.execution is not None and question.execution.kind == "program"
     program = question.execution.program if question.execution is not None and of_program else None
     step = row.question.get("step") if of_program else None
-    entry = Entry("decision", row.execution, row.question | decision, step, program=program)
-    if not await store.decide(row, decision, entry):
+    said = QueuedDecision(Question(row.question), approved, by, comment)
+    if not await store.decide(row, decision, to_entry(said, row.execution, step, program=program)):
         (now,) = [other for other in await store.approvals(row.execution) if other.id == row.id]
         who = (now.decision or {}).get("by", "somebody")
         raise BridgeError("already_decided", f"This was {now.status} already, by {who}.")

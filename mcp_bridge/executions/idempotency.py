@@ -9,12 +9,13 @@ import anyio
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.programs.record import standing
 from mcp_bridge.executions.scripts.held_calls import execution_of
-from mcp_bridge.host.channel import step_aside
+from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.storage.blind_indexes import KeySpace
     from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
 
@@ -74,6 +75,7 @@ async def once(
     origin: str,
     under_way: Mapping[str, anyio.Event],
     retry_failed: bool = False,
+    request: RequestContext = NO_REQUEST,
 ) -> T | StoredExecution:
     """A new execution, to be driven; or, of a key that has been used, the one that has it, when it has come to a stop.
 
@@ -85,6 +87,7 @@ async def once(
         executions: Begins them.
         under_way: Those of this process, until they are left.
         retry_failed: Whether another may take the place of one that has failed.
+        request: The request that it is for.
 
     Raises:
         BridgeError: `bad_key`, `key_conflict`, `erased`, `unknown_run`: one that was made for another's run; as
@@ -123,7 +126,7 @@ async def once(
         status = standing(known)
         if (ended := under_way.get(known.id)) is not None or status == "running":
             waited_for = known.id
-            step_aside()
+            request.release_slot()
             await (ended.wait() if ended else anyio.sleep(POLL_SECONDS))
         elif status == "interrupted" or (status == "suspended" and await executions.can_go_on(known)):
             if (taken := await executions.go_on(known)) is not None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+if TYPE_CHECKING:
+    from mcp_bridge.gate.execution_values import ExecutionValues
 
 Status = Literal[
     "success",  # the script ran to its end, or left by sys.exit(0)
@@ -102,6 +105,11 @@ class ExecutionRecord:
             "limits_not_enforced": self.limits_not_enforced,
         }
         return out | {key: value for key, value in optional.items() if value not in (None, [])}
+
+    async def project(self, values: ExecutionValues) -> None:
+        """Hide what must not be shown."""
+        for name in ("stdout", "stderr", "value", "error", "displays"):
+            setattr(self, name, await values.project(getattr(self, name)))
 
     @classmethod
     def from_json(cls, kept: dict[str, Any]) -> Self:

@@ -21,7 +21,7 @@ from mcp_bridge.ledger.log.payloads import (
     Transition,
     understood,
 )
-from mcp_bridge.policy.rules.budgets import Amounts
+from mcp_bridge.policy.rules.budgets import Amounts, cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,8 +108,3 @@ def spent(entries: Sequence[Recorded], policy: str, alike: Mapping[str, int] = M
                 amounts.append(Amounts(bytes=size, model_tokens=usage.total_tokens, model_cost_usd=usage.cost_usd or 0))
     counted = [amount.counted() for amount in (*amounts, *asked.values())]
     return {"usage": {kind: sum(row[kind] for row in counted) for kind in counted[0]}, "made": made}
-
-
-def cut_short(arguments: dict[str, Any]) -> Amounts:
-    """What a question to a model that nobody has seen answered counts as: every byte of it a token."""
-    return Amounts(model_tokens=len(json.dumps(arguments)))

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.governance.governance import LOCAL
 from mcp_bridge.governance.tool_names import tool_names
-from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import ToolIntent
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.call import Call
 from mcp_bridge.policy.rules.comparisons import Unknown
@@ -28,9 +27,9 @@ from mcp_bridge.policy.rules.schemas import Filled, with_defaults, with_unknown_
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.downstream.catalog.tools import ToolInfo
-    from mcp_bridge.downstream.client.fleet import Fleet
-    from mcp_bridge.ledger.log.recorder import Recorder
+    from mcp_bridge.downstream.catalog.bound_tool import BoundTool
+    from mcp_bridge.gate.callers import Caller
+    from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.policy.redaction.projection import Projector
     from mcp_bridge.policy.rules.budgets import Budget
     from mcp_bridge.policy.rules.call import StepContext
@@ -49,32 +48,6 @@ class Asker(Protocol):
         """Whether the person approves; None if nobody can be asked now."""
 
 
-class Decisions(Protocol):
-    """What people have decided, elsewhere or before, about the calls of a script that was suspended for them."""
-
-    async def decided(self, call: str, question: Mapping[str, Any]) -> bool | None:
-        """Whether a person has approved of exactly this call; None if nobody has decided.
-
-        Args:
-            call: The call's id.
-            question: As a person was to be asked it.
-        """
-
-    async def decide(self, call: str, question: Mapping[str, Any], *, approved: bool) -> bool | None:
-        """Take down and record what the client's person says, where the question is open elsewhere, too.
-
-        Returns:
-            What counts: somebody may have been quicker. None where it isn't asked elsewhere.
-        """
-
-
-class ValueKeeper(Protocol):
-    """Keeps what is behind references."""
-
-    def __call__(self, execution: str, value: Any) -> None:
-        """Keep the values behind the references in a projected value, with what is recorded next."""
-
-
 class ApprovalNeededError(BridgeError):
     """The policy wants a person asked, and nobody can be asked now. The call has not been made.
 
@@ -87,47 +60,32 @@ class ApprovalNeededError(BridgeError):
         self.question = question
 
 
-class Place(NamedTuple):
-    """Where a call is made.
-
-    Attributes:
-        execution: Whose entries tell of it.
-        program: The program's hash; None for a script's own call.
-        path: The step's path; None for a script's own call.
-        step: The step, for the policy.
-        mark: What the entries of a script's own call carry besides: `call`, `asked`, `raw`.
-    """
-
-    execution: str
-    program: str | None
-    path: str | None
-    step: StepContext | None
-    mark: Mapping[str, Any]
-
-    def marks(self, names: ToolNames) -> dict[str, Any]:
-        """The mark, without what the tool's own name says already."""
-        return {name: value for name, value in self.mark.items() if value != str(names)}
-
-
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A call that may be made.
 
     Attributes:
-        tool: As its server lists it.
-        names: The tool's.
+        tool: The tool as its server lists it.
+        names: The tool's names.
         sent: The arguments that it gets.
+        prepared: The same, checked, as the tool takes them.
         asked: The arguments as the caller wrote them, projected.
         recorded: The arguments that it gets, projected.
         decision: What let it through; counted against its rules already.
     """
 
-    tool: ToolInfo
+    tool: BoundTool
     names: ToolNames
     sent: dict[str, Any]
+    prepared: dict[str, Any]
     asked: Any
     recorded: Any
     decision: Decision
+
+    def intent(self) -> ToolIntent:
+        """The call, as it is recorded before it is made."""
+        sent = None if self.recorded == self.asked else self.recorded
+        return ToolIntent(str(self.names), self.asked, sent=sent, rules=self.decision.counts)
 
 
 class Admission:
@@ -136,158 +94,136 @@ class Admission:
     Args:
         snapshot: The policy.
         budget: Counts calls against rules.
-        fleet: The servers.
-        projector: The execution's.
-        recorder: Is told of denials and of a person's decisions.
-        keep: Keeps the values behind what is recorded.
+        values: The execution's values.
         asker: Asks a person, or None.
-        decisions: Those about a script's own calls; None for a program's.
     """
 
-    def __init__(
-        self,
-        snapshot: PolicySnapshot,
-        budget: Budget,
-        fleet: Fleet,
-        projector: Projector,
-        recorder: Recorder,
-        keep: ValueKeeper,
-        asker: Asker | None,
-        decisions: Decisions | None = None,
-    ) -> None:
+    def __init__(self, snapshot: PolicySnapshot, budget: Budget, values: ExecutionValues, asker: Asker | None) -> None:
         self._snapshot = snapshot
         self._budget = budget
-        self._fleet = fleet
-        self._projector = projector
-        self._recorder = recorder
-        self._keep = keep
+        self._values = values
         self._asker = asker
-        self._decisions = decisions
 
-    async def admit(
-        self, tool: ToolInfo, arguments: dict[str, Any], place: Place, approved: Mapping[str, Any] | None
-    ) -> Admitted:
+    async def admit(self, tool: BoundTool, arguments: dict[str, Any], caller: Caller) -> Admitted:
         """Decide a call.
 
         Args:
-            tool: From the catalogue, which may be older than what the server lists now.
+            tool: The tool; its listing may be older than what the server lists now.
             arguments: By their names in the schema, references unresolved.
-            place: Where it is made.
-            approved: The question that a person has approved of already, or None.
+            caller: Who makes the call.
 
         Returns:
             What may be called. Whoever doesn't call it uncounts its decision.
 
         Raises:
-            BridgeError: `denied`, `approval_needed`, `approval_outdated`, `tool_changed`, `bad_arguments`, `secret_…`,
-                `reference_…`, `unknown_tool`, and what starting a server raises.
+            BridgeError: `denied`, `approval_needed`, `approval_outdated`, `tool_changed`, `bad_arguments`,
+                `arguments_unchecked`, `secret_…`, `reference_…`, `unknown_tool`, and what starting a server raises.
         """
-        agreed, refuses_defaults = approved, False
+        projector = await self._values.projector()
+        agreed, refuses_defaults = caller.approved, False
         for _ in range(MAX_DECISIONS):
-            make = functools.partial(self._case, tool, arguments, refuses_defaults=refuses_defaults)
-            case = await off_loop([arguments, tool.input_schema], make)
-            decision = decide(self._snapshot, case.call(place.step, self._budget.made))
+            make = functools.partial(self._case, projector, tool, arguments, refuses_defaults=refuses_defaults)
+            case = await off_loop([arguments, tool.info.input_schema], make)
+            decision = decide(self._snapshot, case.call(caller.step, self._budget.made))
             if decision.effect == "deny":
-                by = {"tool": str(case.names), "by": decision.decider, **place.marks(case.names)}
-                await self._record("denial", place, by)
+                await caller.deny(str(case.names), decision.decider)
                 raise decision.error()
             self._budget.count(decision)
             is_counted = True
             try:
-                listed = await self._listed(tool)
-                if listed != tool:
+                listed = await tool.current()
+                if listed is not tool and listed.info != tool.info:
                     tool, refuses_defaults = listed, False
                     continue
-                sent = await off_loop([arguments, case.filled.arguments], case.sent, self._projector)
-                asks = decision.effect == "approve"
-                if (case.filled.paths or asks) and not await self._fits(case, sent):
+                tool = listed
+                sent = await off_loop([arguments, case.filled.arguments], case.sent, projector)
+                prepared = await self._prepared(tool, case, sent, projector)
+                if prepared is None:
                     refuses_defaults = True
                     continue
-                written = await self._as_written(case, decision, place)
+                written = await self._as_written(tool, case, decision, caller.step, projector)
                 if written is not None:
-                    case = written
-                    sent = await off_loop(case.arguments, case.sent, self._projector)
+                    case, sent, prepared = written
+                asks = decision.effect == "approve"
                 if asks:
-                    schema_and_sent = [tool.input_schema, case.arguments]
-                    case = await off_loop(schema_and_sent, case.with_announced, self._projector)
+                    schema_and_sent = [tool.info.input_schema, case.arguments]
+                    case = await off_loop(schema_and_sent, case.with_announced, projector)
                 if asks and not self._covers(agreed, case):
-                    if approved is not None:
+                    if caller.approved is not None:
                         raise _outdated(case.names)
-                    await self._ask(decision, case, place)
+                    await self._ask(decision, case, caller, projector)
                     # The person has taken their time: what they have approved of is what is still to be called.
                     agreed = case.question(decision)
                     continue
                 is_counted = False
-                return Admitted(tool, case.names, sent, case.asked, case.recorded, decision)
+                return Admitted(tool, case.names, sent, prepared, case.asked, case.recorded, decision)
             finally:
                 if is_counted:
                     self._budget.uncount(decision)
+        names = tool_names(tool.info)
         raise BridgeError(
             "tool_changed",
-            f"The server of {tool_names(tool)} lists it otherwise each time it is asked.",
+            f"The server of {names} lists it otherwise each time it is asked.",
             hint="Nothing was called.",
-            tool=str(tool_names(tool)),
+            tool=str(names),
         )
 
-    def _case(self, tool: ToolInfo, arguments: dict[str, Any], *, refuses_defaults: bool) -> _Case:
-        names = tool_names(tool)
-        asked = self._projector.trace(arguments)
-        arguments = self._projector.named(arguments, names)
-        # A registered tool's own signature has its defaults, so that all of them are what it gets.
-        asked_for = None if tool.server == LOCAL else arguments_in_conditions(self._snapshot, names)
-        filled = with_defaults(tool.input_schema, arguments, asked_for)
-        judged = self._projector.judged(filled.arguments, names)
+    def _case(
+        self, projector: Projector, tool: BoundTool, arguments: dict[str, Any], *, refuses_defaults: bool
+    ) -> _Case:
+        names, schema = tool_names(tool.info), tool.info.input_schema
+        asked = projector.trace(arguments)
+        arguments = projector.named(arguments, names)
+        # The operator's own function puts in all of its defaults, so that they are what it gets.
+        asked_for = None if tool.is_operators else arguments_in_conditions(self._snapshot, names)
+        filled = with_defaults(schema, arguments, asked_for)
+        judged = projector.judged(filled.arguments, names)
         if refuses_defaults:
             judged = with_unknown_defaults(Filled(judged, filled.paths))
-        if tool.server == LOCAL:
-            judged = _with_untold(tool.input_schema, judged)
+        if tool.is_operators:
+            judged = _with_untold(schema, judged)
         is_filled = bool(filled.paths) and not refuses_defaults
-        recorded = self._projector.trace(filled.arguments) if is_filled else asked
+        recorded = projector.trace(filled.arguments) if is_filled else asked
         return _Case(tool, names, arguments, filled, is_filled, judged, asked, recorded)
 
-    async def _listed(self, tool: ToolInfo) -> ToolInfo:
-        """The tool of the same name, as its server lists it now."""
-        return tool if tool.server == LOCAL else await self._fleet.server(tool.server).listed(tool.name)
-
-    async def _fits(self, case: _Case, sent: dict[str, Any]) -> bool:
-        """Whether arguments fit their tool's schema; False if they do without the tool's own defaults.
+    async def _prepared(
+        self, tool: BoundTool, case: _Case, sent: dict[str, Any], projector: Projector
+    ) -> dict[str, Any] | None:
+        """Arguments that fit their tool's schema; None if they do without the tool's own defaults.
 
         Raises:
             BridgeError: `bad_arguments`, `arguments_unchecked`.
         """
-        if case.tool.server == LOCAL:
-            return True  # its own signature has the defaults, and checks
-        server = self._fleet.server(case.tool.server)
         try:
-            await server.check(case.tool, sent)
+            return await tool.prepare(sent)
         except BridgeError as exc:
-            if case.is_filled:
+            if case.sends_defaults:
                 try:
-                    await server.check(case.tool, await off_loop(case.arguments, case.unfilled, self._projector))
+                    await tool.prepare(await off_loop(case.arguments, case.unfilled, projector))
                 except BridgeError as other:
-                    raise projected(other, self._projector) from None
-                return False
-            raise projected(exc, self._projector) from None
-        return True
+                    raise projected(other, projector) from None
+                return None
+            raise projected(exc, projector) from None
 
-    async def _as_written(self, case: _Case, decision: Decision, place: Place) -> _Case | None:
-        """The call without the defaults, if that is decided in the same way and fits; else None.
+    async def _as_written(
+        self, tool: BoundTool, case: _Case, decision: Decision, step: StepContext | None, projector: Projector
+    ) -> tuple[_Case, dict[str, Any], dict[str, Any]] | None:
+        """The call without the defaults, and what is sent then, if that is decided alike and fits; else None.
 
         Nothing is put in that makes no difference to the rules: it might make one to the tool.
         """
-        if not case.is_filled or case.tool.server == LOCAL:
+        if not case.sends_defaults:
             return None
-        written = await off_loop([case.tool.input_schema, case.arguments], case.as_written, self._projector)
+        written = await off_loop([tool.info.input_schema, case.arguments], case.as_written, projector)
         if written.filled.paths == case.filled.paths:
             return None
-        if decide(self._snapshot, written.call(place.step, self._made_before(decision))) != decision:
+        if decide(self._snapshot, written.call(step, self._made_before(decision))) != decision:
             return None
         try:
-            sent = await off_loop(case.arguments, written.sent, self._projector)
-            await self._fleet.server(case.tool.server).check(case.tool, sent)
+            sent = await off_loop(case.arguments, written.sent, projector)
+            return written, sent, await tool.prepare(sent)
         except BridgeError:
             return None
-        return written
 
     def _made_before(self, decision: Decision) -> dict[int, int]:
         """The calls that rules had let through before this decision, which is counted already."""
@@ -307,31 +243,20 @@ class Admission:
             and agreed.get("announced", {}) == case.announced
         )
 
-    async def _ask(self, decision: Decision, case: _Case, place: Place) -> None:
+    async def _ask(self, decision: Decision, case: _Case, caller: Caller, projector: Projector) -> None:
         question = case.question(decision)
-        self._keep(place.execution, [case.recorded, case.announced])
-        call = str(place.mark.get("call", ""))
-        decisions = self._decisions if call else None
-        answer = None if decisions is None else await decisions.decided(call, question)
+        self._values.keep(caller.execution, [case.recorded, case.announced])
+        answer = await caller.decided(question)
         if answer is None:
             if self._asker is not None:
                 given = case.filled.arguments if case.is_filled else case.arguments
-                shown = await off_loop(given, self._projector.person, given, case.names)
+                shown = await off_loop(given, projector.person, given, case.names)
                 answer = await self._asker.ask(question | {"arguments": shown, "announced": case.left})
             if answer is None:
                 raise ApprovalNeededError(decision, question)
-            counts = None if decisions is None else await decisions.decide(call, question, approved=answer)
-            if counts is None:
-                told = {**question, **place.marks(case.names), "approved": answer, "by": "client"}
-                await self._record("decision", place, told)
-            else:
-                answer = counts
+            answer = await caller.decide(question, approved=answer)
         if not answer:
             raise BridgeError("denied", f"A person has denied {decision.tool}.", tool=decision.tool)
-
-    async def _record(self, kind: Any, place: Place, payload: dict[str, Any]) -> None:
-        entry = Entry(kind, place.execution, payload, place.path, self._snapshot.hash, place.program)
-        await self._recorder.append(entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,10 +264,10 @@ class _Case:
     """A call as it is decided.
 
     Attributes:
-        tool, names: The tool.
-        arguments: As the caller wrote them.
+        tool, names: The tool and its names.
+        arguments: The arguments as the caller wrote them.
         filled: With the tool's defaults that a condition asks about.
-        is_filled: Whether they are sent.
+        is_filled: Whether they are part of the call.
         judged: For the rules.
         asked: `arguments`, projected.
         recorded: What is sent, projected.
@@ -350,7 +275,7 @@ class _Case:
         announced: `left`, projected.
     """
 
-    tool: ToolInfo
+    tool: BoundTool
     names: ToolNames
     arguments: dict[str, Any]
     filled: Filled
@@ -363,7 +288,7 @@ class _Case:
 
     def as_written(self, projector: Projector) -> _Case:
         """Without the defaults, save what the schema requires."""
-        filled = with_defaults(self.tool.input_schema, self.arguments, ())
+        filled = with_defaults(self.tool.info.input_schema, self.arguments, ())
         is_filled = bool(filled.paths)
         judged = projector.judged(filled.arguments, self.names)
         recorded = projector.trace(filled.arguments) if is_filled else self.asked
@@ -372,18 +297,21 @@ class _Case:
     def with_announced(self, projector: Projector) -> _Case:
         """With what a person is told of defaults that aren't sent."""
         given = self.filled.arguments if self.is_filled else self.arguments
-        left = {} if self.tool.server == LOCAL else dict(with_defaults(self.tool.input_schema, given).defaults)
+        left = {} if self.tool.is_operators else dict(with_defaults(self.tool.info.input_schema, given).defaults)
         return replace(self, left=left, announced=projector.trace(left))
 
     def call(self, step: StepContext | None, made: Mapping[int, int]) -> Call:
-        return Call(
-            self.names, self.judged, self.tool.annotations, step, made, self.tool.input_schema, self.filled.whole
-        )
+        info = self.tool.info
+        return Call(self.names, self.judged, info.annotations, step, made, info.input_schema, self.filled.whole)
+
+    @property
+    def sends_defaults(self) -> bool:
+        """Whether defaults are sent. A function of the operator's puts in its own."""
+        return self.is_filled and not self.tool.is_operators
 
     def sent(self, projector: Projector) -> dict[str, Any]:
-        """What the tool gets. A registered tool has its defaults from its own signature."""
-        puts_in = self.is_filled and self.tool.server != LOCAL
-        return projector.tool(self.filled.arguments if puts_in else self.arguments, self.names)  # type: ignore[no-any-return]
+        """What the tool gets."""
+        return projector.tool(self.filled.arguments if self.sends_defaults else self.arguments, self.names)  # type: ignore[no-any-return]
 
     def unfilled(self, projector: Projector) -> dict[str, Any]:
         return projector.tool(self.arguments, self.names)  # type: ignore[no-any-return]

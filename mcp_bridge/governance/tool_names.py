@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,13 @@ PRINCIPAL = "local"
 
 def tool_names(tool: ToolInfo) -> ToolNames:
     """A tool's names, for the policy."""
-    return ToolNames(
-        tool.server, tool.name, tool.server_alias, tool.alias, derive(tool.server, lower=True), derive(tool.name)
-    )
+    return _names(tool.server, tool.name, tool.server_alias, tool.alias)
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(server: str, tool: str, server_alias: str, alias: str) -> ToolNames:
+    # Every call asks for the names of its tool.
+    return ToolNames(server, tool, server_alias, alias, derive(server, lower=True), derive(tool))
 
 
 def resolve(name: str, allowed: Mapping[str, str]) -> str:
@@ -32,12 +37,8 @@ def resolve(name: str, allowed: Mapping[str, str]) -> str:
     Raises:
         BridgeError: `unknown_server`, with the nearest names; it doesn't tell of servers outside `allowed`.
     """
-    if name in allowed:
-        return name
-    folded = name.casefold()
-    for configured, alias in allowed.items():
-        if folded in {alias.casefold(), configured.casefold()}:
-            return configured
+    if (found := _configured(name, allowed)) is not None:
+        return found
     known: Sequence[str] = [*allowed, *allowed.values()]
     close = nearest(name, known)
     if close:
@@ -47,6 +48,17 @@ def resolve(name: str, allowed: Mapping[str, str]) -> str:
     raise BridgeError(
         "unknown_server", f"There is no server {name[:100]!r}.", hint=hint, server=name[:100], nearest=close
     )
+
+
+def _configured(name: str, allowed: Mapping[str, str]) -> str | None:
+    """The configured name that a name or an alias stands for, regardless of case if nothing else fits."""
+    if name in allowed:
+        return name
+    folded = name.casefold()
+    for configured, alias in allowed.items():
+        if folded in {alias.casefold(), configured.casefold()}:
+            return configured
+    return None
 
 
 _MAX_LOOKED_AT = 1 << 20
@@ -92,8 +104,6 @@ def split(name: str, allowed: Mapping[str, str]) -> tuple[str, str]:
         BridgeError: As `resolve`.
     """
     for cut in [len(name), *(index for index in range(len(name) - 1, 0, -1) if name[index] == ".")]:
-        try:
-            return resolve(name[:cut], allowed), name[cut + 1 :]
-        except BridgeError:
-            continue
+        if (server := _configured(name[:cut], allowed)) is not None:
+            return server, name[cut + 1 :]
     return resolve(name.partition(".")[0], allowed), ""

@@ -1,17 +1,15 @@
 """The host's end of the channel to one guest.
 
 Everything that comes is a claim: decoded strictly into a type, counted against this execution's limits, and only then
-looked at. A frame that is none ends the sandbox, never the host.
+looked at. An invalid frame ends the sandbox, never the host.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import time
 from collections import deque
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,7 @@ import anyio.lowlevel
 
 from mcp_bridge import fair_share, large_json
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.gate.request_context import RequestContext
 from mcp_bridge.offload import off_loop
 from mcp_bridge.wire import jsonrpc, messages
 from mcp_bridge.wire.errors import LocalMessageError, WireError
@@ -114,70 +113,7 @@ NOTIFICATIONS = frozenset(
 )
 
 
-_step_aside: ContextVar[Callable[[], None] | None] = ContextVar("step_aside", default=None)
-
-
-def step_aside() -> None:
-    """The request that is being worked on only waits from here on: it takes no place from those that it waits for."""
-    if (leave := _step_aside.get()) is not None:
-        leave()
-
-
-_come_back: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("come_back", default=None)
-
-
-async def come_back() -> None:
-    """The request that has stepped aside is worked on again, as soon as it has a place among those that are."""
-    if (enter := _come_back.get()) is not None:
-        await enter()
-
-
-_taken_back: ContextVar[Callable[[], bool] | None] = ContextVar("taken_back", default=None)
-
-
-def taken_back() -> bool:
-    """Whether the guest itself no longer wants the answer to the request that is being worked on."""
-    return (asked := _taken_back.get()) is not None and asked()
-
-
-_when_taken_back: ContextVar[Callable[[Callable[[], None]], None] | None] = ContextVar("when_taken_back", default=None)
-
-
-def when_taken_back(do: Callable[[], None]) -> None:
-    """Have something done in the moment in which the guest takes back the request that is being worked on.
-
-    That is before anything that it sends later is looked at. The work itself may take its time to end, or have ended:
-    who takes back a request has not had its answer.
-    """
-    if (register := _when_taken_back.get()) is not None:
-        register(do)
-
-
-_comes_to_its_end: ContextVar[Callable[[], None] | None] = ContextVar("comes_to_its_end", default=None)
-
-
-async def comes_to_its_end() -> None:
-    """The request that is being worked on is about to have an effect.
-
-    From here on it is worked on until its outcome is known, although its sandbox is lost meanwhile: whoever runs the
-    script again finds the outcome, and not a doubt.
-    """
-    if (register := _comes_to_its_end.get()) is not None:
-        # One that is wanted no more doesn't begin.
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        register()
-
-
-_has_come_to_its_end: ContextVar[Callable[[], None] | None] = ContextVar("has_come_to_its_end", default=None)
-
-
-def has_come_to_its_end() -> None:
-    """What the request that is being worked on had to do is done: what it waits for now needs a sandbox."""
-    if (ends := _has_come_to_its_end.get()) is not None:
-        ends()
-
-
-async def _nothing_more() -> bool:
+async def _waits_for_no_effect() -> bool:
     return False
 
 
@@ -201,7 +137,7 @@ class ChannelLimits:
 
 
 class _Amount:
-    """Bytes of something, and a wait for room. One more is let in where nothing is, however large."""
+    """Bytes of something, and a wait for room. When empty, one item of any size is admitted."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -223,6 +159,86 @@ class _Amount:
             await self._less.wait()
 
 
+class _Request(RequestContext):
+    """A request of the guest that waits for its turn or is worked on. It has a place in the queue, and a slot in turn.
+
+    Args:
+        channel: The channel that it came by.
+        number: Its id on the wire.
+
+    Attributes:
+        scope: Everything that is done for it.
+        was_cancelled: Whether the guest has cancelled it.
+    """
+
+    __slots__ = ("_channel", "_effect", "_has_slot", "_is_queued", "_is_working", "number", "scope", "was_cancelled")
+
+    def __init__(self, channel: HostChannel, number: int) -> None:
+        self._channel = channel
+        self._effect: anyio.Event | None = None
+        """Set when the effect that it has, or is about to have, is over."""
+        self._has_slot = False
+        self._is_queued = True
+        self._is_working = True
+        self.number = number
+        self.scope = anyio.CancelScope()
+        self.was_cancelled = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.was_cancelled or self._channel.finished
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it has an effect, or is about to."""
+        return self._effect is not None
+
+    def cancel(self) -> None:
+        """The guest no longer wants the answer."""
+        self.was_cancelled = True
+        self.scope.cancel()
+
+    def release_slot(self) -> None:
+        channel = self._channel
+        if self._is_working:
+            self._is_working = False
+            channel.working -= 1
+            channel.moved_at = time.monotonic()
+        if self._is_queued:
+            self._is_queued = False
+            channel.queue.release()
+        if self._has_slot:
+            self._has_slot = False
+            channel.slots.release()
+
+    async def reacquire_slot(self) -> None:
+        if not self._has_slot:
+            # Before it has a slot: it may be cancelled while it waits for one.
+            self._channel.working += not self._is_working
+            self._is_working = True
+            await self._channel.slots.acquire()
+            self._has_slot = True
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        self._channel.on_cancel[self.number] = callback
+
+    async def effect_begins(self) -> None:
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        # What a request has left behind may go on, and nobody waits for that.
+        if self._effect is None and self._channel.requests.get(self.number) is self:
+            self._effect = anyio.Event()
+
+    def effect_ended(self) -> None:
+        if self._effect is not None:
+            self._effect.set()
+            self._effect = None
+
+    async def effect_over(self) -> None:
+        """Wait until the effect that it has, if any, is over."""
+        if self._effect is not None:
+            await self._effect.wait()
+
+
 class HostChannel:
     """Reads a guest's frames and answers its requests.
 
@@ -230,10 +246,10 @@ class HostChannel:
         stdin: To the guest.
         stdout: From the guest.
         limits: Bounds.
-        answer: Works on a request; its BridgeErrors go to the guest.
+        answer: Works on a request, with its context; its BridgeErrors go to the guest.
         on_notification: Takes a notification.
         on_wait: Called with +1 when a request begins, or the guest is held up, and -1 when that is over.
-        on_unbegun: Told of a request that the guest has taken back before it was worked on.
+        on_cancelled_before_start: Told of a request that the guest has cancelled before it was worked on.
         on_closed: Called when the guest's end is closed without a result, to find out why; whether the effects that
             are under way are to come to their end before `serve` returns.
     """
@@ -243,11 +259,11 @@ class HostChannel:
         stdin: ByteSendStream,
         stdout: ByteReceiveStream,
         limits: ChannelLimits,
-        answer: Callable[[Any], Awaitable[Any]],
+        answer: Callable[[Any, RequestContext], Awaitable[Any]],
         on_notification: Callable[[Any], None],
         on_wait: Callable[[int], None],
-        on_unbegun: Callable[[Any], None] = lambda _: None,
-        on_closed: Callable[[], Awaitable[bool]] = _nothing_more,
+        on_cancelled_before_start: Callable[[Any], None] = lambda _: None,
+        on_closed: Callable[[], Awaitable[bool]] = _waits_for_no_effect,
     ) -> None:
         self._stdin = stdin
         self._stdout = stdout
@@ -255,29 +271,29 @@ class HostChannel:
         self._answer = answer
         self._on_notification = on_notification
         self._on_wait = on_wait
-        self._on_unbegun = on_unbegun
+        self._on_cancelled_before_start = on_cancelled_before_start
         self._on_closed = on_closed
         self._ready: list[bytes] = []
         self._ahead: deque[bytes] = deque()
         self._send_lock = anyio.Lock(fast_acquire=True)
-        self._slots = anyio.Semaphore(limits.in_flight, fast_acquire=True)
-        self._queue = anyio.Semaphore(limits.in_flight + MAX_QUEUED, fast_acquire=True)
         self._held = _Amount(MAX_HELD_BYTES)
         self._unsent = _Amount(MAX_UNSENT_BYTES)
-        self._scopes: dict[int, anyio.CancelScope] = {}
-        self._taken_back: set[int] = set()
-        self._when_taken_back: dict[int, Callable[[], None]] = {}
-        self._effects: dict[int, anyio.Event] = {}
-        """Of the requests that are about to have an effect, or have one, the ends."""
-        self._finished = False
+        self.requests: dict[int, _Request] = {}
+        """Those that wait for their turn or are worked on, by their numbers."""
+        self.on_cancel: dict[int, Callable[[], None]] = {}
+        """Callbacks of requests, also of those that were answered: see `RequestContext.on_cancel`."""
+        self.slots = anyio.Semaphore(limits.in_flight, fast_acquire=True)
+        self.queue = anyio.Semaphore(limits.in_flight + MAX_QUEUED, fast_acquire=True)
+        self.working = 0
+        """Requests that are worked on, or wait for their turn; not those that only wait for others."""
+        self.moved_at = time.monotonic()
+        """When a request last came, or stopped being worked on."""
+        self.finished = False
+        """Whether the guest has sent its result: whatever it has left behind, it no longer wants."""
         self._total = 0
         self._size = 0
         self._refused = 0
         self._refusing = False
-        self._working = 0
-        """Requests that are worked on, or wait for their turn; not those that only wait for others."""
-        self._moved_at = time.monotonic()
-        """When a request last came, or stopped being worked on."""
         self._heard_at = time.monotonic()
         self._deaf = False
         self._party = fair_share.Party()
@@ -307,13 +323,13 @@ class HostChannel:
     @property
     def quiet_seconds(self) -> float:
         """How long nothing was asked for and nothing worked on; 0 while something is, and once it has finished."""
-        return 0.0 if self._working or self._ahead or self._finished else time.monotonic() - self._moved_at
+        return 0.0 if self.working or self._ahead or self.finished else time.monotonic() - self.moved_at
 
     def refuse(self) -> None:
         """Do nothing for the guest any more: cancel what is under way, and only take its output."""
         self._refusing = True
-        for scope in self._scopes.values():
-            scope.cancel()
+        for request in self.requests.values():
+            request.scope.cancel()
 
     def hang_up(self) -> None:
         """Read no more: the guest can't be reached, whether or not its end is closed."""
@@ -359,8 +375,8 @@ class HostChannel:
             if finish is None and failure is None:
                 self._begin_nothing()
                 if await self._on_closed():
-                    for ended in list(self._effects.values()):
-                        await ended.wait()
+                    for request in list(self.requests.values()):
+                        await request.effect_over()
             tasks.cancel_scope.cancel()
         if failure is not None:
             try:
@@ -370,20 +386,11 @@ class HostChannel:
                 del failure
         return finish
 
-    def _has_effect(self, number: int) -> None:
-        # What a request has left behind may go on under its name, and nobody waits for that.
-        if number in self._scopes:
-            self._effects.setdefault(number, anyio.Event())
-
-    def _effect_ended(self, number: int) -> None:
-        if (ended := self._effects.pop(number, None)) is not None:
-            ended.set()
-
     def _begin_nothing(self) -> None:
         self._refusing = True
-        for number, scope in self._scopes.items():
-            if number not in self._effects:
-                scope.cancel()
+        for request in self.requests.values():
+            if not request.has_effect:
+                request.scope.cancel()
 
     async def _take(self, line: bytes, tasks: TaskGroup) -> messages.ExecutionFinish | None:
         with self._held_up():
@@ -401,16 +408,15 @@ class HostChannel:
 
     async def _note(self, params: Any, size: int) -> None:
         if isinstance(params, messages.RequestCancel):
-            # What it takes back has been begun, and leaves room for the next.
+            # What it cancels has been begun, and leaves room for the next.
             self._party.charge(REQUEST_SECONDS)
-            # A script that is being suspended for what it waits for takes nothing of that back.
+            # A script that is being suspended for what it waits for cancels nothing of that.
             await anyio.lowlevel.checkpoint_if_cancelled()
-            # Also of one that is answered: the answer came too late.
-            if (do := self._when_taken_back.pop(params.id, None)) is not None:
-                do()
-            if scope := self._scopes.get(params.id):
-                self._taken_back.add(params.id)
-                scope.cancel()
+            # Also for a request that was answered: the answer came too late.
+            if (callback := self.on_cancel.pop(params.id, None)) is not None:
+                callback()
+            if (request := self.requests.get(params.id)) is not None:
+                request.cancel()
             return
         self._party.charge(NOTIFICATION_SECONDS + size * BYTE_SECONDS)
         with self._held_up():
@@ -421,22 +427,22 @@ class HostChannel:
         self, number: int, params: Any, line: bytes, tasks: TaskGroup
     ) -> messages.ExecutionFinish | None:
         if isinstance(params, messages.ExecutionFinish) and not self._refusing:
-            # As of what is taken back.
+            # As for a cancellation.
             await anyio.lowlevel.checkpoint_if_cancelled()
             # What the script leaves behind at its end, it no longer wants.
-            self._finished = True
+            self.finished = True
             await self._send(jsonrpc.encode(jsonrpc.Response(number, {})))
             return params
         self._party.mark_active()
         # A script that asks one thing after the other can't take more time than its answers do.
-        is_flood = max(len(self._scopes), self._together) > FEW_REQUESTS
+        is_flood = max(len(self.requests), self._together) > FEW_REQUESTS
         self._party.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
         with self._held_up():
             await self._party.turn()
-        self._moved_at = time.monotonic()
+        self.moved_at = time.monotonic()
         if self._refusing:
             return None
-        if number in self._scopes:
+        if number in self.requests:
             raise WireError("bad_params", f"two requests under way have the id {number}", excerpt(line))
         self._total += 1
         self._size += len(line)
@@ -453,10 +459,10 @@ class HostChannel:
         # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.
         await self._take_place(size)
         self._held.add(size)
-        self._working += 1
-        self._scopes[number] = anyio.CancelScope()
+        self.working += 1
+        request = self.requests[number] = _Request(self, number)
         self._on_wait(1)
-        tasks.start_soon(self._work, number, params, size)
+        tasks.start_soon(self._work, request, params, size)
         # One at a time gets going: the first step of some, such as a check of arguments, takes its time, and a whole
         # chunk of them at once would hold up every other execution.
         await anyio.lowlevel.checkpoint()
@@ -466,22 +472,22 @@ class HostChannel:
     def _held_up(self) -> Iterator[None]:
         """The script waits for us: it uses none of its own time, and has not come to rest."""
         began = time.monotonic()
-        self._working += 1
+        self.working += 1
         self._on_wait(1)
         try:
             yield
         finally:
             self._on_wait(-1)
-            self._working -= 1
-            self._moved_at += time.monotonic() - began
+            self.working -= 1
+            self.moved_at += time.monotonic() - began
 
     async def _take_place(self, size: int) -> None:
         if not self._held.has_room(size):
             await self._reading_ahead(self._held.room, size)
         try:
-            self._queue.acquire_nowait()
+            self.queue.acquire_nowait()
         except anyio.WouldBlock:
-            await self._reading_ahead(self._queue.acquire)
+            await self._reading_ahead(self.queue.acquire)
 
     async def _reading_ahead(self, wait: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Wait for room, and take what comes meanwhile, as far as memory goes.
@@ -500,70 +506,34 @@ class HostChannel:
             while sum(map(len, self._ahead)) < MAX_AHEAD_BYTES:
                 self._ahead.append(await self._stdout.receive())
 
-    async def _work(self, number: int, params: Any, size: int) -> None:
+    async def _work(self, request: _Request, params: Any, size: int) -> None:
         answer: bytes | None = None
-        begun = False
-        # Of these it holds one each.
-        held = [self._queue]
-        is_working = True
-        scope = self._scopes[number]
-
-        def leave() -> None:
-            nonlocal is_working
-            if is_working:
-                is_working = False
-                self._working -= 1
-                self._moved_at = time.monotonic()
-            while held:
-                held.pop().release()
-
-        async def enter() -> None:
-            nonlocal is_working
-            if self._slots not in held:
-                self._working += not is_working
-                # Before it has a slot: it may be taken back while it waits for one.
-                is_working = True
-                await self._slots.acquire()
-                held.append(self._slots)
-
-        self._introduce(number, leave, enter)
+        has_started = False
         try:
             try:
-                with scope:
-                    # Taken back before it began: a request that never waits would be worked on all the same.
+                with request.scope:
+                    # Cancelled before it began: a request that never waits would be worked on all the same.
                     await anyio.lowlevel.checkpoint_if_cancelled()
-                    await self._slots.acquire()
-                    held.append(self._slots)
+                    await request.reacquire_slot()
                     await self._unsent.room(1)
-                    begun = True
-                    result = await self._result(number, params)
+                    has_started = True
+                    result = await self._result(request, params)
                     answer = await off_loop(result, _encoded, result)
             finally:
                 # Before the answer is sent: what the guest does with it is its own time.
                 self._on_wait(-1)
-                del self._scopes[number]
-                self._effect_ended(number)
-                if number in self._taken_back:
-                    self._taken_back.remove(number)
-                    if not begun:
-                        self._on_unbegun(params)
+                del self.requests[request.number]
+                request.effect_ended()
+                if request.was_cancelled and not has_started:
+                    self._on_cancelled_before_start(params)
             if answer is not None:
                 self._unsent.add(len(answer))
                 await self._send(answer)
                 self._unsent.add(-len(answer))
         finally:
             # After it: a guest that doesn't read its answers gets no more of them.
-            leave()
+            request.release_slot()
             self._held.add(-size)
-
-    def _introduce(self, number: int, leave: Callable[[], None], enter: Callable[[], Awaitable[None]]) -> None:
-        """Let whoever works on a request say how it stands, by the functions at the head of this module."""
-        _step_aside.set(leave)
-        _come_back.set(enter)
-        _taken_back.set(lambda: self._finished or number in self._taken_back)
-        _when_taken_back.set(functools.partial(self._when_taken_back.__setitem__, number))
-        _comes_to_its_end.set(functools.partial(self._has_effect, number))
-        _has_come_to_its_end.set(functools.partial(self._effect_ended, number))
 
     def _over(self) -> BridgeError | None:
         if self._total > self._limits.total:
@@ -578,9 +548,10 @@ class HostChannel:
             )
         return None
 
-    async def _result(self, number: int, params: Any) -> jsonrpc.Response | jsonrpc.ErrorResponse:
+    async def _result(self, request: _Request, params: Any) -> jsonrpc.Response | jsonrpc.ErrorResponse:
+        number = request.number
         try:
-            return jsonrpc.Response(number, await self._answer(params))
+            return jsonrpc.Response(number, await self._answer(params, request))
         except BridgeError as exc:
             return error_response(number, exc)
         except Exception:
@@ -594,7 +565,7 @@ class HostChannel:
         """Send a frame; those that are ready at the same time go as one, since each write wakes the engine's client."""
         self._ready.append(data)
         async with self._send_lock:
-            if self._scopes:
+            if self.requests:
                 await anyio.lowlevel.cancel_shielded_checkpoint()
             ready, self._ready = self._ready, []
             together = b""

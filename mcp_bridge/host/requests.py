@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import logging
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,9 +16,10 @@ from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import MAX_MEMORY_BYTES, OUTPUT_PART_BYTES
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
+from mcp_bridge.executions.programs.planning import plan_program
 from mcp_bridge.executions.programs.session import Session
+from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, split
-from mcp_bridge.host.channel import has_come_to_its_end, step_aside
 from mcp_bridge.kernel.program import MAX_BYTES as MAX_PROGRAM_BYTES
 from mcp_bridge.offload import is_large, is_over, off_loop, on_blocking_thread, on_thread
 from mcp_bridge.policy.redaction.json_walk import leaves
@@ -25,14 +27,15 @@ from mcp_bridge.policy.rules.uris import REFERENCE_PREFIX, SECRET_PREFIX
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from mcp_bridge.downstream.catalog.catalog import Catalog
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.executions.artifacts import ArtifactWriter, Files, Memories
     from mcp_bridge.executions.programs.lifecycle import Programs
+    from mcp_bridge.executions.programs.run import Effects
     from mcp_bridge.executions.scripts.run import ScriptRun
     from mcp_bridge.gate.gate import Gate
+    from mcp_bridge.gate.request_context import RequestContext
 
 T = TypeVar("T")
 
@@ -55,40 +58,37 @@ class Requests:
     """Answers one execution's requests.
 
     Args:
-        catalog: The servers and their tools.
-        allowed: Configured names of the servers that this execution may use, with their aliases.
         memories: What scripts keep.
         files: What earlier executions' answers had to cut.
         artifacts: This execution's artifacts.
         gate: What every call passes.
+        effects: Does what programs want, through the gate.
         programs: The bridge's.
-        script: Whose requests they are: what has a name goes through it.
+        script: The script's run, which has its record.
     """
 
     def __init__(
         self,
-        catalog: Catalog,
-        allowed: Mapping[str, str],
         memories: Memories,
         files: Files,
         artifacts: ArtifactWriter,
         gate: Gate,
+        effects: Effects,
         programs: Programs,
         script: ScriptRun,
     ) -> None:
-        self._catalog = catalog
-        self._allowed = allowed
         self._memories = memories
         self._files = files
         self._artifacts = artifacts
-        self._gate = gate
+        self._catalog, self._allowed = gate.tools.catalog, gate.tools.servers
+        self._values = gate.values
         self._script = script
         self._programs = Session(
             programs,
-            gate.execution,
+            script.execution,
             PRINCIPAL,
-            gate,
-            gate.plan,
+            effects,
+            functools.partial(plan_program, gate),
             script.program_ended,
             script.program_left,
         )
@@ -108,32 +108,36 @@ class Requests:
 
     async def project(self, value: Any) -> Any:
         """A value of the script's as it may be shown."""
-        return await self._gate.project(value)
+        return await self._values.project(value)
 
     def taken(self, call: str) -> None:
         """Whoever waited for the answer to a call has it."""
         self._script.taken(call)
 
-    def unbegun(self, request: Any) -> None:
-        """The script has taken back a request before it was looked at."""
+    def cancelled_before_start(self, request: Any) -> None:
+        """The script has cancelled a request before it was looked at."""
         if (call := getattr(request, "call", None)) is not None:
-            self._script.unbegun(call)
+            self._script.cancelled_before_start(call)
 
-    async def answer(self, request: Any) -> Any:
+    async def answer(self, request: Any, context: RequestContext) -> Any:
         """The result of a request. None is given while a call of the script waits: it is to come to rest.
+
+        Args:
+            request: What is asked for.
+            context: The request while it is worked on.
 
         Raises:
             BridgeError: Its code and message go to the guest.
         """
         answer, error = None, None
         try:
-            answer = await self._answer(request)
+            answer = await self._answer(request, context)
         except BridgeError as exc:
             error = exc
         if self._script.hold.calls and not isinstance(request, messages.ProgramLeave):
             # What was done is recorded; the script is told when it goes on.
-            step_aside()
-            has_come_to_its_end()
+            context.release_slot()
+            context.effect_ended()
             await self._script.hold.over()
         if error is not None:
             try:
@@ -147,14 +151,19 @@ class Requests:
         """Wait until a call of the script waits for what nobody can give it now."""
         await self._script.hold.begun()
 
-    async def _answer(self, request: Any) -> Any:
+    async def divergence(self) -> BridgeError:
+        """Wait until the script goes another way than it had; what it is told of that."""
+        return await self._script.diverged()
+
+    async def _answer(self, request: Any, context: RequestContext) -> Any:
         _check_names(request)
         await self._check_size(request)
         match request:
             case messages.ToolCall():
-                return await self._call(request)
+                return await self._call(request, context)
             case messages.MemorySave() | messages.MemoryLoad() | messages.MemoryDelete() | messages.MemoryList():
-                return await self._named("memory", request, lambda _: self._remember(request))
+                call = self._recorder(request, "memory", context)
+                return await self._script.answer(call, functools.partial(self._remember, request, call))
             case (
                 messages.CatalogServers()
                 | messages.CatalogTools()
@@ -162,24 +171,31 @@ class Requests:
                 | messages.CatalogDescribe()
                 | messages.CatalogCheck()
             ):
-                return await self._gate.described(await self._looked_up(request))
+                return await self._values.described(await self._looked_up(request))
             case messages.ArtifactWrite() | messages.OutputRead():
                 return await self._file(request)
             case messages.ProgramEffect() | messages.ProgramFinish() | messages.ProgramLeave():
                 if not self._script.live:
                     # Nothing is driven here, and what is asked for all the same is not for the record.
                     raise BridgeError("violation", f"This sandbox drives no execution {request.execution[:100]!r}.")
-                return await self._programs.answer(request)
+                return await self._programs.answer(request, context)
+        call = self._recorder(request, "program", context)
+        return await self._script.answer(call, functools.partial(self._program, request, call))
+
+    def _recorder(self, request: Any, kind: str, context: RequestContext) -> CallRecorder:
+        arguments = {field: value for field, value in request._asdict().items() if field != "call"}
+        return CallRecorder(self._script, request.call, kind, messages.NAMES[type(request)], arguments, context)
+
+    async def _program(self, request: Any, call: CallRecorder) -> Any:
+        match request:
             case messages.ProgramStart() if request.idempotency_key is None:
                 key = self._script.key_of(request.call)
-                return await self._named(
-                    "program",
-                    request,
-                    lambda _: self._programs.start(request.program, request.context, key, of_call=True),
-                )
+                return await self._programs.start(request.program, request.context, key, call.request, of_call=True)
             case messages.ProgramResume():
-                return await self._named("program", request, lambda _: self._resume(request))
-        return await self._named("program", request, lambda _: self._programs.answer(request))
+                # A payload is taken once: whether it was is looked up before it is given again.
+                since = await call.announce()
+                return await self._programs.resume(request.execution, request.payload, since)
+        return await self._programs.answer(request, call.request)
 
     async def _check_size(self, request: Any) -> None:
         """Refuse what is too large in any case, before it is projected, compared, recorded or counted.
@@ -206,26 +222,16 @@ class Requests:
                 fault = {"path": "", "code": "too_large", "message": message}
                 raise BridgeError("invalid_program", message, faults=[fault])
 
-    async def _named(self, kind: str, request: Any, do: Callable[[dict[str, Any]], Awaitable[Any]]) -> Any:
-        """The answer to a request that has a name."""
-        return await self._script.answer(request.call, kind, messages.NAMES[type(request)], _arguments(request), do)
-
-    async def _remember(self, request: Any) -> dict[str, Any]:
+    async def _remember(self, request: Any, call: CallRecorder) -> dict[str, Any]:
         if isinstance(request, messages.MemorySave | messages.MemoryDelete):
             # With it what was read before becomes durable, on which what is written now may depend: who runs the script
             # again is to write the same.
-            await self._script.begins(request.call, "memory", messages.NAMES[type(request)], _arguments(request))
+            await call.announce()
         # Before the lock: nobody waits for it behind somebody who has used too much.
         await fair_share.turn()
         # On a thread, one after the other: files and JSON of some megabytes would hold up every other run.
         async with self._memories.turn:
             return await on_blocking_thread(self._memory, request)
-
-    async def _resume(self, request: messages.ProgramResume) -> dict[str, Any]:
-        # A payload is taken once: whether it was is looked up before it is given again.
-        method = messages.NAMES[messages.ProgramResume]
-        since = await self._script.begins(request.call, "program", method, _arguments(request))
-        return await self._programs.resume(request.execution, request.payload, since)
 
     def _memory(self, request: Any) -> dict[str, Any]:
         match request:
@@ -241,34 +247,20 @@ class Requests:
                 return {"keys": self._memories.keys(request.prefix)}
         raise AssertionError(request)
 
-    async def _call(self, request: messages.ToolCall) -> Any:
-        name = self._resolve(request.server)
+    async def _call(self, request: messages.ToolCall, context: RequestContext) -> Any:
+        server = resolve(request.server, self._allowed)
         self.calls += 1
+        if self._script.live and request.call not in self._script.past.calls:
+            await self._programs.holds(request.arguments)
         began, outcome = time.monotonic(), "failed"
         try:
-            answer = await self._call_tool(name, request)
+            answer = await self._script.call(server, request, context)
             outcome = "answered"
         finally:
             # Names only: arguments and results may hold what a log shouldn't.
             milliseconds = (time.monotonic() - began) * 1000
-            logger.info("%r.%r %s after %.0f ms", name, request.tool, outcome, milliseconds)
+            logger.info("%r.%r %s after %.0f ms", server, request.tool, outcome, milliseconds)
         return answer
-
-    async def _call_tool(self, name: str, request: messages.ToolCall) -> Any:
-        async def made(mark: dict[str, Any]) -> dict[str, Any]:
-            tool = await self._catalog.tool(name, request.tool)
-            await self._programs.holds(request.arguments)
-            try:
-                answered = await self._gate.call(tool, request.arguments, raw=request.raw, mark=mark)
-            except BridgeError as exc:
-                raw = exc.details.pop("raw", None)
-                if request.raw and raw is not None:
-                    return {"raw": raw}
-                raise
-            return {"raw": answered.raw} if request.raw else {"value": answered.value}
-
-        asked = f"{name}.{request.tool}"
-        return await self._script.answer(request.call, "tool", asked, request.arguments, made, raw=request.raw)
 
     async def _looked_up(self, request: Any) -> dict[str, Any]:
         match request:
@@ -296,9 +288,13 @@ class Requests:
         ]
 
     async def _tools(self, server: str) -> dict[str, Any]:
-        name = self._resolve(server)
+        name = resolve(server, self._allowed)
         tools = await self._catalog.tools(name)
-        return {"server": name, "alias": self._allowed[name], "tools": await _rendered(describe.proxy_row, tools)}
+        return {
+            "server": name,
+            "alias": self._allowed[name],
+            "tools": await _rendered(describe.proxy_row, tools),
+        }
 
     async def _search(self, request: messages.CatalogSearch) -> dict[str, Any]:
         limit = max(1, min(request.limit, MAX_SEARCH_HITS))
@@ -338,7 +334,7 @@ class Requests:
         return [f"{alias}.{tool.alias}" for alias, tool in found if tool is not None][:NAMES_MEANT]
 
     async def _checked(self, request: messages.CatalogCheck) -> dict[str, Any]:
-        tool = await self._catalog.tool(self._resolve(request.server), request.tool)
+        tool = await self._catalog.tool(resolve(request.server, self._allowed), request.tool)
         # What stands behind a reference is known to the gate alone.
         plain = await off_loop(request.arguments, _without_references, request.arguments)
         return {"faults": await self._catalog.faults(tool, plain)}
@@ -353,10 +349,6 @@ class Requests:
             if folded in {tool.name.casefold(), tool.alias.casefold()}:
                 return tool
         return await self._catalog.tool(server, name)
-
-    def _resolve(self, name: str) -> str:
-        """A configured name from a name or an alias, regardless of case if nothing else fits."""
-        return resolve(name, self._allowed)
 
     async def _file(self, request: messages.ArtifactWrite | messages.OutputRead) -> dict[str, Any]:
         if isinstance(request, messages.OutputRead):
@@ -420,10 +412,6 @@ async def _off_loop(function: Callable[..., T], tools: Sequence[ToolInfo], *args
 
 def _is_large(tool: ToolInfo) -> bool:
     return is_large([tool.description, tool.input_schema, tool.output_schema], values=FEW_VALUES)
-
-
-def _arguments(request: Any) -> dict[str, Any]:
-    return {field: value for field, value in request._asdict().items() if field != "call"}
 
 
 def _check_names(request: Any) -> None:

@@ -155,7 +155,7 @@ class Execution:
             requests.answer,
             self._notified,
             self._waits,
-            requests.unbegun,
+            requests.cancelled_before_start,
             self._closed,
         )
 
@@ -176,6 +176,7 @@ class Execution:
                         self._watch_silence,
                         self._watch_engine,
                         self._watch_hold,
+                        self._watch_divergence,
                         self._channel.beat,
                     ):
                         watchers.start_soon(watcher)
@@ -201,10 +202,6 @@ class Execution:
         if self._never_ran is not None and self._ending is None:
             raise self._never_ran
         return self._record(finish)
-
-    def stop(self, status: Status, error: BridgeError) -> None:
-        """End it from outside."""
-        self._end(status, error.code, error.message, error.hint)
 
     # --- what comes from the guest ---
 
@@ -364,6 +361,11 @@ class Execution:
                 self._end("suspended", "still_waiting", "The script waits.")
                 return
             await anyio.sleep(left)
+
+    async def _watch_divergence(self) -> None:
+        """End a script that goes another way than it had."""
+        error = await self._requests.divergence()
+        self._end("error", error.code, error.message, error.hint)
 
     async def _closed(self) -> bool:
         """The channel closed without a result: find out why, and whether its effects are to come to their end."""

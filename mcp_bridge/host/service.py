@@ -48,19 +48,21 @@ from mcp_bridge.sandbox.probe import probe
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from collections.abc import Set as AbstractSet
 
     from anyio.abc import TaskGroup
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.executions.in_doubt import Settlement
+    from mcp_bridge.executions.programs.effects import ProgramEffects
     from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.programs.run import ProgramRun
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.replay_result import Replayed
     from mcp_bridge.executions.scripts.lifecycle import Begun, Scripts
     from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.host.live_output import LiveOutput
@@ -119,7 +121,7 @@ class Bridge:
         self._withdrawn: frozenset[str] = frozenset()
         """The servers that have been taken out of the configuration since, `LOCAL` among them."""
         self._database = database
-        self.catalog.add_local(governance.registry.listing().tools)
+        self.catalog.add_local(governance.registry)
         self._places = anyio.Semaphore(settings.max_concurrent)
         self._preparing = anyio.Lock()
         self._prepared: Prepared | None = None
@@ -256,11 +258,7 @@ class Bridge:
 
     def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
         """As `scripts.Surroundings`."""
-        allowed = self._narrow(job.servers)
-        gate = self._gate(execution, allowed, job.asker, job.sampler, recorder, job.news)
-        if job.servers is not None:
-            gate.servers = frozenset(allowed)
-        return gate
+        return self._gate(execution, job.asker, job.sampler, recorder, job.news, servers=job.servers)
 
     def servers(self, job: Job) -> list[str] | None:
         """As `scripts.Surroundings`."""
@@ -292,14 +290,11 @@ class Bridge:
                 # While its sandbox starts: one after the other, each would take the second that it is first used in.
                 self.catalog.start_ahead(servers_named(job.code, allowed))
             prepared = await self.prepare(job.notify)
-            requests = Requests(
-                self.catalog, allowed, self._memories, self.files, artifacts, gate, self.programs, script
-            )
+            requests = Requests(self._memories, self.files, artifacts, gate, self._effects(gate), self.programs, script)
             replays = bool(script.past.calls) or not script.live
             first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
             process = await prepared.engine.start(self._spec(execution, prepared))
             runner = Execution(process, execution, first, limit, requests, job.progress, job.began, job.live)
-            script.halt = functools.partial(runner.stop, "error")
             try:
                 record = await runner.run()
             except BaseException:
@@ -312,7 +307,7 @@ class Bridge:
                 self._tasks.start_soon(_leave, process)
             else:
                 await process.aclose()
-            await gate.record_of(record)
+            await record.project(gate.values)
             if record.status in {"protocol_error", "call_limit"} and record.error and script.live:
                 self.programs.stray(execution, record.error["message"])
             # Nothing that is answered may be lost.
@@ -359,8 +354,8 @@ class Bridge:
         """
         from mcp_bridge.executions.programs.record import told  # noqa: PLC0415
 
-        gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
-        run = await self.programs.start(program, context or {}, key, PRINCIPAL, gate, starter, asker)
+        effects = self._effects(self._gate(secrets.token_hex(8), asker, sampler))
+        run = await self.programs.start(program, context or {}, key, PRINCIPAL, effects, starter, asker)
         return told(run) if isinstance(run, StoredExecution) else await self._driven(run)
 
     async def resume_program(
@@ -389,8 +384,8 @@ class Bridge:
             job = Job("", asker=asker, sampler=sampler, began=time.monotonic())
             await self.scripts.resume(stored, job)
             return await self._told(execution)
-        gate = self._gate(secrets.token_hex(8), self._narrow(None), asker, sampler)
-        return await self._driven(await self.programs.resume(execution, event, PRINCIPAL, gate))
+        effects = self._effects(self._gate(secrets.token_hex(8), asker, sampler))
+        return await self._driven(await self.programs.resume(execution, event, PRINCIPAL, effects))
 
     async def _given(self, stored: StoredExecution, event: Resume) -> StoredExecution:
         """A suspended script that has been given what its tool has said comes later; as it is then.
@@ -400,19 +395,19 @@ class Bridge:
         """
         from mcp_bridge.executions.scripts.settling import give  # noqa: PLC0415
 
-        gate = await self._gate_of(stored)
-        is_given = await give(self.programs.store, self.programs.recorder, stored, event, gate)
+        values = await self._values_of(stored)
+        is_given = await give(self.programs.store, self.programs.recorder, stored, event, values)
         if not is_given and event.payload is not None:
             raise BridgeError(
                 "not_suspended", f"The execution {stored.id} is of a script, none of whose calls waits for a payload."
             )
         return await self.programs.stored(stored.id, PRINCIPAL)
 
-    async def _gate_of(self, stored: StoredExecution) -> Gate:
+    async def _values_of(self, stored: StoredExecution) -> ExecutionValues:
         """What projects what somebody says to a script: with the references that it has for the same values."""
-        gate = self._gate(secrets.token_hex(8), self._narrow(None))
-        gate.adopt_values(await self.programs.store.values(stored.id))
-        return gate
+        values = self._gate(secrets.token_hex(8)).values
+        values.adopt(await self.programs.store.values(stored.id))
+        return values
 
     async def cancel_program(self, execution: str, reason: str) -> dict[str, Any]:
         """End a suspended program, and undo what its steps want undone; or a script that can't go on by itself.
@@ -420,14 +415,15 @@ class Bridge:
         Raises:
             BridgeError: As `Programs.cancel`, `cancel_script`.
         """
-        gate = self._gate(secrets.token_hex(8), self._narrow(None))
+        gate = self._gate(secrets.token_hex(8))
         stored = await self.programs.stored(execution, PRINCIPAL)
         if stored.kind == "script":
             from mcp_bridge.executions.scripts.settling import cancel_script  # noqa: PLC0415
 
-            await cancel_script(self.programs.store, self.programs.recorder, stored, await gate.project(reason))
+            reason = await gate.values.project(reason)
+            await cancel_script(self.programs.store, self.programs.recorder, stored, reason)
             return await self._told(execution)
-        return await self._driven(await self.programs.cancel(execution, reason, PRINCIPAL, gate))
+        return await self._driven(await self.programs.cancel(execution, reason, PRINCIPAL, self._effects(gate)))
 
     async def settle_program(
         self, execution: str, asked: str | None, settlement: Settlement, *, go_on: bool, asker: Asker | None = None
@@ -444,15 +440,15 @@ class Bridge:
         Raises:
             BridgeError: As `Programs.settle`, `settle_script`.
         """
-        gate = self._gate(secrets.token_hex(8), self._narrow(None), asker)
         stored = await self.programs.stored(execution, PRINCIPAL)
         if stored.kind == "script":
             from mcp_bridge.executions.scripts.settling import settle_script  # noqa: PLC0415
 
-            of_script = await self._gate_of(stored)
+            of_script = await self._values_of(stored)
             await settle_script(self.programs.store, self.programs.recorder, stored, asked, settlement, of_script)
             return await (self.resume_program(execution, asker=asker) if go_on else self._told(execution))
-        run = await self.programs.settle(execution, asked, settlement, PRINCIPAL, gate)
+        effects = self._effects(self._gate(secrets.token_hex(8), asker))
+        run = await self.programs.settle(execution, asked, settlement, PRINCIPAL, effects)
         return await (self._driven(run) if go_on else self._kept(run))
 
     async def replay_script(self, stored: StoredExecution) -> Replayed:
@@ -474,10 +470,12 @@ class Bridge:
         """Have the configured model write a program.
 
         Raises:
-            BridgeError: As `Gate.plan`.
+            BridgeError: As `plan_program`.
         """
-        gate = self._gate(secrets.token_hex(8), self._narrow(None))
-        return await self.programs.plan(intent, PRINCIPAL, gate.plan)
+        from mcp_bridge.executions.programs.planning import plan_program  # noqa: PLC0415
+
+        gate = self._gate(secrets.token_hex(8))
+        return await self.programs.plan(intent, PRINCIPAL, functools.partial(plan_program, gate))
 
     async def _driven(self, run: ProgramRun) -> dict[str, Any]:
         try:
@@ -494,32 +492,39 @@ class Bridge:
     def _gate(
         self,
         execution: str,
-        allowed: Mapping[str, str],
         asker: Asker | None = None,
         sampler: Sampler | None = None,
         recorder: Recorder | None = None,
         news: Callable[[str], None] | None = None,
+        *,
+        servers: Sequence[str] | None = None,
     ) -> Gate:
+        from mcp_bridge.gate.allowed_tools import AllowedTools  # noqa: PLC0415
+        from mcp_bridge.gate.execution_values import ExecutionValues  # noqa: PLC0415
         from mcp_bridge.gate.gate import Gate  # noqa: PLC0415
 
+        governance = self._governance
+        # A replay keeps nothing: it makes no call.
+        store = None if recorder else self.programs.store.store_values
         allowance = Allowance(self._database)
         allowance.counts(execution)
         return Gate(
-            execution,
             PRINCIPAL,
-            allowed,
-            self._governance,
-            self.fleet,
-            self.catalog,
-            recorder or self.programs.recorder,
+            governance,
+            AllowedTools(self.catalog, self._narrow(servers), governance.registry.tools),
+            ExecutionValues(governance.vault, governance.patterns, store),
             self._usages,
             asker,
             sampler,
-            # A replay keeps nothing: it makes no call.
-            None if recorder else self.programs.store.store_values,
             allowance,
             news,
+            narrowed=servers is not None,
         )
+
+    def _effects(self, gate: Gate) -> ProgramEffects:
+        from mcp_bridge.executions.programs.effects import ProgramEffects  # noqa: PLC0415
+
+        return ProgramEffects(gate, self._governance.programs, self.programs.recorder)
 
     def _check(self, code: str, timeout: float | None) -> ExecutionLimits:
         settings = self.settings

@@ -13,7 +13,6 @@ import functools
 import inspect
 import logging
 import traceback
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -45,8 +44,7 @@ _CLEAN_UP = 1.0
 _TEXT = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class CallOutcome:
+class CallOutcome(NamedTuple):
     """The result of a call.
 
     Attributes:
@@ -86,13 +84,20 @@ class RegisteredTool:
         self.results = Results(declaration, hints, max_result_bytes)
         self.abandoned = 0
 
-    async def call(self, arguments: dict[str, Any], timeout: float | None, threads: Threads) -> CallOutcome:
-        """Call the tool; see `Registry.call`."""
+    async def prepare(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The function's keyword arguments, from a call's.
+
+        Raises:
+            BridgeError: `bad_arguments`; what a validator raises.
+        """
+        # Where they are large, their validators run on a thread as well.
+        return await off_loop(arguments, self._checked, arguments)
+
+    async def call(self, keywords: dict[str, Any], timeout: float | None, threads: Threads) -> CallOutcome:
+        """Call it, with keyword arguments of `prepare`; see `Registry.call`."""
         declared = self.declaration
         limit = declared.timeout if timeout is None else min(timeout, declared.timeout)
         self._refuse_if_exhausted()
-        # Validators of large arguments run on a thread as well.
-        keywords = await off_loop(arguments, self._checked, arguments)
         if declared.is_async:
             outcome = await self._in_task(keywords, limit)
         elif declared.thread:

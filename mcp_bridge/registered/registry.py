@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
+from mcp_bridge.downstream.catalog.bound_tool import ToolResult
 from mcp_bridge.downstream.catalog.describe import call_hint
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.errors import BridgeError
@@ -15,8 +17,9 @@ from mcp_bridge.registered.results import MAX_RESULT_BYTES
 from mcp_bridge.registered.threads import Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.registered.declaring import Declaration
 
 MAX_THREADS = 32
@@ -64,6 +67,15 @@ class Registry:
         """The tools in the form of a server's listing. Unlike a server's, these annotations are trusted."""
         return self._listing
 
+    def bind(self, name: str) -> BoundFunction:
+        """The tool of this name, or else of this alias, as `BoundTool`.
+
+        Raises:
+            BridgeError: As `find`.
+        """
+        tool = self.find(name)
+        return BoundFunction(self._rows[tool.declaration.name], tool, self._threads)
+
     def find(self, name: str) -> RegisteredTool:
         """The tool with this name, or else with this alias.
 
@@ -106,13 +118,55 @@ class Registry:
                 exception of the tool; `bad_tool_result`: the result isn't JSON.
                 After the last three, the tool may have had an effect; with the others it was not started.
         """
-        tool = self.find(name)
+        bound = self.bind(name)
+        return await bound.called(await bound.prepare(arguments or {}), timeout)
+
+
+class BoundFunction:
+    """A registered tool, as `BoundTool`. It is as it was listed for as long as the process lives.
+
+    Args:
+        info: The tool as it is listed.
+        tool: The tool itself.
+        threads: Where it runs, if it is synchronous.
+    """
+
+    __slots__ = ("_threads", "_tool", "info")
+
+    is_operators = True
+
+    def __init__(self, info: ToolInfo, tool: RegisteredTool, threads: Threads) -> None:
+        self.info = info
+        self._tool = tool
+        self._threads = threads
+
+    async def current(self) -> BoundFunction:
+        """As `BoundTool.current`."""
+        return self
+
+    async def prepare(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """As `BoundTool.prepare`: the function's own parameters."""
         try:
-            return await tool.call(arguments or {}, timeout, self._threads)
+            return await self._tool.prepare(arguments)
         except BridgeError as error:
             if error.code == "bad_arguments":
-                error.hint = call_hint(self._rows[tool.declaration.name])
+                error.hint = call_hint(self.info)
             raise
+
+    async def call(
+        self, prepared: dict[str, Any], _tell: Callable[[str], None] | None = None, *, raw: bool = False
+    ) -> ToolResult:
+        """As `BoundTool.call`. A function says nothing while it works."""
+        value, is_pending = await self.called(prepared)
+        value = "PENDING" if is_pending else value
+        if not raw:
+            return ToolResult(value, {}, is_pending)
+        text = value if isinstance(value, str) else json.dumps(value)
+        return ToolResult(value, {"content": [{"type": "text", "text": text}]}, is_pending)
+
+    async def called(self, prepared: dict[str, Any], timeout: float | None = None) -> CallOutcome:
+        """Call it; see `Registry.call`."""
+        return await self._tool.call(prepared, timeout, self._threads)
 
 
 def _on_the_wire(tool: RegisteredTool) -> dict[str, Any]:

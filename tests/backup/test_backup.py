@@ -1315,7 +1315,7 @@ main()
 DYING = """
 import os, signal, sys
 from pathlib import Path
-from mcp_bridge.bridge import restore
+from mcp_bridge.backup import restore
 
 file, into, keys = map(Path, sys.argv[1:])
 left = 0
@@ -1479,7 +1479,7 @@ def killed(folder, into, at):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from mcp_bridge.bridge import restore
+from mcp_bridge.backup import restore
 
 file, into, keys = map(Path, sys.argv[1:4])
 

@@ -56,8 +56,8 @@ class Odd(Recording):
         self.rng = rng
         self.host = Host(rng, deadlines=False)
 
-    async def perform(self, run, effect, *, approved=False):
-        await super().perform(run, effect)
+    async def perform(self, run, effect, request, *, approved=False):
+        await super().perform(run, effect, request)
         for _ in range(self.rng.randrange(3)):
             await anyio.lowlevel.checkpoint()
         if effect.kind == "wait" and effect.name == "retry":

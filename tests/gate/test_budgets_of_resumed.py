@@ -59,7 +59,7 @@ async def test_scripts_that_take_turns_at_a_program_share_its_limit(opened, poli
     steps = [row for number in range(8) for row in (rest(number), call(number))]
     async with opened(policy=policy) as bridge:
         programs = bridge.programs
-        turns = [bridge._gate(f"script{number}", bridge._narrow(None)) for number in range(gates)]
+        turns = [bridge._effects(bridge._gate(f"script{number}")) for number in range(gates)]
         run = await programs.start({"steps": steps}, {}, None, "local", turns[0])
         record = await left(bridge, run)
         for number in range(8):
@@ -73,14 +73,15 @@ async def test_a_policy_that_changes_while_it_serves_begins_no_count_anew(opened
     steps = [row for number in range(5) for row in (rest(number), call(number))]
     limited = {"rules": [{"tools": ["local.work"], "effect": "allow", "max_calls": 3}]}
     async with opened(policy=limited) as bridge:
-        run = await bridge.programs.start({"steps": steps}, {}, None, "local", bridge._gate("0", bridge._narrow(None)))
+        effects = bridge._effects(bridge._gate("0"))
+        run = await bridge.programs.start({"steps": steps}, {}, None, "local", effects)
         record = await left(bridge, run)
         for number in range(5):
             more = [{"tools": [f"other{number}.*"], "effect": "deny"}] if number % 2 else []
             changed = load_governance({"policy": {"rules": more + limited["rules"]}}, None, tmp_path, tmp_path)
             bridge.restrict(frozenset({"local"}), changed.snapshot)
-            gate = bridge._gate(str(number + 1), bridge._narrow(None))
-            run = await bridge.programs.resume(run.execution, Resume(1), "local", gate)
+            effects = bridge._effects(bridge._gate(str(number + 1)))
+            run = await bridge.programs.resume(run.execution, Resume(1), "local", effects)
             record = await left(bridge, run)
         statuses = [row["status"] for row in record["steps"] if row["id"].startswith("work")]
         assert statuses == ["success"] * 3 + ["skipped"] * 2
@@ -90,23 +91,24 @@ async def test_a_policy_that_changes_while_it_serves_begins_no_count_anew(opened
 async def test_who_goes_on_with_its_own_program_counts_nothing_twice(opened, steps):
     model = {"provider": "scripted", "default_answer": "yes"}
     async with opened(model=model, policy={"limits": {"bytes": 10_000}}) as bridge:
-        gate = bridge._gate("script", bridge._narrow(None))
-        run = await bridge.programs.start({"steps": [*steps, rest(1), rest(2)]}, {}, None, "local", gate)
+        gate = bridge._gate("script")
+        effects = bridge._effects(gate)
+        run = await bridge.programs.start({"steps": [*steps, rest(1), rest(2)]}, {}, None, "local", effects)
         record = await left(bridge, run)
         assert record["steps"][0]["status"] == "success"
         before = gate._budget.record()
         assert any(before["usage"].values())
         for _ in range(2):
-            run = await bridge.programs.resume(run.execution, Resume(1), "local", gate)
+            run = await bridge.programs.resume(run.execution, Resume(1), "local", effects)
             await left(bridge, run)
         assert gate._budget.record() == before
 
 
 async def test_a_question_that_was_cut_short_counts_for_whoever_asks_it_again(opened, monkeypatch):
     async with opened(model={"provider": "scripted", "default_answer": "yes"}) as bridge:
-        gates = [bridge._gate(f"script{number}", bridge._narrow(None)) for number in range(2)]
+        gates = [bridge._gate(f"script{number}") for number in range(2)]
         program = {"steps": [{"id": "say", "type": "llm", "prompt": "Well? " * 100}]}
-        run = await bridge.programs.start(program, {}, None, "local", gates[0])
+        run = await bridge.programs.start(program, {}, None, "local", bridge._effects(gates[0]))
         begun = anyio.Event()
 
         async def ask(*args, **named):
@@ -119,7 +121,7 @@ async def test_a_question_that_was_cut_short_counts_for_whoever_asks_it_again(op
             await begun.wait()
             tasks.cancel_scope.cancel()
         await bridge.programs.keep(run)
-        run = await bridge.programs.resume(run.execution, None, "local", gates[1])
+        run = await bridge.programs.resume(run.execution, None, "local", bridge._effects(gates[1]))
         assert gates[1]._budget.record()["usage"]["model_tokens"] >= 600
         assert (await left(bridge, run))["status"] == "success"
 

@@ -419,6 +419,26 @@ async def test_of_a_schema_with_more_defaults_than_are_put_in_what_is_left_out_i
         assert (await bank.calls("bank.wipe", {"path": "/", "recursive": False}))["status"] == "success"
 
 
+PAYING = """
+import mcp_bridge
+
+@mcp_bridge.tool
+def pay(iban: str) -> str:
+    return "paid"
+"""
+
+
+@pytest.mark.parametrize("effect", ["allow", "approve"])
+@pytest.mark.parametrize("name", ["bank.pay", "local.pay"])
+async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked_and_before_an_intent(opens, name, effect):
+    async with opens(tool("pay", ("iban",), iban=TEXT), rules=[rule(effect, tools=name)], source=PAYING) as bank:
+        bank.answer = True
+        record = await bank.calls(name, {"iban": 5})
+        assert record["steps"][0]["code"] == "bad_arguments"
+        assert (bank.shown, await bank.told(record["trace_id"]), bank.reached) == ([], [], [])
+        assert (await bank.calls(name, {"iban": "x"}))["status"] == "success"
+
+
 LOCAL = """
 import decimal, mcp_bridge
 

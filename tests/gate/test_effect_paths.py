@@ -26,12 +26,14 @@ PACKAGE = Path(__file__).resolve().parents[2] / "mcp_bridge"
 # --- where effects happen ---
 
 CALL_SITES = {
-    "call_tool": {
-        "gate/gate.py": {"Gate._made"},
-        "downstream/client/fleet.py": {"Fleet.call_tool"},  # hands on to the server's supervisor
+    "tool.call": {
+        "gate/gate.py": {"Gate.call"},  # the one place where a bound tool is called
+        "registered/registry.py": {"BoundFunction.called"},
     },
-    "registry.call": {"gate/gate.py": {"Gate._made"}},
-    "_made": {"gate/gate.py": {"Gate._called"}},
+    "call_tool": {"downstream/client/fleet.py": {"Fleet.call_tool"}},  # hands on to the server's supervisor
+    "call_listed": {"downstream/client/supervisor.py": {"DownstreamServer.call_tool", "ListedTool.call"}},
+    "called": {"registered/registry.py": {"BoundFunction.call", "Registry.call"}},
+    "registry.call": {},
     "complete": {
         "gate/model_steps.py": {"ModelSteps.complete", "ModelSteps.answer"},
         "models/planner.py": {"plan"},  # with the `ModelSteps` that the gate has given it
@@ -44,7 +46,7 @@ CALL_SITES = {
         "policy/secrets/vault.py": {"Secrets.reveal", "Secrets.hidden"},
     },
     "hidden": {  # those plaintexts that are masked
-        "gate/gate.py": {"Gate.described"},  # whether there are any
+        "gate/execution_values.py": {"ExecutionValues.described"},  # whether there are any
         "policy/redaction/projection.py": {"Projector.__init__"},
     },
 }

@@ -9,7 +9,6 @@ import pytest
 
 from mcp_bridge import fair_share
 from mcp_bridge.executions.scripts.held_calls import Hold
-from mcp_bridge.host import channel as channel_module
 from mcp_bridge.host import sandbox_run as execution_module
 from mcp_bridge.host.channel import ChannelLimits, HostChannel
 from mcp_bridge.host.sandbox_run import Execution, ExecutionLimits
@@ -80,21 +79,24 @@ class Waiting:
         self.hold = Hold()
         self.rested = self.hold.begun
 
-    async def answer(self, request):
+    async def answer(self, request, context):
         def let_go():
             self.hold.remove(request.tool)
 
-        channel_module.step_aside()
+        context.release_slot()
         self.hold.add(SimpleNamespace(call=request.tool))
-        channel_module.when_taken_back(let_go)
+        context.on_cancel(let_go)
         try:
             await anyio.sleep_forever()
         finally:
-            if channel_module.taken_back():
+            if context.is_cancelled:
                 let_go()
 
-    def unbegun(self, request):
+    def cancelled_before_start(self, request):
         pass
+
+    async def divergence(self):
+        await anyio.sleep_forever()
 
     async def on_hold(self):
         await self.rested()
@@ -191,12 +193,12 @@ def channel(guest, answer):
 async def test_a_request_that_is_taken_back_while_it_waits_for_a_place_is_not_worked_on_any_more(guest):
     go, release, aside, inside = (anyio.Event() for _ in range(4))
 
-    async def answer(request):
+    async def answer(request, context):
         if request.tool == "first":
-            channel_module.step_aside()
+            context.release_slot()
             aside.set()
             await go.wait()
-            await channel_module.come_back()
+            await context.reacquire_slot()
         else:
             inside.set()
             await release.wait()

@@ -78,7 +78,7 @@ async def test_a_sandbox_that_we_do_not_read_is_not_taken_for_silent(monkeypatch
     monkeypatch.setattr(channel_module, "MAX_QUEUED", 0)
     released = anyio.Event()
 
-    async def answer(_request):
+    async def answer(_request, _context):
         await released.wait()
         return {}
 

@@ -8,8 +8,7 @@ import yaml
 from pages import text_of
 
 from mcp_bridge.executions import idempotency
-from mcp_bridge.executions.programs import lifecycle, session
-from mcp_bridge.gate import gate
+from mcp_bridge.executions.programs import effects, lifecycle, session
 from mcp_bridge.governance import yaml_text
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.guest.programs import Trace
@@ -146,7 +145,7 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
     assert (4 * mebi, 8 * mebi) == (references.MAX_TEXT_CHARS, references.MAX_FILLED)
     assert (interpreter.MAX_ITEMS, form.MAX_ATTEMPTS, idempotency.MAX_KEY_CHARS) == (10_000, 1000, 1000)
     assert (yaml_text.MAX_DEPTH, interpreter.MAX_WORK) == (64, 50_000)
-    assert gate.LONGEST_WAIT_SECONDS == steps.BACKOFF_SECONDS == 30
+    assert effects.LONGEST_WAIT_SECONDS == steps.BACKOFF_SECONDS == 30
     assert level.DEFAULT_MAX_STEPS == 10_000
     assert 64 * mebi == session.MAX_HELD_BYTES
     assert [form.PROGRAM[name][1] for name in ("name", "version")] == ["unnamed", "1.0"]

@@ -63,7 +63,9 @@ class Claimed:
 async def told(process, answer=None):
     """The record of an execution in that container."""
     limits = ExecutionLimits(60, 60, 5, 1 << 20, ChannelLimits(1, 10, 1000))
-    requests = SimpleNamespace(answer=answer, unbegun=None, on_hold=anyio.sleep_forever)
+    requests = SimpleNamespace(
+        answer=answer, cancelled_before_start=None, on_hold=anyio.sleep_forever, divergence=anyio.sleep_forever
+    )
     with anyio.fail_after(30):
         return await Execution(process, "e", b"", limits, requests, None, time.monotonic()).run()
 

@@ -135,9 +135,10 @@ def put_points():
         around(ProgramStore, method, lambda *_, method=method: [method])
     call = Gate.call
 
-    async def numbered(self, *args, run=None, effect=None, **kwargs):
-        effect_of.set((run.execution if run else self.execution, effect))
-        return await call(self, *args, run=run, effect=effect, **kwargs)
+    async def numbered(self, tool, arguments, caller, **kwargs):
+        effect = getattr(caller, "effect", None)
+        effect_of.set((caller.execution, effect and effect.id))
+        return await call(self, tool, arguments, caller, **kwargs)
 
     Gate.call = numbered
 

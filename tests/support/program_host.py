@@ -21,12 +21,13 @@ import anyio
 import mcp_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
+from mcp_bridge.executions.programs.effects import StepCall
 from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.executions.programs.run import ProgramRun
-from mcp_bridge.gate.gate import Gate
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.kernel.events import Resume
+from mcp_bridge.registered.registry import BoundFunction
 from mcp_bridge.settings import Settings
 
 CARD = "4111 1111 1111 1111"
@@ -170,37 +171,37 @@ def host(job: dict) -> None:
 
 
 def before_the_intent(tool: str) -> None:
-    record = Gate._record
+    begin = StepCall.begin
 
-    async def dying(self, kind, execution, path, place, payload):
-        if kind == "intent" and payload["tool"].endswith(f".{tool}"):
+    async def dying(self, intent, *, is_repeatable):
+        if intent.tool.endswith(f".{tool}"):
             die()
-        await record(self, kind, execution, path, place, payload)
+        await begin(self, intent, is_repeatable=is_repeatable)
 
-    Gate._record = dying
+    StepCall.begin = dying
 
 
 def before_the_call(tool: str) -> None:
-    made = Gate._made
+    called = BoundFunction.called
 
-    async def dying(self, info, arguments, *, raw):
-        if info.name == tool:
+    async def dying(self, *args):
+        if self.info.name == tool:
             die()
-        return await made(self, info, arguments, raw=raw)
+        return await called(self, *args)
 
-    Gate._made = dying
+    BoundFunction.called = dying
 
 
 def after_the_call(tool: str) -> None:
-    made = Gate._made
+    called = BoundFunction.called
 
-    async def dying(self, info, arguments, *, raw):
-        answered = await made(self, info, arguments, raw=raw)
-        if info.name == tool:
+    async def dying(self, *args):
+        answered = await called(self, *args)
+        if self.info.name == tool:
             die()
         return answered
 
-    Gate._made = dying
+    BoundFunction.called = dying
 
 
 def before_the_outcome(tool: str) -> None:

@@ -16,7 +16,7 @@ from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.store import ProgramStore
 
-HOST = Path(__file__).parents[1] / "support/program_host.py"
+HOST = Path(__file__).with_name("program_host.py")
 
 
 class Hosts:

@@ -23,7 +23,7 @@ class Tools:
         self.done = []
         self.references = MemoryReferences()
 
-    async def perform(self, run, effect, *, approved=False):
+    async def perform(self, run, effect, request, *, approved=False):
         self.done.append(effect.name)
         if effect.kind != "tool":
             return Outcome(effect.id, "ok" if effect.kind == "wait" else "pending")

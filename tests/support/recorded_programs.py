@@ -31,14 +31,14 @@ class Recording(Tools):
         super().__init__(**tools)
         self.recorder = recorder
 
-    async def perform(self, run, effect, *, approved=False):
+    async def perform(self, run, effect, request, *, approved=False):
         intents = {
             "tool": ToolIntent(effect.name, effect.arguments, effect=effect.id),
             "llm": ModelIntent(effect.id, effect.arguments),
         }
         if (intent := intents.get(effect.kind)) is not None:
             await self.recorder.append(to_entry(intent, run.execution, effect.step, "", run.program.hash))
-        return await super().perform(run, effect, approved=approved)
+        return await super().perform(run, effect, request, approved=approved)
 
 
 class Tasks:

@@ -23,9 +23,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.scripts import run
+from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.lifecycle import Scripts
-from mcp_bridge.executions.scripts.run import ScriptRun
-from mcp_bridge.gate.gate import Gate
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.requests import Requests
 from mcp_bridge.host.service import Bridge, open_bridge
@@ -121,26 +120,23 @@ def extra(text: str) -> str:
 
 def set_traps() -> None:
     """Die where the job says; a tool's call is named by the tool and its text."""
-    outcome, record, keep, remember = ScriptRun.outcome, Gate._record, Scripts._keep, Requests._remember
+    write, begin, keep, remember = CallRecorder._write, CallRecorder.begin, Scripts._keep, Requests._remember
     calls: dict[str, str] = {}
 
-    def dying_outcome(self, payload):
-        name = calls.get(payload.get("call", ""), "")
+    def dying_write(self, outcome):
+        name = calls.get(self.call, "")
         if dies_at("outcome", name):
             die()
-        outcome(self, payload)
+        write(self, outcome)
         if dies_at("after", name):
             os.environ["DIE"] = "now"
 
-    async def dying_record(self, kind, execution, path, program, payload):
-        if kind == "intent" and payload["kind"] == "tool":
-            calls[payload.get("call", "")] = (
-                f"{payload['tool'].removeprefix('local.')} {payload['arguments'].get('text', '')}"
-            )
-            if os.environ["DIE"] == "now":
-                await self._recorder.append()
-                die()
-        await record(self, kind, execution, path, program, payload)
+    async def dying_begin(self, intent, *, is_repeatable):
+        calls[self.call] = f"{intent.tool.removeprefix('local.')} {intent.arguments.get('text', '')}"
+        if os.environ["DIE"] == "now":
+            await self._log._recorder.append()
+            die()
+        await begin(self, intent, is_repeatable=is_repeatable)
 
     async def dying_keep(self, begun, ended):
         if os.environ["DIE"] in {"end", "now"}:
@@ -148,13 +144,13 @@ def set_traps() -> None:
             die()
         await keep(self, begun, ended)
 
-    async def dying_remember(self, request):
-        answer = await remember(self, request)
+    async def dying_remember(self, request, call):
+        answer = await remember(self, request, call)
         if dies_at("kept", getattr(request, "key", "")) and not isinstance(request, MemoryLoad):
             die()
         return answer
 
-    ScriptRun.outcome, Gate._record, Scripts._keep = dying_outcome, dying_record, dying_keep
+    CallRecorder._write, CallRecorder.begin, Scripts._keep = dying_write, dying_begin, dying_keep
     Requests._remember = dying_remember
 
 

@@ -17,7 +17,7 @@ from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.store import ProgramStore
 
-HOST = Path(__file__).parents[2] / "support/script_host.py"
+HOST = Path(__file__).with_name("script_host.py")
 
 WRITING = threading.Lock()
 

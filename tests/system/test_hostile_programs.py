@@ -220,8 +220,8 @@ async def test_another_principals_execution_is_neither_resumed_nor_seen(sandboxe
     steps = [{"id": "wait", "type": "wait", "event": "paid"}, tool("look", "after")]
     async with open_desk(sandboxes, tmp_path) as desk:
         programs = desk.bridge.programs
-        gate = desk.bridge._gate("0" * 16, {"local": "local"})
-        run = await programs.start({"steps": steps}, {}, None, "somebody", gate)
+        effects = desk.bridge._effects(desk.bridge._gate("0" * 16))
+        run = await programs.start({"steps": steps}, {}, None, "somebody", effects)
         assert (await programs.keep(run))["status"] in {"running", "interrupted", "suspended"}
         await programs.store.update(
             run.execution, status="suspended", state=(await desk.stored(run.execution)).state, record=None, due=None

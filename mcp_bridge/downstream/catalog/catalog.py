@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 from mcp_bridge import fair_share
-from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.catalog.search import Hit, SearchIndex
 from mcp_bridge.downstream.catalog.store import ListingStore
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
+    from mcp_bridge.downstream.catalog.bound_tool import BoundTool
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
     from mcp_bridge.downstream.client.fleet import Fleet
     from mcp_bridge.downstream.client.supervisor import DownstreamServer
@@ -49,6 +49,20 @@ class SearchResult:
     notices: list[str]
 
 
+class LocalTools(Protocol):
+    """The tools that run in the host."""
+
+    def listing(self) -> Listing:
+        """The tools, as a server lists them."""
+
+    def bind(self, name: str) -> BoundTool:
+        """The tool of this name or alias.
+
+        Raises:
+            BridgeError: `unknown_tool`.
+        """
+
+
 class _ListingAttempt:
     """A background attempt to list a server's tools, shared by the searches that wait for it."""
 
@@ -67,7 +81,7 @@ class Catalog:
             state_dir: Its subdirectory `catalog` caches listings; None disables the cache.
         """
         self._fleet = fleet
-        self._local: tuple[ToolInfo, ...] = ()
+        self._local: LocalTools | None = None
         self._store = ListingStore(state_dir / "catalog") if state_dir else None
         self._tools: dict[str, tuple[ToolInfo, ...]] = {}
         self._looked_up: set[str] = set()
@@ -82,10 +96,10 @@ class Catalog:
         self._reasons: dict[str, str] = {}
         fleet.add_listener(self._on_listing)
 
-    def add_local(self, tools: tuple[ToolInfo, ...]) -> None:
+    def add_local(self, local: LocalTools) -> None:
         """List tools that run in the host as the server `local`, which is not in the fleet."""
-        self._local = tools
-        if tools:
+        if tools := local.listing().tools:
+            self._local = local
             self._tools[LOCAL] = tools
             self._index = None
 
@@ -96,8 +110,9 @@ class Catalog:
             known = self._cached_tools(self._fleet.servers[status.name])
             count = status.tool_count if status.tool_count is not None else (None if known is None else len(known))
             out.append(replace(status, tool_count=count))
-        if self._local:
-            out.append(ServerStatus(LOCAL, LOCAL, "ready", len(self._local), None, None, None, 1, "[tools]", "config"))
+        if self._local is not None:
+            count = len(self._tools[LOCAL])
+            out.append(ServerStatus(LOCAL, LOCAL, "ready", count, None, None, None, 1, "[tools]", "config"))
         return out
 
     def start_ahead(self, names: Iterable[str]) -> None:
@@ -129,8 +144,8 @@ class Catalog:
         Raises:
             BridgeError: `unknown_server`; or, when it must be started, `server_start_failed` or `server_unavailable`.
         """
-        if server == LOCAL and self._local:
-            return self._local
+        if server == LOCAL and self._local is not None:
+            return self._tools[LOCAL]
         found = self._fleet.server(server)
         if found.running:
             return await found.tools()
@@ -144,14 +159,22 @@ class Catalog:
         Raises:
             BridgeError: `unknown_server`, `unknown_tool`, or as `tools`.
         """
-        if server == LOCAL and self._local:
-            return _named(self._local, name) or _unknown_local(self._local, name)
+        return (await self.bind(server, name)).info
+
+    async def bind(self, server: str, name: str) -> BoundTool:
+        """One tool, by its name or alias, to be called.
+
+        Raises:
+            BridgeError: As `tool`.
+        """
+        if server == LOCAL and self._local is not None:
+            return self._local.bind(name)
         found = self._fleet.server(server)
         await self._load(found)
         if not found.running and (tool := _named(self._cached_tools(found) or (), name)):
-            return tool
+            return found.bound(tool)
         # The cache may be outdated: only the server itself can tell that it has no such tool.
-        return await found.find_tool(name)
+        return found.bound(await found.find_tool(name))
 
     async def faults(self, tool: ToolInfo, arguments: dict[str, Any]) -> list[str]:
         """The faults of some of a call's arguments; none if the arguments can't be checked. No call is made."""
@@ -166,8 +189,8 @@ class Catalog:
 
     def listed_tool(self, server: str, name: str) -> ToolInfo | None:
         """One tool by name or alias from the last listing; None if it isn't listed. Starts no server."""
-        if server == LOCAL and self._local:
-            return _named(self._local, name)
+        if server == LOCAL and self._local is not None:
+            return _named(self._tools[LOCAL], name)
         found = self._fleet.servers.get(server)
         return None if found is None else _named(self._cached_tools(found) or (), name)
 
@@ -317,15 +340,3 @@ def _named(tools: tuple[ToolInfo, ...], name: str) -> ToolInfo | None:
             if getattr(tool, attribute) == name:
                 return tool
     return None
-
-
-def _unknown_local(tools: tuple[ToolInfo, ...], name: str) -> NoReturn:
-    close = nearest(name, [tool.name for tool in tools])
-    raise BridgeError(
-        "unknown_tool",
-        f"server {LOCAL!r} has no tool {name[:100]!r}.",
-        hint=did_you_mean(close, [tool.name for tool in tools]),
-        server=LOCAL,
-        tool=name[:100],
-        nearest=close,
-    )

@@ -10,13 +10,14 @@ import anyio.to_thread
 
 from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, ArgumentError, UncheckedError
+from mcp_bridge.downstream.catalog.bound_tool import ToolResult
 from mcp_bridge.downstream.catalog.describe import call_hint
 from mcp_bridge.downstream.client import failures
 from mcp_bridge.downstream.client.starting import first_ready, load_sdk
 from mcp_bridge.downstream.client.status import ServerStatus, State
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.fair_share import MAX_WAIT_SECONDS, Party
-from mcp_bridge.offload import time_limit
+from mcp_bridge.offload import on_thread, time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -69,6 +70,49 @@ class _Start:
         self.done = anyio.Event()
         self.connection: Connection | None = None
         self.error: BridgeError | None = None
+
+
+class ListedTool:
+    """A tool of a server, as `BoundTool`.
+
+    Args:
+        server: The server.
+        info: The tool as it lists it, or as it did when it last ran.
+    """
+
+    __slots__ = ("_server", "info")
+
+    is_operators = False
+
+    def __init__(self, server: DownstreamServer, info: ToolInfo) -> None:
+        self._server = server
+        self.info = info
+
+    async def current(self) -> ListedTool:
+        """As `BoundTool.current`. Starts the server, if it doesn't run."""
+        listed = await self._server.listed(self.info.name)
+        return self if listed is self.info else ListedTool(self._server, listed)
+
+    async def prepare(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """As `BoundTool.prepare`."""
+        await self._server.check(self.info, arguments)
+        return arguments
+
+    async def call(
+        self, prepared: dict[str, Any], tell: Callable[[str], None] | None = None, *, raw: bool = False
+    ) -> ToolResult:
+        """As `BoundTool.call`."""
+        result = await self._server.call_listed(self.info, prepared, on_message=tell)
+        from mcp_bridge.downstream.catalog.results import convert, is_slow_to_convert  # noqa: PLC0415  (needs the SDK, loaded by now)
+
+        converted = (
+            await on_thread(convert, result, self.info) if is_slow_to_convert(result) else convert(result, self.info)
+        )
+        if converted["is_error"]:
+            shown = converted["value"]
+            message = shown if isinstance(shown, str) else "the tool reported an error without a text"
+            raise BridgeError("tool_error", message, content=converted["raw"].get("content"), raw=converted["raw"])
+        return ToolResult(converted["value"], converted["raw"] if raw else {})
 
 
 class DownstreamServer:
@@ -333,6 +377,10 @@ class DownstreamServer:
             raise self._unknown(name, [*self._by_name, *self._by_alias])
         return tool
 
+    def bound(self, tool: ToolInfo) -> ListedTool:
+        """A tool of this server, to be called."""
+        return ListedTool(self, tool)
+
     def _unknown(self, name: str, options: Iterable[str]) -> BridgeError:
         close = nearest(name, options)
         hint = did_you_mean(close, list(self._by_name))
@@ -447,19 +495,30 @@ class DownstreamServer:
                 (the server was stopped meanwhile), `result_too_large`, `bad_result` (not a tool result), `tool_failed`
                 (a protocol error as answer).
         """
-        listed, connection = await self._listed(tool if isinstance(tool, str) else tool.name)
+        listed, _ = await self._listed(tool if isinstance(tool, str) else tool.name)
         if not isinstance(tool, str) and listed != tool:
             raise self._changed(tool)
         arguments = arguments or {}
         await self.check(listed, arguments)
-        is_as_listed = self._by_name.get(listed.name) is listed and connection.usable
-        if not is_as_listed or self._has_unlisted_changes(connection):
-            # The check may have taken some time.
-            now, connection = await self._listed(listed.name)
-            if now != listed:
-                raise self._changed(listed)
+        return await self.call_listed(listed, arguments, timeout, on_message)
+
+    async def call_listed(
+        self,
+        tool: ToolInfo,
+        arguments: dict[str, Any],
+        timeout: float | None = None,
+        on_message: Callable[[str], None] | None = None,
+    ) -> CallToolResult:
+        """As `call_tool`, of a tool that was listed, and of arguments that were held against its schema."""
+        connection = self._connection
+        is_as_listed = self._by_name.get(tool.name) is tool and connection is not None and connection.usable
+        if not is_as_listed or connection is None or self._has_unlisted_changes(connection):
+            # The decision, or the check of the arguments, may have taken its time.
+            now, connection = await self._listed(tool.name)
+            if now != tool:
+                raise self._changed(tool)
         limit = self.spec.call_timeout if timeout is None else timeout
-        return await self._call(connection, listed, arguments, limit, on_message)
+        return await self._call(connection, tool, arguments, limit, on_message)
 
     def _changed(self, tool: ToolInfo) -> BridgeError:
         message = f"{self.spec.name} lists {tool.name} in another form than when the call was decided."

@@ -22,6 +22,7 @@ from mcp_bridge.executions.programs.run import ProgramRun
 from mcp_bridge.executions.readiness import may_go_on
 from mcp_bridge.executions.recovery import event_json, replay, spent, state_hash
 from mcp_bridge.executions.request_identity import Keys, ProgramAsked, whole_key
+from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.programs.library import Found
     from mcp_bridge.executions.programs.run import Effects
     from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.kernel.events import Effect, Event
     from mcp_bridge.kernel.program import Program
@@ -107,6 +109,7 @@ class Programs(ProgramLibrary):
         effects: Effects,
         starter: Starter = "agent",
         asker: Asker | None = None,
+        request: RequestContext = NO_REQUEST,
     ) -> ProgramRun | StoredExecution:
         """Begin an execution; or, of a key that has been used, the execution that has it.
 
@@ -118,6 +121,7 @@ class Programs(ProgramLibrary):
             effects: Does what it asks for.
             starter: Who has it begun.
             asker: Asks a person what it waits for, if its key has one that is suspended; or None.
+            request: The request that it is for.
 
         Raises:
             BridgeError: As `find`; `reserved_name`: as `check_program`; `bad_context`, `context_too_large`; `bad_key`;
@@ -135,7 +139,7 @@ class Programs(ProgramLibrary):
         written = programs.bundle(found.program)
         behind = effects.values_behind([written, context])
         asked_for = await off_loop(written, fill_in, written, behind) if effects.values_behind(written) else None
-        request = await ProgramAsked(self._keys, asked_for or found.program.hash, context, behind).load()
+        program_asked = await ProgramAsked(self._keys, asked_for or found.program.hash, context, behind).load()
         if key is not None:
             old = None if self._keys.before is None else self.store
             key = await whole_key(key, effects.project, effects.values_behind, old)
@@ -143,10 +147,11 @@ class Programs(ProgramLibrary):
             self.store,
             principal,
             key,
-            _Starts(self, found, context, key, request, principal, effects, starter, asker),
+            _Starts(self, found, context, key, program_asked, principal, effects, starter, asker),
             origin=found.origin,
             under_way=self._under_way,
             retry_failed=self.retry_failed,
+            request=request,
         )
 
     async def begin(

@@ -18,7 +18,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt
-from mcp_bridge.host.channel import step_aside
+from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
 from mcp_bridge.kernel.machine import IN_DOUBT
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Event, Redo
     from mcp_bridge.kernel.machine import Machine
     from mcp_bridge.kernel.program import Program
@@ -43,16 +44,30 @@ logger = logging.getLogger(__name__)
 
 
 class Effects(Protocol):
-    """Does what programs ask for. The gate."""
+    """Does what programs ask for, through the gate."""
 
     @property
     def servers(self) -> frozenset[str] | None:
         """The servers that whoever asks was given, by their configured names; None for all."""
 
-    async def perform(self, run: ProgramRun, effect: Effect, *, approved: Mapping[str, Any] | None = None) -> Outcome:
-        """Do it, or refuse it; `approved` is the question that a person has approved of.
+    async def perform(
+        self,
+        run: ProgramRun,
+        effect: Effect,
+        request: RequestContext,
+        *,
+        approved: Mapping[str, Any] | None = None,
+    ) -> Outcome:
+        """Do it, or refuse it. Raises nothing but cancellation.
 
-        Its outcome is projected already: both machines take it as it is. Raises nothing but cancellation.
+        Args:
+            run: The program's execution.
+            effect: What its machine wants.
+            request: The request that it is done for.
+            approved: The question that a person has approved of already, or None.
+
+        Returns:
+            The outcome, projected: both machines take it as it is.
         """
 
     async def project(self, value: Any) -> Any:
@@ -179,14 +194,18 @@ class ProgramRun:
 
     # --- the guest's requests ---
 
-    async def effect(self, number: int) -> dict[str, Any]:
+    async def effect(self, number: int, request: RequestContext = NO_REQUEST) -> dict[str, Any]:
         """Let an effect happen; its outcome as a JSON object, with its place in the order of outcomes.
+
+        Args:
+            number: The effect's.
+            request: The request that asks for it.
 
         Raises:
             BridgeError: `violation`: the machine has not emitted it, or it has been asked for before.
         """
         if number in self._deadlines or number in self._fired:
-            return await self._deadline(number)
+            return await self._deadline(number, request)
         if number in self._withdrawn:
             # Asked for before the guest could know that it is wanted no more.
             self._withdrawn.remove(number)
@@ -194,7 +213,7 @@ class ProgramRun:
         effect = None if self.violated else self._offered.pop(number, None)
         if effect is None:
             raise self.violation(f"effect {number} was asked for, which the program doesn't allow now")
-        told = await self._perform(effect)
+        told = await self._perform(effect, request)
         if told is None:
             raise BridgeError("effect_cancelled", f"Effect {number} is no longer wanted.")
         return told
@@ -230,7 +249,7 @@ class ProgramRun:
         elif decision["approved"]:
             approved: Outcome | None = None
             try:
-                approved = await self.effects.perform(self, effect, approved=self.approved.get(number, {}))
+                approved = await self.effects.perform(self, effect, NO_REQUEST, approved=self.approved.get(number, {}))
             finally:
                 if approved is None and number in self._begun:
                     self.doubt(number)
@@ -308,7 +327,7 @@ class ProgramRun:
             while not self.machine.ended and self.machine.status != "suspended":
                 for number in list(self._offered):
                     effect = self._offered.pop(number)
-                    tasks.start_soon(self._perform, effect)
+                    tasks.start_soon(self._perform, effect, NO_REQUEST)
                 self._changed = anyio.Event()
                 await self._changed.wait()
 
@@ -325,7 +344,7 @@ class ProgramRun:
 
     # --- transitions ---
 
-    async def _perform(self, effect: Effect) -> dict[str, Any] | None:
+    async def _perform(self, effect: Effect, request: RequestContext) -> dict[str, Any] | None:
         """Let an effect happen and take its outcome; None if the machine wants it no more."""
         number = effect.id
         outcome: Outcome | None = None
@@ -333,7 +352,7 @@ class ProgramRun:
         with anyio.CancelScope() as scope:
             self._scopes[number] = scope
             try:
-                outcome = await self.effects.perform(self, effect, approved=self.approved.get(number))
+                outcome = await self.effects.perform(self, effect, request, approved=self.approved.get(number))
                 read = await self._read(outcome)
             finally:
                 del self._scopes[number]
@@ -439,9 +458,9 @@ class ProgramRun:
         self._fired[effect.id] = self._take(Outcome(effect.id, "ok"))
         withdrawn.set()
 
-    async def _deadline(self, number: int) -> dict[str, Any]:
+    async def _deadline(self, number: int, request: RequestContext) -> dict[str, Any]:
         if (deadline := self._deadlines.get(number)) is not None:
-            step_aside()
+            request.release_slot()
             await deadline.wait()
         if (told := self._fired.pop(number, None)) is None:
             raise BridgeError("effect_cancelled", f"Effect {number} is no longer wanted.")

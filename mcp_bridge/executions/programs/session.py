@@ -12,6 +12,7 @@ import anyio.lowlevel
 from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.executions.idempotency import Key
 from mcp_bridge.executions.programs.record import standing, told
+from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import DeniedStep, told_denied
 from mcp_bridge.kernel import program as programs
 from mcp_bridge.kernel import state
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.programs.library import Planner
     from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.programs.run import Effects, ProgramRun
+    from mcp_bridge.gate.request_context import RequestContext
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ class Session:
         principal: Whose they are.
         effects: Does what they ask for.
         planner: Writes programs.
-        ended: Told the record of each that it has driven to where it can't go on.
+        ended: Told the record of each that it has driven to where it can't go on, and the request that has told so.
         left: Told of each that it has left before.
     """
 
@@ -68,7 +70,7 @@ class Session:
         principal: str,
         effects: Effects,
         planner: Planner,
-        ended: Callable[[str, dict[str, Any]], Awaitable[None]] | None = None,
+        ended: Callable[[str, dict[str, Any], RequestContext], Awaitable[None]] | None = None,
         left: Callable[[str], None] | None = None,
     ) -> None:
         self._service = service
@@ -87,7 +89,13 @@ class Session:
         """What whoever reads the script's record should know."""
 
     async def start(
-        self, asked: Any, context: dict[str, Any], key: str | None, *, of_call: bool = False
+        self,
+        asked: Any,
+        context: dict[str, Any],
+        key: str | None,
+        request: RequestContext = NO_REQUEST,
+        *,
+        of_call: bool = False,
     ) -> dict[str, Any]:
         """The result of `program.start`.
 
@@ -95,6 +103,7 @@ class Session:
             asked: The program, or its name.
             context: Names and values.
             key: Idempotency key.
+            request: The request that it is for.
             of_call: Whether the key was made of the call's place in the script, and not given by it.
 
         Raises:
@@ -103,7 +112,7 @@ class Session:
         if len(self._runs) >= MAX_RUNS:
             raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
         with await self._room_for([asked, context]):
-            return await self._started(asked, context, key, of_call=of_call)
+            return await self._started(asked, context, key, request, of_call=of_call)
 
     async def _room_for(self, given: Any) -> contextlib.AbstractContextManager[None]:
         """Room for what is begun next, until it is begun.
@@ -129,12 +138,14 @@ class Session:
         finally:
             del self._held[what]
 
-    async def _started(self, asked: Any, context: dict[str, Any], key: str | None, *, of_call: bool) -> dict[str, Any]:
+    async def _started(
+        self, asked: Any, context: dict[str, Any], key: str | None, request: RequestContext, *, of_call: bool
+    ) -> dict[str, Any]:
         await self.holds(context)
         # Whoever has the script run: what is in a sandbox is an agent. And a key that a script gives is never one that
         # is made for it, whatever it is called.
         named = None if key is None else Key(key, "call" if of_call else "agent")
-        began = await self._service.start(asked, context, named, self._principal, self._effects)
+        began = await self._service.start(asked, context, named, self._principal, self._effects, request=request)
         if isinstance(began, StoredExecution):
             return {"record": self._told(began)}
         if began.warnings and len(self.notices) < MAX_NOTICES:
@@ -202,14 +213,14 @@ class Session:
             began = {"state": (await off_loop(tree, canonical, tree)).decode()}
         return {"execution": run.execution, **programs.bundle(run.program), **began}
 
-    async def effect(self, execution: str, number: int) -> dict[str, Any]:
+    async def effect(self, execution: str, number: int, request: RequestContext) -> dict[str, Any]:
         """The result of `program.effect`."""
         run = self._of(execution)
         ended = anyio.Event()
         under_way = self._under_way.setdefault(execution, set())
         under_way.add(ended)
         try:
-            return await run.effect(number)
+            return await run.effect(number, request)
         except BridgeError:
             await self._fail(run)
             raise
@@ -219,7 +230,7 @@ class Session:
                 self._under_way.pop(execution, None)
             ended.set()
 
-    async def finish(self, execution: str, told: str) -> dict[str, Any]:
+    async def finish(self, execution: str, told: str, request: RequestContext) -> dict[str, Any]:
         """The result of `program.finish`."""
         run = self._of(execution)
         try:
@@ -234,7 +245,7 @@ class Session:
             # A guest that takes the request back must not leave it running for ever.
             record = await self._service.keep(run)
         if self._ended is not None:
-            await self._ended(execution, record)
+            await self._ended(execution, record, request)
         return {name: value for name, value in record.items() if name not in {"output", "steps"}}
 
     async def leave(self, execution: str) -> dict[str, Any]:
@@ -270,16 +281,21 @@ class Session:
             raise BridgeError("violation", message)
         return run
 
-    async def answer(self, request: Any) -> Any:
-        """The result of a request that is about programs or traces."""
+    async def answer(self, request: Any, context: RequestContext) -> Any:
+        """The result of a request that is about programs or traces.
+
+        Args:
+            request: What is asked for.
+            context: The request while it is worked on.
+        """
         service, principal = self._service, self._principal
         match request:
             case messages.ProgramStart():
-                return await self.start(request.program, request.context, request.idempotency_key)
+                return await self.start(request.program, request.context, request.idempotency_key, context)
             case messages.ProgramEffect():
-                return await self.effect(request.execution, request.effect)
+                return await self.effect(request.execution, request.effect, context)
             case messages.ProgramFinish():
-                return await self.finish(request.execution, request.state)
+                return await self.finish(request.execution, request.state, context)
             case messages.ProgramLeave():
                 return await self.leave(request.execution)
             case messages.ProgramSave():

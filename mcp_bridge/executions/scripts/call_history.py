@@ -204,11 +204,6 @@ class Past:
         return [call for call in self.calls.values() if call.outcome is None and call.is_pending]
 
 
-def failure(error: BridgeError, *, raw: bool = True) -> dict[str, Any]:
-    """An error as a part of an outcome, from which `PastCall.answer` makes it again; without `raw` less of it."""
-    return Failure.of(error, raw=raw).encode()
-
-
 def spent(entries: Sequence[Recorded], policy: str, alike: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
     """What a script's own calls have used of its limits, as `Budget.adopt` takes it.
 

@@ -145,7 +145,7 @@ class Scripts:
         named = waiting = None
         if key is not None:
             gate = self._nobodys()
-            named = await whole_key(Key(key, job.starter), gate.project, gate.values_behind)
+            named = await whole_key(Key(key, job.starter), gate.values.project, gate.values.values_behind)
         elif (waiting := await self._same(job, requests[0])) is not None and waiting.key is not None:
             named = Key(waiting.key, job.starter)
         runs: Executions[Begun | ExecutionRecord] = _Runs(self, job, named, requests)
@@ -240,8 +240,9 @@ class Scripts:
     async def is_same_code(self, known: StoredExecution, code: str) -> bool:
         """Whether an execution is of some code, save for values that are erased in its own."""
         gate = self._nobodys()
-        was, now = await gate.project(known.bundle.get("code")), await gate.project(code)
-        return equal_by_values(was, now, gate.values_behind([was, now]))
+        values = gate.values
+        was, now = await values.project(known.bundle.get("code")), await values.project(code)
+        return equal_by_values(was, now, values.values_behind([was, now]))
 
     async def begin(self, job: Job, key: Key | None, request: str) -> Begun | None:
         """Begin an execution; None if its key has one already."""
@@ -250,8 +251,8 @@ class Scripts:
         if gate.allowance is not None:
             await gate.allowance.require()
         # As they are resolved now: another server may have that name by the time that the script goes on.
-        servers = None if gate.servers is None else sorted(gate.servers)
-        code = await gate.project(job.code)
+        servers = None if gate.narrowed_to is None else sorted(gate.narrowed_to)
+        code = await gate.values.project(job.code)
         start: dict[str, Any] = {
             "code": code,
             # Of what is shown: another would tell of a value that is erased whether a guess is right.
@@ -284,7 +285,7 @@ class Scripts:
             with anyio.CancelScope(shield=True):
                 # Once it is kept it has to be somebody's, who takes down its end.
                 added = await self.store.add(
-                    row, gate.values_behind(code), self._entry("start", execution, start | _named(row.key))
+                    row, gate.values.values_behind(code), self._entry("start", execution, start | _named(row.key))
                 )
         finally:
             if not added:
@@ -308,13 +309,14 @@ class Scripts:
             gate = self._surroundings.gate(known.id, job)
             if gate.allowance is not None:
                 gate.allowance.stored = await self.store.recorded_bytes(known.id)
-            gate.adopt_script(await self.store.values(known.id), spent(history, self.policy_hash, self.alike_policies))
+            gate.values.adopt(await self.store.values(known.id))
+            gate.adopt(spent(history, self.policy_hash, self.alike_policies))
             for execution in driven(history):
                 # What they have used was of the script's limits.
                 of_program = await self.recorder.read(execution)
-                gate.adopt(execution, {}, recovery.spent(of_program, self.policy_hash, self.alike_policies))
+                gate.adopt(recovery.spent(of_program, self.policy_hash, self.alike_policies), execution)
             # Now: no call passes another that waits for it while it is compared with what is recorded.
-            await gate.projector()
+            await gate.values.projector()
             script = self._script(known.id, gate, known.key, Past(history))
             doubts = await in_doubt(script.past, gate)
             if not doubts:
@@ -471,10 +473,7 @@ class Scripts:
                 self._under_way.pop(execution).set()
 
     def _script(self, execution: str, gate: Gate, key: str | None, past: Past | None = None) -> ScriptRun:
-        script = ScriptRun(execution, self.store, self.recorder, gate, self.policy_hash, past, key=key)
-        gate.script = script
-        script.room = gate.room
-        return script
+        return ScriptRun(execution, self.store, self.recorder, gate, gate.policy_hash, past, key=key)
 
     def _entry(self, kind: Any, execution: str, payload: dict[str, Any]) -> Entry:
         return Entry(kind, execution, payload, None, self.policy_hash)

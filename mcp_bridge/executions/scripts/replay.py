@@ -18,7 +18,6 @@ from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lifecycle import MAX_LOST, Begun, is_lost
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.ledger.storage.schema import ERASED
-from mcp_bridge.policy.rules.budgets import Amounts
 from mcp_bridge.policy.secrets.references import equal_by_values
 
 if TYPE_CHECKING:
@@ -85,16 +84,15 @@ async def replayed_script(kept: Kept, surroundings: Surroundings, stored: Stored
         # What the server's tools are called, and what they take, isn't recorded.
         why = f"it was given the server {exc.details['server']!r}, which isn't configured any more"
         raise not_replayable(stored, why, "Configure it again: it is asked for nothing but its tools.") from None
-    gate.adopt_script(await kept.store.values(stored.id), {"usage": Amounts().counted(), "made": {}})
+    gate.values.adopt(await kept.store.values(stored.id))
     for _ in range(MAX_LOST + 1):
         script = ScriptRun(stored.id, kept.store, recorder, gate, "", past, live=False)
-        gate.script = script
         with tempfile.TemporaryDirectory(prefix="mcp-bridge-replay-") as folder:
             artifacts = ArtifactWriter(Files(Path(folder)), stored.id, surroundings.max_artifact_size)
             now = await surroundings.sandboxed(Begun(script, gate, job), artifacts)
         if not is_lost(now):
             break
-    found = _difference(entries, record, script, now, gate.values_behind)
+    found = _difference(entries, record, script, now, gate.values.values_behind)
     answered = sum(call.is_answered for call in past.calls.values())
     return Replayed(
         stored.id,

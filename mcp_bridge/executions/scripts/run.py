@@ -12,34 +12,35 @@ has a key, if it had none.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency import UNENDED
-from mcp_bridge.executions.scripts.call_history import Asked, Past, failure
+from mcp_bridge.executions.scripts.call_history import Asked, Past
+from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same, made_key
 from mcp_bridge.gate.admission import ApprovalNeededError
-from mcp_bridge.host.channel import come_back, has_come_to_its_end, step_aside, taken_back, when_taken_back
-from mcp_bridge.ledger.log.entries import Entry
-from mcp_bridge.ledger.log.payloads import NOT_DONE, PENDING, TAKEN_BACK
+from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, Violation, to_entry
 from mcp_bridge.wire.messages import NAMES, ProgramResume
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Mapping
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import Awaitable, Callable, Mapping
 
     from mcp_bridge.executions.scripts.call_history import PastCall
+    from mcp_bridge.gate.gate import Gate
+    from mcp_bridge.gate.request_context import RequestContext
+    from mcp_bridge.ledger.log.entries import Entry
+    from mcp_bridge.ledger.log.payloads import Payload
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.store import Approval, ProgramStore
-    from mcp_bridge.policy.secrets.references import Scalar
+    from mcp_bridge.wire.messages import ToolCall
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +61,6 @@ SETTLE_SECONDS = 0.02
 
 MAX_SHOWN_CHARS = 300
 """Of each side of a divergence, in its message."""
-
-NOT_TAKEN = frozenset({"record_limit", "ledger_full"})
-"""Codes of calls for which there was no room in the record: nor is there for what they were given."""
 
 OWN_END = frozenset({"success", "error", "exit"})
 """Statuses of a script that has come to its end by itself."""
@@ -132,36 +130,24 @@ class _Given:
             self.taken.set()
 
 
-class Projection(Protocol):
-    """What of the gate a script's run needs."""
-
-    async def project(self, value: Any) -> Any:
-        """A value without secrets and sensitive values."""
-
-    def values_behind(self, value: Any) -> Mapping[str, Scalar]:
-        """The sensitive values that a projected value refers to, by the ids of their references."""
-
-
 class ScriptRun:
     """A script's execution under way, between what it asks for and who does it.
 
     Args:
-        execution: Its id.
+        execution: The execution's id.
         store, recorder: Where it is kept.
-        projection: The gate.
+        gate: What its calls of tools pass.
         policy_hash: Of the policy in force.
         past: What is recorded of it already.
         key: Its idempotency key, or None.
         live: Whether what isn't recorded is done; else it is a divergence.
 
     Attributes:
-        halt: To be set: ends the sandbox. Called once, when a divergence has been met.
         divergence: The first one met, or None.
         has_unnamed: Whether a call was made that has no name: the record can't answer it again.
         hold: The calls that nobody can answer now.
         lent: The calls of programs that wait, and of which the script was told that they do, by the programs' ids.
         made_now: The key that it was given in this run, as it has none and waits; or None.
-        room: To be set: what may be recorded of it, as `Allowance.room`. A tool's call asks for it at the gate.
     """
 
     def __init__(
@@ -169,7 +155,7 @@ class ScriptRun:
         execution: str,
         store: ProgramStore,
         recorder: Recorder,
-        projection: Projection,
+        gate: Gate,
         policy_hash: str,
         past: Past | None = None,
         *,
@@ -180,21 +166,18 @@ class ScriptRun:
         self.key = key
         self.live = live
         self.past = past or Past()
-        self.halt: Callable[[BridgeError], None] | None = None
-        self.room: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
         self.divergence: Divergence | None = None
+        self._has_diverged = anyio.Event()
+        self.has_unnamed = False
         self.hold = Hold()
         self.made_now: str | None = None
         self.lent: dict[str, HeldCall] = {}
         self._all_returned = anyio.Event()
         self._is_first = past is None
-        self._pending: set[str] = set()
-        """Calls of which the outcome comes later, by what their tool has said in this run."""
         self._store = store
         self._recorder = recorder
-        self._projection = projection
+        self._gate = gate
         self._policy_hash = policy_hash
-        self.has_unnamed = False
         self._seen: set[str] = set()
         self._unasked = dict(self.past.calls)
         """The recorded calls that this run hasn't asked for."""
@@ -206,11 +189,8 @@ class ScriptRun:
         """When this run has asked for something first."""
         self._moved = 0.0
         """When something recorded was last asked for or given."""
-        self._answered: set[str] = set()
-        """Calls of which this run has recorded the outcome."""
-        self._begun: set[str] = set()
-        """Calls, other than of tools, of which this run has recorded an intent."""
-        self._programs: dict[str, tuple[str, Asked]] = {}
+        self._programs: dict[str, tuple[CallRecorder, Asked]] = {}
+        """The calls of programs that are under way or lent, by their executions."""
         self._next = 0
         """The place of the recorded answer that is to be given next."""
         self._given: set[int] = set()
@@ -219,230 +199,167 @@ class ScriptRun:
 
     # --- what the sandbox asks for ---
 
-    async def answer(
-        self,
-        call: str | None,
-        kind: str,
-        name: str,
-        arguments: Any,
-        do: Callable[[dict[str, Any]], Awaitable[Any]],
-        *,
-        raw: bool = False,
-    ) -> Any:
-        """The answer to a call: the recorded one, or that of `do`, recorded.
+    async def call(self, server: str, asked: ToolCall, request: RequestContext) -> dict[str, Any]:
+        """The answer to a call of a tool: the recorded one, or that of the tool, recorded.
 
         Args:
-            call: Its id; None from a guest that gives none.
-            kind: As `Asked`, like `name` and `raw`.
-            name: What is called.
-            arguments: As asked, not projected.
-            do: Makes the call. It is given what the call's entries are to carry besides their own.
-            raw: Whether the whole result is wanted.
+            server: The server's configured name.
+            asked: What the script asks for.
+            request: The request that it came by.
 
         Raises:
-            BridgeError: `violation`: the id has been used in this run, or is missing. What the call gives.
+            BridgeError: `violation`: the call's id has been used in this run, or is missing; what the call gives.
         """
-        if call is None or call in self._seen:
-            return await self._unnamed(call, do)
-        self._seen.add(call)
-        if self._began is None:
-            self._began = self._moved = time.monotonic()
-        if self.divergence is not None:
-            await anyio.sleep_forever()
+        name = f"{server}.{asked.tool}"
+        call = CallRecorder(self, asked.call, "tool", name, asked.arguments, request, raw=asked.raw)
+        if (answer := await self._answered_already(call)) is not None:
+            return answer  # type: ignore[no-any-return]
+        if call.is_pending:
+            # It was made, in another run.
+            await self._wait(call, request, "tool")
+        try:
+            tool = await self._gate.tools.catalog.bind(server, asked.tool)
+            result = await self._gate.call(tool, asked.arguments, call, raw=asked.raw)
+        except ApprovalNeededError as exc:
+            if call.call is None:
+                raise
+            await self._wait(call, request, "approval", question=exc.question)
+        except BridgeError as exc:
+            await call.failed(exc)
+            raw = exc.details.pop("raw", None)
+            if asked.raw and raw is not None:
+                # Of a tool that says so itself, an error is a result like any other.
+                return {"raw": raw}
+            raise
+        except BaseException:
+            call.cut_off()
+            raise
+        call.returned(result)
+        if call.is_pending:
+            await self._wait(call, request, "tool")
+        return {"raw": result.raw} if asked.raw else {"value": result.value}
 
-        projected: list[Asked] = []
+    async def answer(self, call: CallRecorder, do: Callable[[], Awaitable[Any]]) -> Any:
+        """The answer to any other call: the recorded one, or that of `do`, recorded.
 
-        async def asked() -> Asked:
-            if not projected:
-                projected.append(Asked(kind, name, await self._projection.project(arguments), raw))
-            return projected[0]
+        Args:
+            call: The call.
+            do: Makes it.
 
-        known = self.past.calls.get(call)
-        # What a person was asked about is as good as recorded: they may have decided.
-        before = self.past.held.get(call) if known is None else known.asked
-        if before is not None:
-            await self._asks_the_same(call, before, await asked())
-        if known is not None:
-            self._asked_again(call)
-            if known.outcome is not None:
-                return await self._replayed(known)
-        if not self.live:
-            if known is None:
-                await self._diverge(Divergence(call, None, await asked()))
-            await anyio.sleep_forever()  # as then: its answer never came
-        await self._caught_up(call, asked)
-        await self._returned(kind, name, arguments)
-        await come_back()
-        if known is not None and known.is_pending:
-            self._pending.add(call)
-        mark = {"call": call, "asked": name}
-        return await self._recorded(call, kind, mark | {"raw": True} if raw else mark, do, asked)
+        Raises:
+            BridgeError: As `call`.
+        """
+        if (answer := await self._answered_already(call)) is not None:
+            return answer
+        if call.call is None:
+            return await do()
+        try:
+            if call.kind == "memory":
+                async with self._gate.room():
+                    answer = await do()
+                    await call.succeeded(answer)
+                return answer
+            # It may wait for others of this run, which need room themselves.
+            async with self._gate.room():
+                pass
+            answer = await do()
+        except BridgeError as exc:
+            await call.failed(exc)
+            raise
+        asked = await call.asked()
+        if call.kind == "program" and self._waits(answer.get("record")):
+            return await self._program_waits(call, asked, answer, call.request)
+        if call.kind == "program" and "record" not in answer and "execution" in answer:
+            # It is under way now: its record is the call's outcome.
+            self._programs[answer["execution"]] = call, asked
+            call.drives_program(asked)
+        else:
+            call.succeeded_with(answer, asked)
+        return answer
 
-    def unbegun(self, call: str) -> None:
-        """The script has taken back a call before anything was done for it: it has asked for it all the same."""
+    def cancelled_before_start(self, call: str) -> None:
+        """The script has cancelled a call before anything was done for it: it has asked for it all the same."""
         self._seen.add(call)
         self._asked_again(call)
         if (known := self.past.calls.get(call)) is not None and known.outcome is not None:
             self._give(known.place)
 
-    async def _unnamed(self, call: str | None, do: Callable[[dict[str, Any]], Awaitable[Any]]) -> Any:
+    async def _answered_already(self, call: CallRecorder) -> Any:
+        """The recorded answer to a call; None of one that is to be made now.
+
+        Raises:
+            BridgeError: `violation`; the recorded answer.
+        """
+        if call.call is None or call.call in self._seen:
+            self._check_unnamed(call.call)
+            return None
+        self._seen.add(call.call)
+        if self._began is None:
+            self._began = self._moved = time.monotonic()
+        if self.divergence is not None:
+            await anyio.sleep_forever()
+        known = self.past.calls.get(call.call)
+        # What a person was asked about is as good as recorded: they may have decided.
+        before = self.past.held.get(call.call) if known is None else known.asked
+        if before is not None:
+            await self._asks_the_same(call.call, before, await call.asked())
+        if known is not None:
+            self._asked_again(call.call)
+            if known.outcome is not None:
+                return await self._replayed(known, call.request)
+        if not self.live:
+            if known is None:
+                await self._diverge(Divergence(call.call, None, await call.asked()))
+            await anyio.sleep_forever()  # as then: its answer never came
+        if not self._is_caught_up:
+            await self._caught_up(call)
+        await self._returned(call)
+        await call.request.reacquire_slot()
+        call.known, call.is_pending = known, known is not None and known.is_pending
+        return None
+
+    def _check_unnamed(self, call: str | None) -> None:
         if call is None and self.key is None and self.live:
             self.has_unnamed = True
-            return await do({})
+            return
         message = "a call has no name" if call is None else f"two calls have the name {call}"
         if self.live:
-            self._recorder.post(Entry("violation", self.execution, {"message": message}, None, self._policy_hash))
+            self.post(Violation(message))
         raise BridgeError("violation", f"This is no call of a script: {message}.")
 
-    async def _recorded(
-        self,
-        call: str,
-        kind: str,
-        mark: dict[str, Any],
-        do: Callable[[dict[str, Any]], Awaitable[Any]],
-        asked: Callable[[], Awaitable[Asked]],
-    ) -> Any:
-        try:
-            if call in self._pending:
-                # It was made, in another run.
-                await self._wait(call, await asked(), "tool")
-            if kind == "memory":
-                async with self.room():
-                    answer = await do(mark)
-                    self.outcome(self._of(call, await asked()) | {"status": "ok", "value": answer})
-            elif kind == "tool":
-                answer = await do(mark)
-            else:
-                # It may wait for others of this run, which need room themselves.
-                async with self.room():
-                    pass
-                answer = await do(mark)
-        except ApprovalNeededError as exc:
-            await self._wait(call, await asked(), "approval", question=exc.question)
-        except BridgeError as exc:
-            if call not in self._answered:
-                # Refused before it began: who runs it again is to be refused as well.
-                now = await asked()
-                self.outcome(self._of(call, now.in_short() if exc.code in NOT_TAKEN else now) | failure(exc))
-            raise
-        if call in self._pending:
-            await self._wait(call, await asked(), "tool")
-        if kind == "program" and self._waits(answer.get("record")):
-            return await self._program_waits(call, await asked(), answer)
-        if call not in self._answered and not (kind == "program" and self._drives(call, answer, await asked())):
-            self.outcome(self._of(call, await asked()) | {"status": "ok", "value": answer})
-        return answer
+    # --- its record, as `CallLog` ---
 
-    def _intent(self, call: str, asked: Asked) -> Entry:
-        return Entry("intent", self.execution, asked.payload() | {"call": call}, None, self._policy_hash)
+    def post(self, payload: Payload) -> None:
+        """As `CallLog.post`."""
+        self._recorder.post(self._entry(payload))
 
-    def _of(self, call: str, asked: Asked) -> dict[str, Any]:
-        """The beginning of an outcome. What was asked for is in the intent, if there is one."""
-        told = asked.payload() | {"call": call}
-        if call in self._begun:
-            told.pop("arguments", None)
-        return told
+    async def append(self, payload: Payload) -> None:
+        """As `CallLog.append`."""
+        await self._recorder.append(self._entry(payload))
 
-    async def begins(self, call: str | None, kind: str, name: str, arguments: Any) -> int | None:
-        """Record, durably, that something is about to happen that isn't a tool's call.
+    def _entry(self, payload: Payload) -> Entry:
+        return to_entry(payload, self.execution, None, self._policy_hash)
 
-        Returns:
-            The entry in which it was recorded before, of a call that may have happened; None for a new one.
-        """
-        if call is None:
-            return None
-        asked = Asked(kind, name, await self._projection.project(arguments))
-        self._begun.add(call)
-        self._store.store_values(self.execution, self._projection.values_behind(asked.arguments))
-        await self._recorder.append(self._intent(call, asked))
-        known = self.past.calls.get(call)
-        return None if known is None else known.sequence
+    async def project(self, value: Any) -> Any:
+        """As `CallLog.project`."""
+        return await self._gate.values.project(value)
 
-    @contextlib.contextmanager
-    def beginning(self, outcome: dict[str, Any]) -> Generator[None]:
-        """While a call's intent is recorded.
-
-        Args:
-            outcome: That of a call that is taken back. It is recorded as soon as the guest says so: what it sends after
-                that may be the last thing that this process sees.
-        """
-        outcome = dict(outcome)
-        try:
-            yield
-        except BaseException:
-            # It has been announced, and won't be made.
-            self.outcome(outcome | {"status": NOT_DONE})
-            raise
-        if "call" in outcome:
-            when_taken_back(lambda: self._take_back(outcome))
-
-    def outcome(self, payload: dict[str, Any]) -> None:
-        """Record how a call has ended.
-
-        One that was cut short by the end of its sandbox has no outcome, if there is a key: it is in doubt.
-        """
-        if payload["status"] != TAKEN_BACK or self.key is None or taken_back():
-            self._ended(payload)
-
-    def _take_back(self, outcome: dict[str, Any]) -> None:
-        # Whatever has come of it, the script has done without.
-        self._answered.add(outcome["call"])
-        self._recorder.post(Entry("outcome", self.execution, outcome, None, self._policy_hash))
-
-    def _ended(self, payload: dict[str, Any]) -> None:
-        if (call := payload.get("call")) is not None:
-            if call in self._answered:
-                return  # it was taken back
-            (self._pending if payload["status"] == PENDING else self._answered).add(call)
-        told = [payload.get("arguments"), payload.get("value", payload.get("details"))]
-        self._store.store_values(self.execution, self._projection.values_behind(told))
-        self._recorder.post(Entry("outcome", self.execution, payload, None, self._policy_hash))
-
-    # --- what nobody can answer now ---
-
-    async def _wait(
-        self,
-        call: str,
-        asked: Asked,
-        kind: Literal["approval", "tool", "program"],
-        question: Mapping[str, Any] = _NOTHING,
-        program: Mapping[str, Any] = _NOTHING,
-    ) -> NoReturn:
-        """Give no answer to a call: until its script, which is suspended for it, is ended, or takes it back."""
-        if self.key is None:
-            self.key = self.made_now = made_key(self.execution)
-
-        def let_go() -> None:
-            # The script does without.
-            self.hold.remove(call)
-            if not self.hold.calls and not self.lent and self.made_now is not None:
-                self.key = self.made_now = None
-            if call not in self._answered:
-                self._take_back(self._of(call, asked) | {"status": TAKEN_BACK})
-
-        step_aside()
-        has_come_to_its_end()
-        self.hold.add(HeldCall(call, asked, kind, time.time(), question, program))
-        when_taken_back(let_go)
-        try:
-            await anyio.sleep_forever()
-        finally:
-            if taken_back() and call in self.hold.calls:
-                let_go()
-        raise AssertionError
+    def keep(self, value: Any) -> None:
+        """As `CallLog.keep`."""
+        self._gate.values.keep(self.execution, value)
 
     async def decided(self, call: str, question: Mapping[str, Any]) -> bool | None:
-        """As `admission.Decisions`."""
+        """As `CallLog.decided`."""
         for row in await self._asked_of(call, question):
             if row.decision is not None:
                 return bool(row.decision["approved"])
         return None
 
     async def decide(self, call: str, question: Mapping[str, Any], *, approved: bool) -> bool | None:
-        """As `admission.Decisions`."""
+        """As `CallLog.decide`."""
         for row in await self._asked_of(call, question):
             decision = {"approved": approved, "by": "client", "comment": None}
-            entry = Entry("decision", self.execution, row.question | decision, None, self._policy_hash)
+            entry = self._entry(QueuedDecision(Question(row.question), approved, "client"))
             return approved if await self._store.decide(row, decision, entry) else await self.decided(call, question)
         return None
 
@@ -452,6 +369,50 @@ class ScriptRun:
             return []
         asked = {**question, "call": call}
         return [row for row in await self._store.approvals(self.execution) if is_same(row.question, asked)]
+
+    # --- what nobody can answer now ---
+
+    async def _wait(
+        self,
+        call: CallRecorder,
+        request: RequestContext,
+        kind: Literal["approval", "tool", "program"],
+        question: Mapping[str, Any] = _NOTHING,
+        program: Mapping[str, Any] = _NOTHING,
+    ) -> NoReturn:
+        """Give no answer to a call: until its script, which is suspended for it, is ended, or cancels it.
+
+        Args:
+            call: The call.
+            request: The request that is held for it: its own, or the one that has told the end of its program.
+            kind: As `HeldCall.kind`, like `question` and `program`.
+            question: What a person is asked.
+            program: The program's record.
+        """
+        asked = await call.asked()
+        assert call.call is not None  # noqa: S101 - without a name it isn't held
+        name = call.call
+        if self.key is None:
+            self.key = self.made_now = made_key(self.execution)
+
+        def let_go() -> None:
+            # The script does without.
+            self.hold.remove(name)
+            if not self.hold.calls and not self.lent and self.made_now is not None:
+                self.key = self.made_now = None
+            if not call.has_ended:
+                call.abandoned(asked)
+
+        request.release_slot()
+        request.effect_ended()
+        self.hold.add(HeldCall(name, asked, kind, time.time(), question, program))
+        request.on_cancel(let_go)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if request.is_cancelled and name in self.hold.calls:
+                let_go()
+        raise AssertionError
 
     # --- programs that it drives ---
 
@@ -471,29 +432,25 @@ class ScriptRun:
         """Whether a program's record is no answer: its script has a key, and goes on when the program has."""
         return self.key is not None and isinstance(record, dict) and record["status"] in UNENDED
 
-    def _drives(self, call: str, answer: Any, asked: Asked) -> bool:
-        """Whether a program is under way now: then its record is the call's outcome."""
-        if "record" in answer:
-            return False
-        if "execution" not in answer:
-            return False
-        self._programs[answer["execution"]] = call, asked
-        if call not in self._begun:
-            # Its outcome may never come, if the script leaves it: then this says that it was asked for, and when.
-            self._begun.add(call)
-            self._store.store_values(self.execution, self._projection.values_behind(asked.arguments))
-            self._recorder.post(self._intent(call, asked))
-        return True
+    async def program_ended(self, execution: str, record: dict[str, Any], request: RequestContext) -> None:
+        """The sandbox has driven a program to where it can't go on.
 
-    async def program_ended(self, execution: str, record: dict[str, Any]) -> None:
-        """The sandbox has driven a program to where it can't go on."""
-        call, asked = self._programs.pop(execution, ("", None))
-        if asked is not None and self._waits(record):
-            await self._program_waits(call, asked, {"record": record})
-        elif asked is not None:
-            self.outcome(self._of(call, asked) | {"status": "ok", "value": {"record": record}})
+        Args:
+            execution: The program's execution.
+            record: Its record.
+            request: The request that has told so.
+        """
+        if (found := self._programs.pop(execution, None)) is None:
+            return
+        call, asked = found
+        if self._waits(record):
+            await self._program_waits(call, asked, {"record": record}, request)
+        else:
+            call.succeeded_with({"record": record}, asked)
 
-    async def _program_waits(self, call: str, asked: Asked, answer: dict[str, Any]) -> dict[str, Any]:
+    async def _program_waits(
+        self, call: CallRecorder, asked: Asked, answer: dict[str, Any], request: RequestContext
+    ) -> dict[str, Any]:
         """What is told of a program that waits: nothing, unless it waits for what the script itself may bring.
 
         Then it is told, and lent until its script's next call: if that resumes the program, it is the answer. If it is
@@ -502,15 +459,19 @@ class ScriptRun:
         """
         record = answer["record"]
         if not any(row["kind"] in _RESUMABLE for row in record["waiting"]):
-            await self._wait(call, asked, "program", program=record)
-        self.lent[record["trace_id"]] = HeldCall(call, asked, "program", time.time(), _NOTHING, record)
+            await self._wait(call, request, "program", program=record)
+        execution = record["trace_id"]
+        assert call.call is not None  # noqa: S101 - without a name it has no key
+        self._programs[execution] = call, asked
+        self.lent[execution] = HeldCall(call.call, asked, "program", time.time(), _NOTHING, record)
         return answer
 
-    async def _returned(self, kind: str, name: str, arguments: Any) -> None:
+    async def _returned(self, call: CallRecorder) -> None:
         """Wait until nothing is lent that a call doesn't take up."""
-        if kind == "program" and name == NAMES[ProgramResume] and arguments["execution"] in self.lent:
-            held = self.lent.pop(arguments["execution"])
-            self.outcome(self._of(held.call, held.asked) | {"status": "ok", "value": {"record": held.program}})
+        if call.kind == "program" and call.name == NAMES[ProgramResume] and call.arguments["execution"] in self.lent:
+            held = self.lent.pop(call.arguments["execution"])
+            lender, asked = self._programs.pop(call.arguments["execution"])
+            lender.succeeded_with({"record": held.program}, asked)
             self.hold.remove(held.call)
             self._all_returned.set()
         while self.lent:
@@ -519,14 +480,14 @@ class ScriptRun:
             if self._all_returned.is_set():
                 # One for all that wait: another in its place would leave those before it waiting.
                 self._all_returned = anyio.Event()
-            step_aside()
+            call.request.release_slot()
             await self._all_returned.wait()
 
     def program_left(self, execution: str) -> None:
         """The script no longer waits for a program that its sandbox was driving."""
-        call, asked = self._programs.pop(execution, ("", None))
-        if asked is not None:
-            self._take_back(self._of(call, asked) | {"status": TAKEN_BACK})
+        if (found := self._programs.pop(execution, None)) is not None:
+            call, asked = found
+            call.abandoned(asked)
 
     # --- replaying ---
 
@@ -536,32 +497,29 @@ class ScriptRun:
             self._all_asked.set()
 
     async def _asks_the_same(self, call: str, before: Asked, now: Asked) -> None:
-        values = self._projection.values_behind([before.arguments, now.arguments])
+        values = self._gate.values.values_behind([before.arguments, now.arguments])
         if not before.is_same(now, values):
             await self._diverge(Divergence(call, before, now))
 
-    async def _caught_up(self, call: str, asked: Callable[[], Awaitable[Asked]]) -> None:
+    async def _caught_up(self, call: CallRecorder) -> None:
         """Wait until this run has asked for everything that is recorded, as it did, and has been given it.
 
         Until then nobody knows whether it goes the same way, and what it wants to have made now may be what it has had
         made by another name. A script that goes the same way doesn't wait here for itself. What a call has given is
         recorded before the script is given it, and entries become durable in their order: had a recorded call been
         asked for because of this one's answer, that answer would be recorded. So every recorded call was asked for
-        while this one was unanswered, at latest when the script had tired of it and taken it back, and will be again.
+        while this one was unanswered, at latest when the script had tired of it and cancelled it, and will be again.
         What isn't asked for then, long after it was, is a divergence.
 
         Args:
-            call: That isn't recorded, or of which no outcome is.
-            asked: What it asks for.
+            call: A call that isn't recorded, or of which no outcome is.
         """
-        if self._is_caught_up:
-            return
-        step_aside()
+        call.request.release_slot()
         while self._unasked:
             latest = max((self._began or 0.0) + SLOWER * self._late, self._moved) + PATIENCE_SECONDS
             if (left := latest - time.monotonic()) <= 0:
                 missing = next(iter(self._unasked.values()))
-                await self._diverge(Divergence(call, missing.asked, await asked(), missing.call))
+                await self._diverge(Divergence(call.call or "", missing.asked, await call.asked(), missing.call))
             with anyio.move_on_after(left):
                 await self._all_asked.wait()
         # All are asked for, and given one after the other: none is waited for in vain.
@@ -569,13 +527,13 @@ class ScriptRun:
         if self.divergence is not None:
             await anyio.sleep_forever()
         self._is_caught_up = True
-        await come_back()
+        await call.request.reacquire_slot()
 
-    async def _replayed(self, known: PastCall) -> Any:
+    async def _replayed(self, known: PastCall, request: RequestContext) -> Any:
+        request.release_slot()
         if not known.is_answered:
-            # The script took it back, and will again; the others don't wait for that.
+            # The script cancelled it, and will again; the others don't wait for that.
             self._give(known.place)
-            step_aside()
             await anyio.sleep(known.seconds + GRACE_SECONDS)
             raise BridgeError("interrupted", "The call was taken back when the script first ran: it may have happened.")
         try:
@@ -583,7 +541,7 @@ class ScriptRun:
             self._last = _Given(known.call, known.ended)
             return known.answer()
         finally:
-            # Also of one that is taken back meanwhile.
+            # Also of one that is cancelled meanwhile.
             self._give(known.place)
 
     async def _turn(self, place: int, patience: float, ended: float = math.inf) -> None:
@@ -594,7 +552,6 @@ class ScriptRun:
             patience: Seconds.
             ended: When what is to be given was recorded, in seconds since 1970.
         """
-        step_aside()
         if self._next < place:
             turn = self._turns.setdefault(place, anyio.Event())
             with anyio.move_on_after(patience):
@@ -627,13 +584,18 @@ class ScriptRun:
         for waiting in [waiting for waiting in self._turns if waiting <= self._next]:
             self._turns.pop(waiting).set()
 
+    async def diverged(self) -> BridgeError:
+        """Wait until the script goes another way than it had; what it is told of that."""
+        await self._has_diverged.wait()
+        assert self.divergence is not None  # noqa: S101 - set before
+        return self.divergence.error()
+
     async def _diverge(self, divergence: Divergence) -> NoReturn:
-        """Stop: the sandbox ends. Nothing is under way: until everything recorded is asked for, nothing is made."""
+        """Stop: whoever waits for `diverged` ends the sandbox. Nothing is under way, nor is anything made."""
         if self.divergence is None:
             self.divergence = divergence
             logger.warning("execution %s diverges at the call %s", self.execution, divergence.call)
-            if self.halt is not None:
-                self.halt(divergence.error())
+            self._has_diverged.set()
         await anyio.sleep_forever()
         raise AssertionError
 

@@ -22,7 +22,7 @@ from mcp_bridge.sandbox.owner import owner_label
 if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.scripts.call_history import PastCall
-    from mcp_bridge.executions.scripts.run import Projection
+    from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
@@ -34,7 +34,7 @@ async def settle_script(
     stored: StoredExecution,
     asked: str | None,
     settlement: Settlement,
-    projection: Projection,
+    projection: ExecutionValues,
 ) -> None:
     """End a doubt by a person's word. When none is left, the execution can go on.
 
@@ -113,7 +113,7 @@ async def give(
     recorder: Recorder,
     stored: StoredExecution,
     event: Resume,
-    projection: Projection,
+    projection: ExecutionValues,
 ) -> bool:
     """Give a script what its tool has said comes later: to the call that has waited longest. Then it can go on.
 

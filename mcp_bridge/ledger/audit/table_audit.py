@@ -1,8 +1,7 @@
-"""What stands beside the log in its file, held against what the log says of it.
+"""The table audit: checks the tables beside the log in its file against the entries.
 
-Nobody without the master key can write a row that isn't there: each has a MAC, or a seal. Rows that were, and are no
-longer, could be put back or taken away; where an entry tells of them, that is found, too. What no entry tells of is in
-SECURITY.md.
+Nobody without the master key can forge a row: each has a MAC, or is sealed. Old rows could be put back, or rows
+removed; that is found if an entry tells of them. SECURITY.md lists what no entry tells of.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ if TYPE_CHECKING:
 _MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "holders", "checkpoints", "published")
 
 _WITH_PIECES, _WITH_TOKENS = 2, 3
-"""Versions of the file."""
+"""The schema versions that added pieces, and tokens of erased references."""
 
 
 @dataclass
 class TableAudit:
-    """What the entries say of the rows beside them, gathered while they are read.
+    """Gathers what the entries say about other tables while they are read, and checks those tables against it.
 
     Attributes:
         erased: The executions that are erased.
@@ -58,16 +57,16 @@ class TableAudit:
     erased: set[str] = field(default_factory=set)
     _erasures: dict[int, list[str]] = field(default_factory=dict)
     _references: set[tuple[str, str]] = field(default_factory=set)
-    """As entries of earlier versions name those that were erased: by executions and ids."""
+    """Erased references as entries of earlier versions name them: by executions and ids."""
     _tokens: Counter[str] = field(default_factory=Counter)
-    """As later entries name them."""
+    """Erased references as later entries name them."""
     _withheld: Counter[int] = field(default_factory=Counter)
-    """Entries about the log whose payloads were taken away, as a later one says, less those that have none."""
+    """For entries about the log: how often a later one says that the payload is withheld, minus 1 if it is missing."""
     _keys: list[tuple[int, KeyEvent]] = field(default_factory=list)
     _left: dict[str, Decoded | None] = field(default_factory=dict)
     _decided: Counter[tuple[str, str]] = field(default_factory=Counter)
     _unfinished: set[str] = field(default_factory=set)
-    """Executions that are erased, and of which payloads may still be there, unreadable."""
+    """Erased executions whose unreadable payloads may still be stored."""
 
     def see(self, found: ReadEntry) -> None:
         """Take the next entry.
@@ -78,7 +77,7 @@ class TableAudit:
         try:
             self._take(found.leaf, found.payload)
         except (ValueError, KeyError, TypeError, AttributeError):
-            # Its hash may be right, and its signature not: that is looked at last.
+            # Its hash may be right and its signature wrong: signatures are checked last.
             raise damaged(f"the payload of the entry {found.leaf.sequence} isn't of its kind") from None
 
     def _take(self, leaf: Leaf, data: bytes | None) -> None:
@@ -105,7 +104,7 @@ class TableAudit:
             raise ValueError(leaf.kind)
 
     def check(self, ledger: Ledger) -> None:
-        """Hold the file's other tables against the entries, as far as that is possible with the master key or without.
+        """Check the file's other tables against the entries, as far as that is possible with or without the master key.
 
         Raises:
             BridgeError: `ledger_damaged`; as `notes`.
@@ -135,7 +134,7 @@ class TableAudit:
             raise damaged(f"there is an unknown {name!r:.60} in its table meta, or another than there was")
 
     def _check_head(self, ledger: Ledger) -> None:
-        # A connection that can't write doesn't look at CHECK, neither does its integrity_check.
+        # A read-only connection doesn't check constraints, and its integrity_check doesn't either.
         (one, root, note), *more = ledger.connection.execute("SELECT one, root, note FROM head").fetchall()
         if one != 1 or more:
             raise damaged("it has another head, or more than one")
@@ -165,7 +164,7 @@ class TableAudit:
                 raise damaged(f"the checkpoint is missing by which the key of entry {sequence} can be trusted")
 
     def _check_keys(self, ledger: Ledger) -> None:
-        """A key is there until the log says that its execution is erased, and not after that; payloads likewise."""
+        """Check that data keys and payloads exist until the log says that their execution is erased, and not after."""
         gone = {row[0] for row in ledger.connection.execute("SELECT execution FROM data_keys WHERE wrapped IS NULL")}
         if gone != self.erased:
             odd = min(gone ^ self.erased)
@@ -183,7 +182,7 @@ class TableAudit:
             raise damaged("there are payloads of no entry")
 
     def _check_pieces(self, ledger: Ledger) -> None:
-        """That each is what its name says, and an execution's that isn't erased."""
+        """Check that each piece is what its name says, and that its execution isn't erased."""
         connection, master = ledger.connection, ledger.master
         key: tuple[str, DataKey] | None = None
         for execution, name, size, sealed, wrapped in connection.execute(
@@ -200,7 +199,7 @@ class TableAudit:
                 raise damaged(f"a piece of a payload of {execution} is another one")
 
     def _check_references(self, ledger: Ledger, *, has_tokens: bool) -> None:
-        """That a value is there until the log says that it is erased, and not after that."""
+        """Check that a value exists until the log says that it is erased, and not after."""
         if odd := [sequence for sequence, count in self._withheld.items() if count]:
             raise damaged(f"the payload of the entry {min(odd)} is missing, or the log says that it is, and it isn't")
         if not has_tokens:
@@ -220,7 +219,7 @@ class TableAudit:
             raise damaged("the values behind references that are erased are not those that the log says")
 
     def _check_old_references(self, connection: sqlite3.Connection) -> None:
-        """As `_check_references`, of a file that an earlier version has left, and nobody has opened to write since."""
+        """As `_check_references`, for a file that only earlier versions have written."""
         known = set()
         for execution, name, is_there in connection.execute(
             "SELECT execution, id, value IS NOT NULL FROM reference_values"
@@ -233,10 +232,10 @@ class TableAudit:
             raise damaged(f"the reference {min(missing)[1]!r:.60} is missing")
 
     def _check_executions(self, connection: sqlite3.Connection) -> None:
-        """That each that has begun is there, and none is as it was before it was left last.
+        """Check that each execution that has begun is stored, and that no row is older than its last suspension or end.
 
-        One that is kept as running may have ended: its process has died before it took that down. It goes on by the
-        entries, and not by its row.
+        One that is stored as running may have ended: its process died before it stored that. It is resumed from its
+        entries, not from its row.
         """
         statuses = dict(connection.execute("SELECT id, status FROM executions"))
         for execution, status in statuses.items():
@@ -255,7 +254,7 @@ class TableAudit:
                 raise damaged(f"the execution {execution} is down as {status}, and it was left as {left.status}")
 
     def _check_decisions(self, connection: sqlite3.Connection, master: MasterKey) -> None:
-        """That each decision has its question, and each question that was decided its decision."""
+        """Check that each decision has its question, and each decided question its decision."""
         decided: Counter[tuple[str, str]] = Counter()
         for execution, effect, status, question, decision, wrapped in connection.execute(
             "SELECT execution, effect, status, question, decision, wrapped"
@@ -274,7 +273,7 @@ class TableAudit:
             raise damaged(f"the decisions of {odd[0]} are not those that the log has")
 
     def _check_states(self, connection: sqlite3.Connection, master: MasterKey) -> None:
-        """That each suspended execution has the state that it was left in."""
+        """Check that each suspended execution has the state of its last suspension."""
         for execution, status, state, wrapped in connection.execute(
             "SELECT id, status, state, wrapped FROM executions JOIN data_keys ON id = execution WHERE state IS NOT NULL"
         ):
@@ -286,7 +285,7 @@ class TableAudit:
 
 
 def check_master(connection: sqlite3.Connection, master: MasterKey) -> None:
-    """Whether it is the master key that a ledger was begun with.
+    """Check that it is the ledger's master key.
 
     Raises:
         BridgeError: `key_unusable`.

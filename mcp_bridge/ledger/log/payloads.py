@@ -211,8 +211,9 @@ class Success:
 
     def encode(self) -> dict[str, Any]:
         """The part of a payload that says how a call ended."""
-        told = {"status": "ok", "value": self.value}
-        return told | {"pending": True} if self.pending else told
+        if self.pending:
+            return {"status": "ok", "value": self.value, "pending": True}
+        return {"status": "ok", "value": self.value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,7 +559,10 @@ class CallOutcome(Payload):
         told: dict[str, Any] = {"kind": "tool", "tool": self.tool}
         if self.call is not None:
             told |= self.call.encode()
-        return told | self.result.encode() | _given(source=self.source)
+        told |= self.result.encode()
+        if self.source is not None:
+            told["source"] = self.source
+        return told
 
     @classmethod
     def decode(cls, payload: Object) -> Self:

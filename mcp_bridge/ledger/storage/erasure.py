@@ -1,10 +1,9 @@
-"""Erasure: the key of an execution is destroyed, and with it everything that was kept of what it was given and gave.
+"""Erasure: an execution's data key is destroyed, and with it everything that was stored of its inputs and outputs.
 
-The log keeps its entries, so that every root and proof of before holds; an entry says what was erased, when and by
-whom. What can't be read any more is then removed, a few megabytes in a transaction, and its space is given back.
-Nothing of the key is left in the file: SQLite overwrites what is deleted, and the write-ahead log, which holds pages as
-they were, is emptied. All that is taken down as unfinished business in the transaction that destroys the key, and
-finished at the next start if this process doesn't live to do it.
+The log keeps its entries, so that every earlier root and proof holds; an entry says what was erased, when and by whom.
+Unreadable payloads are then removed, a few megabytes in a transaction, and their space is returned. No copy of the key
+remains in the file: SQLite overwrites what is deleted, and the write-ahead log, which holds old pages, is emptied. The
+transaction that destroys the key notes the erasure as unfinished: if this process dies, the next start finishes it.
 """
 
 from __future__ import annotations
@@ -37,13 +36,14 @@ if TYPE_CHECKING:
 What = Literal["execution", "subject", "reference", "age"]
 
 EXECUTIONS_AN_ENTRY = 100
-"""Also in one transaction, of what is erased by its age."""
+"""In one entry, and in one transaction of an erasure by age."""
 
 EXECUTIONS_AT_ONCE = 50
-"""That are erased before it is seen whether there is room."""
+"""Erased before the free room is measured again."""
 
 _ENDED = "status <> ? AND (status NOT IN ('running', 'suspended', 'interrupted') OR (kind = 'script' AND key IS NULL))"
-"""What can go on hasn't ended. A script without a key can't, once its process has died. The parameter is ERASED."""
+"""Selects ended executions: those that can't be resumed. A script without a key can't, once its process has died. The
+parameter is ERASED."""
 
 _OLD = (
     f"SELECT changed, id FROM executions WHERE {_ENDED} AND changed < ? AND (changed, id) > (?, ?)"  # noqa: S608
@@ -51,10 +51,10 @@ _OLD = (
 )
 
 CHECKPOINT_SECONDS = 30.0
-"""How long to wait for those who read the write-ahead log."""
+"""How long to wait for readers of the write-ahead log."""
 
 STEP_BYTES = 1 << 20
-"""Of payloads that are removed in one transaction; what is removed is overwritten."""
+"""Bytes of payloads that are removed, and so overwritten, in one transaction."""
 
 ROWS_A_STEP = 2000
 PAGES_A_STEP = 256
@@ -70,10 +70,10 @@ _PURGE = (
     ),
     ("SELECT id, size FROM pieces WHERE execution = ? LIMIT ?", "DELETE FROM pieces WHERE id = ?"),
 )
-"""What finds rows of an execution, with their bytes, and what removes one."""
+"""Statements that find rows of an execution with their sizes, and that remove one."""
 
 _REFERENCE = "vault://ref/"
-"""With an id, what stands in code for the value that was written out there."""
+"""Followed by an id, replaces a value that was written out in code."""
 
 _POLL_SECONDS = 0.05
 _TRY_MS = 100
@@ -101,21 +101,21 @@ async def erase(
     reason: str | None,
     under_way: Callable[[str, str], bool],
 ) -> Erased:
-    """Erase, and return when nothing of it is left in the file.
+    """Erase executions or a value. Returns when nothing of them is left in the file.
 
     Args:
         database: The store.
-        what: Of what kind `name` is.
+        what: The kind of `name`.
         name: An execution's id, a subject, the id of a reference to the value, or the time (seconds since 1970) before
             which executions have ended.
-        by: Who wants it.
+        by: Who asks for it.
         reason: Why, or None.
         under_way: Whether an execution of a status and an owner is being executed now.
 
     Raises:
         BridgeError: `nothing_to_erase`; `execution_running`: nothing is erased then; `erasure_unfinished`: it is done,
-            and something of it may still be in the write-ahead log until whoever reads it has ended. As
-            `Database.transact`: if it is `PositionError`, the keys are destroyed, and the next start does the rest.
+            and some of it may remain in the write-ahead log until its readers have ended. As `Database.transact`: after
+            a `PositionError` the keys are destroyed, and the next start does the rest.
     """
     erasure = Erasure(what, by, reason, time.time(), ())
 
@@ -148,7 +148,7 @@ async def erase(
 async def _erase_old(
     database: Database, before: float, erasure: Erasure, under_way: Callable[[str, str], bool]
 ) -> Erased:
-    """In parts: others write in between."""
+    """Erase by age, in parts: others write in between."""
     erased: list[str] = []
     last = (-1.0, "")
     while True:
@@ -164,7 +164,7 @@ async def _erase_old(
             return rows, chosen
 
         if not await database.read(_OLD, (ERASED, before, *last, 1)):
-            # Nobody is held up for nothing.
+            # No transaction for nothing.
             return Erased(tuple(erased))
         found, chosen = await database.transact(work)
         erased += chosen
@@ -176,12 +176,12 @@ async def _erase_old(
 async def erase_ended(
     database: Database, chosen: Sequence[str], *, by: str, under_way: Callable[[str, str], bool]
 ) -> Erased:
-    """Erase some executions, as far as they have ended and nothing that can go on needs them.
+    """Erase those of some executions that have ended and aren't needed by one that can be resumed.
 
     Args:
         database: The store.
-        chosen: Their ids.
-        by: Who wants it.
+        chosen: The executions' ids.
+        by: Who asks for it.
         under_way: As `erase`.
 
     Raises:
@@ -207,7 +207,7 @@ def _has_ended(transaction: Transaction, execution: str) -> bool:
 
 
 async def erasure_candidates(database: Database, large: int) -> list[str]:
-    """Executions that have ended, those first that have more than `large` bytes, then those first that ended first."""
+    """Ended executions, to make room: one with more than `large` bytes if there is any, otherwise the oldest ones."""
     found = await database.read(
         # The sum is made by an index alone.
         "SELECT id FROM (SELECT execution, sum(size) AS total FROM pieces GROUP BY execution HAVING total > ?2)"  # noqa: S608
@@ -221,17 +221,17 @@ async def erasure_candidates(database: Database, large: int) -> list[str]:
 
 
 async def unfinished_executions(database: Database) -> set[str]:
-    """Ids of the executions that are under way or can go on."""
+    """Ids of the executions that run or can be resumed."""
     query = f"SELECT id FROM executions WHERE NOT ({_ENDED})"  # noqa: S608 - a constant
     return {execution for (execution,) in await database.read(query, ("",))}
 
 
 async def finish(database: Database, remove: Callable[[str], None], seconds: float | None = None) -> None:
-    """Do what is left to do of erasures, by this process or by one that is gone.
+    """Finish erasures of this process, or of one that has died.
 
     Args:
         database: The store.
-        remove: Removes the files of an execution; those that aren't there any more, too.
+        remove: Removes the files of an execution; called again for files that are gone.
         seconds: As `empty_journal`.
 
     Raises:
@@ -244,7 +244,7 @@ async def finish(database: Database, remove: Callable[[str], None], seconds: flo
     for _, value in rows:
         executions = json.loads(value)
         for execution in executions:
-            # Many files, perhaps.
+            # There may be many files.
             await anyio.to_thread.run_sync(remove, execution)
         await purge(database, executions)
     await give_back(database)
@@ -280,7 +280,7 @@ def _purge_some(transaction: Transaction, left: list[str]) -> None:
 
 
 async def give_back(database: Database) -> None:
-    """Give the file's unused pages back to the file system, a few at a time. Of a file of 0.1.0: none.
+    """Return the file's free pages to the file system, a few at a time. A file of 0.1.0 can't return any.
 
     Raises:
         BridgeError: As `Database.transact`.
@@ -290,24 +290,24 @@ async def give_back(database: Database) -> None:
 
 
 def _give_back_some(connection: sqlite3.Connection) -> bool:
-    """Whether there are more."""
+    """Return some pages; whether there are more."""
 
     def unused() -> int:
         return int(connection.execute("PRAGMA freelist_count").fetchone()[0])
 
     if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL or not (before := unused()):
         return False
-    # A script's statements are done to their end: `execute` would take one step, and so give back one page.
+    # `executescript` runs a statement to its end; `execute` would take one step, and return one page.
     in_turn(lambda: connection.executescript(f"PRAGMA incremental_vacuum({PAGES_A_STEP})"))
     return 0 < unused() < before
 
 
 async def empty_journal(database: Database, seconds: float | None = None) -> None:
-    """Have everything in the database's file itself, and nothing in its write-ahead log.
+    """Move the write-ahead log into the database's file, and truncate it.
 
     Args:
         database: The store.
-        seconds: How long to wait for those who read it; CHECKPOINT_SECONDS by default.
+        seconds: How long to wait for its readers; CHECKPOINT_SECONDS by default.
 
     Raises:
         BridgeError: `erasure_unfinished`.
@@ -324,21 +324,21 @@ async def empty_journal(database: Database, seconds: float | None = None) -> Non
 
 
 def _truncate(connection: sqlite3.Connection) -> bool:
-    """Whether somebody was in the way."""
-    # While it waits, nobody can write, in this process or another.
+    """Try to truncate the write-ahead log; whether a reader was in the way."""
+    # A short wait: meanwhile nobody can write, in this process or another.
     connection.execute(f"PRAGMA busy_timeout = {_TRY_MS}")
     try:
         # https://www.sqlite.org/pragma.html#pragma_wal_checkpoint: the first column is 1 if it was blocked.
         blocked: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     finally:
-        # The writer's: it waits in a way of its own (`turns`).
+        # The writer has its own way of waiting (`turns`).
         connection.execute("PRAGMA busy_timeout = 0")
     return bool(blocked)
 
 
 def _chosen(transaction: Transaction, database: Database, what: What, name: str) -> list[str]:
     do, master = transaction.connection.execute, database.master
-    # Those that are erased, too: who holds something of them may not be.
+    # Erased ones as well: executions that hold data of them may not be erased.
     if what == "execution":
         rows = do("SELECT execution FROM data_keys WHERE execution = ?", (name,))
     else:
@@ -353,7 +353,7 @@ def _chosen(transaction: Transaction, database: Database, what: What, name: str)
 
 
 def _is_needed(transaction: Transaction, execution: str) -> bool:
-    """Whether an execution that can go on may ask what came of this one: it has started it, or read of it."""
+    """Whether an execution that can be resumed has started this one, or read of it, and may ask for its result."""
     rows = transaction.connection.execute(
         "SELECT 1 FROM holders JOIN executions ON id = holder WHERE subject = ?"
         " AND status IN ('running', 'suspended', 'interrupted') AND (kind = 'program' OR key IS NOT NULL) LIMIT 1",
@@ -363,7 +363,7 @@ def _is_needed(transaction: Transaction, execution: str) -> bool:
 
 
 def _with_holders(transaction: Transaction, master: MasterKey, executions: Iterable[str]) -> set[str]:
-    """Executions, and those that keep something of them: a script has what its programs gave it."""
+    """Executions, and those that hold data of them: a script holds the results of its programs."""
     found: set[str] = set()
     left = list(executions)
     while left:
@@ -400,8 +400,8 @@ def _erase(transaction: Transaction, execution: str) -> None:
     do("UPDATE data_keys SET wrapped = NULL, mac = ? WHERE execution = ?", (mac, execution))
     do("UPDATE approvals SET question = NULL, decision = NULL WHERE execution = ?", (execution,))
     do(
-        # Its key stays used: what was done under it isn't done again; unless an erased value was a part of it. MACs of
-        # what was asked for would tell who has their key whether a guess is right: `forget_execution` removes them.
+        # Its idempotency key stays used, unless it contains an erased value: what was done under it isn't done again.
+        # Request MACs would let who has their key test guesses: `forget_execution` removes them.
         "UPDATE executions SET status = ?, key = CASE WHEN substr(key, 1, 1) IN (?, ?) THEN NULL ELSE key END,"
         " bundle = NULL, state = NULL, record = NULL, due = NULL, changed = ? WHERE id = ?",
         (ERASED, FORGETTABLE, OF_REQUEST, time.time(), execution),
@@ -415,7 +415,7 @@ def _erase(transaction: Transaction, execution: str) -> None:
 def _erase_reference(
     transaction: Transaction, reference: str, erasure: Erasure, under_way: Callable[[str, str], bool]
 ) -> Erased:
-    """Erase the value behind a reference, by whatever references it is known, in every execution."""
+    """Erase the value behind a reference, with all references to it, in every execution."""
     found = _equal(transaction, reference)
     if not found:
         raise BridgeError(
@@ -440,7 +440,7 @@ def _erase_reference(
 
 
 def _equal(transaction: Transaction, reference: str) -> list[tuple[str, str, Any]]:
-    """Executions, references in them, and the values behind: those that are equal to what is behind one reference."""
+    """Executions with references, and the values behind them, that equal the value behind one reference."""
     do, master = transaction.connection.execute, transaction.log.master
     values = (
         "SELECT execution, id, value, wrapped FROM reference_values JOIN data_keys USING (execution)"
@@ -457,7 +457,7 @@ def _equal(transaction: Transaction, reference: str) -> list[tuple[str, str, Any
     found = []
     for length in {length for _, length in named}:
         wanted = {(type(value), value) for value, _ in named}
-        # Equal values are equally long, sealed as well: most of the others need not be opened.
+        # Sealing keeps lengths: most other values needn't be opened.
         for row in do(f"{values} AND length(value) = ?", (length,)):
             value = opened(*row)
             if (type(value), value) in wanted:
@@ -466,7 +466,7 @@ def _equal(transaction: Transaction, reference: str) -> list[tuple[str, str, Any
 
 
 def _forget_value(transaction: Transaction, execution: str, name: str, text: str) -> None:
-    """Remove from an execution's row what tells of a value: a MAC of what was asked for, and the value written out."""
+    """Remove from an execution's row what tells about a value: the request's MAC, and the value written out in code."""
     do = transaction.connection.execute
     row = do(
         "SELECT bundle, wrapped, principal, executions.key FROM executions JOIN data_keys ON id = execution"
@@ -483,7 +483,7 @@ def _forget_value(transaction: Transaction, execution: str, name: str, text: str
         is_made_of_it = is_made_of_it or found_by.startswith(OF_REQUEST)
         kept["bundle"]["code"] = code.replace(text, _REFERENCE + name)
     if is_made_of_it and kept is not None:
-        # By its key as it is shown, without the value, who has begun it can still go on with it.
+        # By its key as it is shown, without the value, its starter can still resume it.
         found_by = key_mac(master, row[2], kept["key"], kept.get("space", ""))
     do(
         "UPDATE executions SET request = '', program = CASE kind WHEN 'script' THEN '' ELSE program END,"
@@ -494,7 +494,7 @@ def _forget_value(transaction: Transaction, execution: str, name: str, text: str
 
 
 def _forget_subject(transaction: Transaction, subject: str) -> None:
-    """Of a name that is erased, nobody's data are found any more: its MAC would tell whether a guess is right."""
+    """Remove the MACs of an erased name, on which guesses could be tested. No data is found by it any more."""
     do, master = transaction.connection.execute, transaction.log.master
     for execution, wrapped in do("SELECT execution, wrapped FROM data_keys WHERE subject = ?", (subject,)).fetchall():
         mac = master.mac("data_keys", execution, "", wrapped)
@@ -503,7 +503,7 @@ def _forget_subject(transaction: Transaction, subject: str) -> None:
 
 
 def _append(transaction: Transaction, erasure: Erasure) -> None:
-    """Append an entry, and take down what is left to do when the transaction is done."""
+    """Append an entry, and note what is to be done after the transaction."""
     sequence = transaction.log.checkpoint().size
     transaction.append(to_entry(erasure, LEDGER))
     transaction.connection.execute(

@@ -1,9 +1,9 @@
-"""What earlier versions have left of values that they erased is forgotten, once, when a file is opened.
+"""Removes what earlier versions left of erased values, once, when a file is opened.
 
-Until then a reference was a MAC of its value under a key that lay beside the file in the clear, `references.key`. With
-it, a guess of an erased value could be tried on the reference that was left of it. The key is destroyed; so are the
-references of what was erased, with the payloads of the entries that name them. In the place of these a new entry says
-what they said, and which they are.
+In those versions a reference was a MAC of its value under a key that lay beside the file in the clear,
+`references.key`. With that key, a guess of an erased value could be tested on its remaining reference. The key is
+destroyed, and so are the references to erased values, with the payloads of the entries that name them. A new entry
+repeats what these payloads said, and lists the entries.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEY_FILE = "references.key"
-"""In the state directory, of earlier versions."""
+"""The key of earlier versions, in the state directory."""
 
 WITHHELD = b""
-"""In the place of a payload that names what was erased."""
+"""Replaces a payload that names erased values."""
 
 
 def forget_erased_values(connection: sqlite3.Connection, log: Log, directory: Path) -> None:
-    """Forget, in a transaction that writes, what tells of erased values.
+    """Remove, in a write transaction, what remains of erased values.
 
     Args:
-        connection: The file's.
+        connection: To the file.
         log: The end of its log.
         directory: The state directory.
 
@@ -80,16 +80,16 @@ def forget_erased_values(connection: sqlite3.Connection, log: Log, directory: Pa
         _withhold(connection, named)
     if left or tokens or named:
         _tell(connection, log, tokens, named)
-    # Also where there is no entry: the key is destroyed after it, so that nobody may go back to before.
+    # Also without an entry: the key is destroyed after this commit, which must not be rolled back.
     log.finish(connection)
 
 
 def _tell(connection: sqlite3.Connection, log: Log, tokens: list[str], named: list[int]) -> None:
-    """Append the entry of what was forgotten, and take down that the write-ahead log is to be emptied."""
+    """Append the entry of what was removed, and note that the write-ahead log is to be emptied."""
     sequence = log.checkpoint().size
     erasure = Erasure("reference", "mcp-bridge", None, time.time(), (), references=sorted(tokens), withheld=named)
     entry = to_entry(erasure, LEDGER)
-    # A clock that is behind stands in nobody's way here: what puts it right opens the file, too.
+    # A clock that is behind must not fail this: the command that accepts it opens the file, too.
     posted = Posted(entry, capture(entry.payload), max(time.time_ns() // 1000, log.time))
     for statement, rows in zip((INSERT_ENTRY, INSERT_PAYLOAD), log.append(connection, [posted]), strict=True):
         connection.executemany(statement, rows)
@@ -97,7 +97,7 @@ def _tell(connection: sqlite3.Connection, log: Log, tokens: list[str], named: li
 
 
 def needs_key(connection: sqlite3.Connection) -> bool:
-    """Whether a ledger is one of an earlier version's, and has kept requests by the key that is beside it."""
+    """Whether a ledger is of an earlier version, and has request MACs under the key that is beside it."""
     (found,) = connection.execute(
         "SELECT EXISTS (SELECT 1 FROM executions WHERE key IS NOT NULL AND request <> '')"
         " AND NOT EXISTS (SELECT 1 FROM meta WHERE name = ? AND value <> ?)",
@@ -107,9 +107,9 @@ def needs_key(connection: sqlite3.Connection) -> bool:
 
 
 def forget_execution(connection: sqlite3.Connection, log: Log, execution: str) -> int:
-    """Remove what rows tell of an execution whose key is destroyed; how many told anything.
+    """Remove what rows tell about an execution whose key is destroyed. Gives how many rows did.
 
-    Those who hold something of it are from now on found by the subjects of whose names nothing is left there.
+    Executions that hold data of it are found by its subjects from now on, whose names are removed here.
     """
     do, master = connection.execute, log.master
     subjects = do(
@@ -149,10 +149,10 @@ def forget_execution(connection: sqlite3.Connection, log: Log, execution: str) -
 
 
 def erase_value(connection: sqlite3.Connection, log: Log, execution: str, name: str) -> str:
-    """Remove the value behind a reference; what stands for both in the entry that says so.
+    """Erase the value behind a reference. Gives the token that names both in the entry of the erasure.
 
-    The reference's id stays while its execution does, whose states and payloads have it: it has to be told from one
-    that there never was.
+    The reference's id stays as long as its execution, whose states and payloads contain it: an erased reference has to
+    be told from one that never existed.
     """
     token = log.master.erasure_token(execution, name)
     connection.execute(
@@ -162,7 +162,7 @@ def erase_value(connection: sqlite3.Connection, log: Log, execution: str, name: 
 
 
 def remove_key(directory: Path) -> None:
-    """Destroy the key of references of earlier versions: it is needed for nothing any more.
+    """Destroy the reference key of earlier versions, which isn't needed any more.
 
     Raises:
         BridgeError: `key_unusable`.
@@ -188,7 +188,7 @@ def remove_key(directory: Path) -> None:
 
 
 def old_requests(connection: sqlite3.Connection, log: Log) -> bytes | None:
-    """The key of the MACs of requests that earlier versions have kept; None if there are none.
+    """The key of the request MACs of earlier versions; None if there are none.
 
     Raises:
         BridgeError: `ledger_damaged`.
@@ -198,7 +198,7 @@ def old_requests(connection: sqlite3.Connection, log: Log) -> bytes | None:
 
 
 def _requests(log: Log, path: Path) -> str:
-    """What is kept of the key of requests, which is made of that in a file."""
+    """The wrapped key of request MACs, which is derived from the key in a file."""
     try:
         key = path.read_bytes()
     except FileNotFoundError:
@@ -211,16 +211,16 @@ def _requests(log: Log, path: Path) -> str:
     except OSError as exc:
         raise BridgeError("key_unusable", f"{path} can't be read: {exc.strerror}.") from None
     if len(key) != KEY_BYTES:
-        # It would be removed, and with it what is left of it.
+        # The file would be removed, and with it what is left of the key.
         hint = "Put the right one back. If it is lost for good, remove it: what is asked for under old keys is refused."
         raise BridgeError("key_unusable", f"{path} has {len(key)} bytes, and is no key.", hint=hint)
     return log.master.wrap(hmac.digest(key, b"requests", "sha256"), OLD_REQUESTS).hex()
 
 
 def _named(connection: sqlite3.Connection) -> list[tuple[int, list[tuple[str, str]]]]:
-    """The entries that name references which were erased: their numbers, and executions with the references' ids.
+    """The entries that name erased references: their numbers, and executions with the references' ids.
 
-    Those of executions that are erased themselves are left out.
+    References of executions that are erased themselves are left out.
     """
     found = []
     for sequence, kept in connection.execute(
@@ -245,13 +245,13 @@ def _is_erased(connection: sqlite3.Connection, execution: str) -> bool:
 
 
 def _is_there(connection: sqlite3.Connection, execution: str, name: str) -> bool:
-    # Where it isn't, somebody has taken it away: that entry keeps its payload, by which verification finds it.
+    # If it is missing, somebody has removed it: its entry keeps its payload, by which verification finds that.
     query = "SELECT 1 FROM reference_values WHERE execution = ? AND id = ?"
     return connection.execute(query, (execution, name)).fetchone() is not None
 
 
 def _withhold(connection: sqlite3.Connection, sequences: list[int]) -> None:
-    """Put nothing in the place of payloads, which nobody else may do."""
+    """Replace payloads by WITHHELD, which a trigger forbids otherwise."""
     ((name, statement),) = connection.execute(
         "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND name = 'payloads_are_not_changed'"
     ).fetchall()
@@ -260,5 +260,5 @@ def _withhold(connection: sqlite3.Connection, sequences: list[int]) -> None:
         "UPDATE payloads SET sealed = ? WHERE sequence = ?", [(WITHHELD, sequence) for sequence in sequences]
     )
     connection.execute(statement)
-    # What was left to do of them is left to do of the entry that takes their place.
+    # The new entry takes over their unfinished erasures.
     connection.executemany("DELETE FROM meta WHERE name = ?", [(f"{UNFINISHED} {sequence}",) for sequence in sequences])

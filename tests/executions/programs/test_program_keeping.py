@@ -14,6 +14,7 @@ from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.programs.record import standing
 from mcp_bridge.executions.programs.run import ProgramRun
 from mcp_bridge.executions.programs.session import Session
+from mcp_bridge.gate.request_context import RequestContext
 from mcp_bridge.kernel.events import Outcome, Resume
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
@@ -40,7 +41,7 @@ async def test_an_outcome_that_no_machine_takes_is_a_failure_and_holds_nobody_up
     assert run.machine.ended
 
 
-async def test_who_waits_for_a_key_hears_of_a_record_that_can_t_be_written(database, service, monkeypatch):
+async def test_who_waits_for_a_key_hears_of_a_record_that_can_t_be_written(database, service):
     program = {"steps": [step("a")]}
 
     async def fail(approved):
@@ -48,12 +49,16 @@ async def test_who_waits_for_a_key_hears_of_a_record_that_can_t_be_written(datab
         return {"value": 1}
 
     waits = anyio.Event()
-    monkeypatch.setattr("mcp_bridge.executions.idempotency.step_aside", waits.set)
+
+    class Request(RequestContext):
+        def release_slot(self):
+            waits.set()
+
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as tasks:
             programs = service(tasks)
             run = await programs.start(program, {}, "key", "me", Tools())
-            other = asyncio.ensure_future(programs.start(program, {}, "key", "me", Tools()))
+            other = asyncio.ensure_future(programs.start(program, {}, "key", "me", Tools(), request=Request()))
             await waits.wait()
             run.effects = Tools(a=fail)
             with pytest.raises(BridgeError, match="nowhere"):
@@ -297,7 +302,7 @@ async def test_clients_that_come_and_go_with_one_key_do_nothing_twice(service, s
     begun = []
 
     class Begun(Tools):
-        async def perform(self, run, effect, *, approved=False):
+        async def perform(self, run, effect, request, *, approved=False):
             run.begins(effect.id)
             begun.append((run.execution, effect.id))
             for _ in range(random.randrange(20)):

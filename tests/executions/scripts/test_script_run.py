@@ -1,6 +1,8 @@
 """What a script is answered from its record, and in which order."""
 
+import contextlib
 from dataclasses import replace
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -8,18 +10,24 @@ import pytest
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts import run
-from mcp_bridge.executions.scripts.call_history import Asked, Past, failure, spent
+from mcp_bridge.executions.scripts.call_history import Asked, Past, spent
+from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall
 from mcp_bridge.executions.scripts.run import ScriptRun
+from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import Failure
 from mcp_bridge.ledger.log.recorder import MemoryRecorder
 from mcp_bridge.wire.messages import NAMES, ProgramResume
 
 
 class Kept:
-    """As the store and the gate: there is nothing sensitive."""
+    """As the gate and the execution's values: there is nothing sensitive."""
 
-    def store_values(self, execution, values):
+    def __init__(self):
+        self.values = self
+
+    def keep(self, execution, value):
         pass
 
     async def project(self, value):
@@ -27,6 +35,9 @@ class Kept:
 
     def values_behind(self, value):
         return {}
+
+    def room(self):
+        return contextlib.nullcontext()
 
 
 def recorder(*entries):
@@ -45,15 +56,22 @@ def outcome(call, value="yes", **more):
 
 
 def run_of(kept, *, key="key", live=True):
-    return ScriptRun("x", Kept(), kept, Kept(), "", Past(kept.entries), key=key, live=live)
+    return ScriptRun("x", None, kept, Kept(), "", Past(kept.entries), key=key, live=live)
 
 
 async def refused(_):
     raise AssertionError("it was made")
 
 
-def asks(script, call, do=refused, **more):
-    return script.answer(call, "tool", "local.pay", {"n": call}, do, **more)
+async def answered(script, call, kind, name, arguments, do=refused):
+    """The answer to a call that is no tool's, but recorded as one; `do` is given its recorder."""
+    made = CallRecorder(script, call, kind, name, arguments, NO_REQUEST)
+    return await script.answer(made, lambda: do(made))
+
+
+def asks(script, call, do=refused, *, raw=False, arguments=None):
+    made = CallRecorder(script, call, "tool", "local.pay", arguments or {"n": call}, NO_REQUEST, raw=raw)
+    return script.answer(made, lambda: do(made))
 
 
 async def in_order(script, calls, do=refused):
@@ -142,12 +160,12 @@ async def test_a_call_of_which_a_person_says_that_it_was_not_made_is_made():
     kept = recorder(intent("0#1"), ("outcome", {"call": "0#1", "kind": "tool", "tool": "t", "status": "not_done"}))
     made = []
 
-    async def make(mark):
-        made.append(mark)
+    async def make(call):
+        made.append((call.call, call.name))
         return {"value": "now"}
 
     assert await asks(run_of(kept), "0#1", make) == {"value": "now"}
-    assert made == [{"call": "0#1", "asked": "local.pay"}]
+    assert made == [("0#1", "local.pay")]
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -155,7 +173,7 @@ async def test_an_error_is_the_same_again(raw):
     error = BridgeError("tool_error", "no", hint="ask", content=[1], raw={"isError": True})
     kept = recorder(
         intent("0#1", **({"raw": True} if raw else {})),
-        ("outcome", {"call": "0#1", "kind": "tool", "tool": "local.pay"} | failure(error, raw=raw)),
+        ("outcome", {"call": "0#1", "kind": "tool", "tool": "local.pay"} | Failure.of(error, raw=raw).encode()),
     )
     again = asks(run_of(kept), "0#1", raw=raw)
     if raw:
@@ -168,14 +186,11 @@ async def test_an_error_is_the_same_again(raw):
 async def test_a_divergence_stops_it_with_nothing_under_way():
     kept = recorder(intent("0#1"), outcome("0#1"))
     script = run_of(kept)
-    halted = []
-    script.halt = halted.append
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(asks, script, "0.1#1")
-        tasks.start_soon(script.answer, "0#1", "tool", "local.pay", {"n": True}, refused)
+        tasks.start_soon(partial(asks, script, "0#1", arguments={"n": True}))
         tasks.start_soon(asks, script, "0#7")
-        await anyio.sleep(0.5)
-        (error,) = halted
+        error = await script.diverged()
         tasks.cancel_scope.cancel()
     assert error.code == "divergence"
     assert (error.details["recorded"]["arguments"], error.details["asked"]["arguments"]) == ({"n": "0#1"}, {"n": True})
@@ -184,14 +199,12 @@ async def test_a_divergence_stops_it_with_nothing_under_way():
 
 async def diverging(script, call):
     """The divergence at which a call ends that must not be made."""
-    halted, halts = [], anyio.Event()
-    script.halt = lambda error: (halted.append(error), halts.set())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(asks, script, call)
         with anyio.fail_after(5):
-            await halts.wait()
+            error = await script.diverged()
         tasks.cancel_scope.cancel()
-    return halted[0].details
+    return error.details
 
 
 @pytest.mark.parametrize("in_doubt", [False, True])
@@ -231,9 +244,9 @@ async def test_a_call_whose_arguments_are_still_being_compared_lets_no_other_pas
             await anyio.sleep(0.1 if value == {"n": True} else 0)
             return value
 
-    script._projection = Slow()
+    script._gate = Slow()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(script.answer, "0#1", "tool", "local.pay", {"n": True}, refused)
+        tasks.start_soon(partial(asks, script, "0#1", arguments={"n": True}))
         tasks.start_soon(asks, script, "0.1#1")
         await anyio.sleep(0.3)
         assert script.divergence.call == "0#1"
@@ -247,8 +260,8 @@ async def test_what_is_taken_back_before_it_is_looked_at_counts_as_asked_for():
     async def make(_):
         return {"value": "new"}
 
-    script.unbegun("0.2#1")
-    script.unbegun("0.1#1")
+    script.cancelled_before_start("0.2#1")
+    script.cancelled_before_start("0.1#1")
     assert await asks(script, "0#1", make) == {"value": "new"}
 
 
@@ -285,19 +298,21 @@ ASKED = {"kind": "memory", "tool": "memory.load", "arguments": {}, "status": "ok
 async def test_whatever_waits_for_programs_that_are_lent_goes_on_when_all_are_resumed(lent, asked):
     script = run_of(recorder())
     for name in lent:
-        record = {"trace_id": name, "status": "suspended"}
-        script.lent[name] = HeldCall(f"0.{name}#1", Asked("program", "program.start", {}), "program", 0.0, {}, record)
+        record, asked_for = {"trace_id": name, "status": "suspended"}, Asked("program", "program.start", {})
+        lender = CallRecorder(script, f"0.{name}#1", "program", "program.start", {}, NO_REQUEST)
+        script._programs[name] = lender, asked_for
+        script.lent[name] = HeldCall(lender.call, asked_for, "program", 0.0, {}, record)
     made = []
 
-    async def make(mark):
-        made.append(mark["call"])
+    async def make(call):
+        made.append(call.call)
         return {"value": 1}
 
     async with anyio.create_task_group() as tasks:
         for call in asked:
             if call in lent:
                 arguments = {"execution": call, "payload": None}
-                tasks.start_soon(script.answer, call, "program", NAMES[ProgramResume], arguments, make)
+                tasks.start_soon(answered, script, call, "program", NAMES[ProgramResume], arguments, make)
             else:
                 tasks.start_soon(asks, script, call, make)
             await anyio.wait_all_tasks_blocked()

@@ -12,6 +12,7 @@ import time
 import zipfile
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -23,7 +24,9 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import artifacts, retention
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files, Memories
 from mcp_bridge.executions.scripts.call_history import Past
+from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.run import ScriptRun
+from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.config import LedgerConfig
@@ -281,6 +284,9 @@ class Plain:
     def values_behind(self, value):
         return {}
 
+    def keep(self, execution, value):
+        pass
+
 
 async def test_a_refused_call_is_recorded_without_what_it_was_given_and_is_refused_again(tmp_path):
     given = {"key": "k", "value": noise(MEBIBYTE)}
@@ -290,26 +296,28 @@ async def test_a_refused_call_is_recorded_without_what_it_was_given_and_is_refus
         await recorder.append(to_entry(ScriptStart("1", "h"), ENDED))
 
         def script(past=None, room=run.room):
-            made = ScriptRun(ENDED, ProgramStore(database), recorder, Plain(), "", past, key="k")
-            made.room = room
-            return made
+            gate = SimpleNamespace(values=Plain(), room=room)
+            return ScriptRun(ENDED, ProgramStore(database), recorder, gate, "", past, key="k")
 
-        async def do(mark):
-            raise AssertionError(mark)
+        async def do():
+            raise AssertionError
+
+        async def saves(script, call, given):
+            await script.answer(CallRecorder(script, call, "memory", "memory.save", given, NO_REQUEST), do)
 
         for number in range(5):
             with pytest.raises(BridgeError) as caught:
-                await script().answer(f"0#{number}", "memory", "memory.save", given, do)
+                await saves(script(), f"0#{number}", given)
             assert caught.value.code == "record_limit"
         await database.flush()
         assert size_of(database.path) < MEBIBYTE
         # Whoever runs it again is told the same, and something else under its name is another way.
         again = script(Past(await recorder.read(ENDED)), room=Allowance(database).room)
         with pytest.raises(BridgeError, match="recorded") as caught:
-            await again.answer("0#1", "memory", "memory.save", given, do)
+            await saves(again, "0#1", given)
         assert caught.value.code == "record_limit"
         with anyio.move_on_after(5):
-            await again.answer("0#2", "memory", "memory.save", given | {"key": "other"}, do)
+            await saves(again, "0#2", given | {"key": "other"})
         assert again.divergence is not None
 
 

@@ -440,7 +440,7 @@ from mcp_bridge.ledger.publish.targets import Target
 
 target = Target(file=Path({str(file.file)!r}), timeout=0.1)
 
-async def check_targets():
+async def ask():
     try:
         await {work}
     except BridgeError as exc:

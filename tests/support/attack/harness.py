@@ -515,8 +515,8 @@ class _Run:
             if part in known:
                 continue
             if isinstance(part, Foreign):
-                gate = self.bridge._gate("0" * 16, {})
-                known[part] = await gate.project(part.value)
+                gate = self.bridge._gate("0" * 16)
+                known[part] = await gate.values.project(part.value)
             elif attack.path == "echoed" and isinstance(part.value, str):
                 try:
                     known[part] = (await guest.call("src", "give", {"value": part.value}))["value"]

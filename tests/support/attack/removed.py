@@ -11,14 +11,14 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, json_size
-from mcp_bridge.downstream.client.supervisor import DownstreamServer
+from mcp_bridge.downstream.client.supervisor import DownstreamServer, ListedTool
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.gate import admission
 from mcp_bridge.gate.admission import Admission
-from mcp_bridge.gate.gate import Gate
+from mcp_bridge.gate.execution_values import ExecutionValues
 from mcp_bridge.kernel.conditions import Condition
 from mcp_bridge.policy.redaction import patterns
 from mcp_bridge.policy.redaction.patterns import Span
@@ -67,7 +67,7 @@ def showing_of_kept_values(patch: pytest.MonkeyPatch) -> None:
 
 def recording_of_values(patch: pytest.MonkeyPatch) -> None:
     """What is behind the references in the record isn't kept."""
-    patch.setattr(Gate, "_keep", lambda _self, _execution, _value: None)
+    patch.setattr(ExecutionValues, "keep", lambda _self, _execution, _value: None)
 
 
 def looking_at_keys(patch: pytest.MonkeyPatch) -> None:
@@ -96,8 +96,8 @@ def filling_in_of_defaults(patch: pytest.MonkeyPatch) -> None:
 def calling_of_what_was_judged(patch: pytest.MonkeyPatch) -> None:
     """What is called is what the server has under the name, or else under the alias, by then."""
 
-    async def judged(_self: Admission, tool: Any) -> Any:
-        return tool
+    async def judged(self: ListedTool) -> Any:
+        return self
 
     async def listed(self: DownstreamServer, name: str) -> Any:
         connection = await self._ready()
@@ -105,29 +105,29 @@ def calling_of_what_was_judged(patch: pytest.MonkeyPatch) -> None:
             await self._relist(connection)
         return await self.find_tool(name), await self._ready()
 
-    call = DownstreamServer.call_tool
+    call = DownstreamServer.call_listed
 
-    async def by_name(self: DownstreamServer, tool: Any, arguments: Any = None, *others: Any) -> Any:
-        return await call(self, tool if isinstance(tool, str) else tool.name, arguments, *others)
+    async def by_name(self: DownstreamServer, tool: Any, *others: Any, **more: Any) -> Any:
+        return await call(self, (await self._listed(tool.name))[0], *others, **more)
 
-    patch.setattr(Admission, "_listed", judged)
+    patch.setattr(ListedTool, "current", judged)
     patch.setattr(DownstreamServer, "_listed", listed)
-    patch.setattr(DownstreamServer, "call_tool", by_name)
+    patch.setattr(DownstreamServer, "call_listed", by_name)
 
 
 def deciding_anew(patch: pytest.MonkeyPatch) -> None:
     """What the server lists while a person is asked isn't looked at."""
 
-    async def judged(_self: Admission, tool: Any) -> Any:
-        return tool
+    async def judged(self: ListedTool) -> Any:
+        return self
 
-    call = DownstreamServer.call_tool
+    call = DownstreamServer.call_listed
 
-    async def by_name(self: DownstreamServer, tool: Any, arguments: Any = None, *others: Any) -> Any:
-        return await call(self, tool if isinstance(tool, str) else tool.name, arguments, *others)
+    async def by_name(self: DownstreamServer, tool: Any, *others: Any, **more: Any) -> Any:
+        return await call(self, (await self._listed(tool.name))[0], *others, **more)
 
-    patch.setattr(Admission, "_listed", judged)
-    patch.setattr(DownstreamServer, "call_tool", by_name)
+    patch.setattr(ListedTool, "current", judged)
+    patch.setattr(DownstreamServer, "call_listed", by_name)
 
 
 def knowing_of_neighbours(patch: pytest.MonkeyPatch) -> None:

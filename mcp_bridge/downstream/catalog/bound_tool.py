@@ -1,0 +1,71 @@
+"""A tool and the way to call it: what a call is decided on is what it is made with.
+
+Whoever makes a call looks its tool up once, and gets it bound to its server. A server is a process that speaks MCP
+(`supervisor`) or the operator's own functions (`registered.registry`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
+
+
+class ToolResult(NamedTuple):
+    """What a call of a tool gave.
+
+    Attributes:
+        value: The value that Python code gets.
+        raw: The whole result by its names on the wire; empty unless it was asked for.
+        is_pending: Whether the tool says that its outcome comes later.
+    """
+
+    value: Any
+    raw: dict[str, Any]
+    is_pending: bool = False
+
+
+class BoundTool(Protocol):
+    """A tool as its server listed it when it was looked up, and the way to call it."""
+
+    @property
+    def info(self) -> ToolInfo:
+        """The tool as it was listed."""
+
+    @property
+    def is_operators(self) -> bool:
+        """Whether it is the operator's own function: its annotations are believed, and it puts in its own defaults."""
+
+    async def current(self) -> BoundTool:
+        """The tool of exactly this name as its server lists it now: this one, if nothing has changed.
+
+        Raises:
+            BridgeError: `server_start_failed`, `server_unavailable`, `unknown_tool`.
+        """
+
+    async def prepare(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments that fit the tool's schema, as `call` takes them.
+
+        Args:
+            arguments: JSON values by their names in the schema.
+
+        Raises:
+            BridgeError: `bad_arguments`, `arguments_unchecked`; what a validator of the operator's raises.
+        """
+
+    async def call(
+        self, prepared: dict[str, Any], tell: Callable[[str], None] | None = None, *, raw: bool = False
+    ) -> ToolResult:
+        """Call it.
+
+        Args:
+            prepared: The arguments, from `prepare`.
+            tell: Told what the server says while it works on the call.
+            raw: Whether the whole result is wanted.
+
+        Raises:
+            BridgeError: `tool_changed`: it is listed otherwise by now, and wasn't called; what became of the call.
+        """

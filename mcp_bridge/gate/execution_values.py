@@ -1,0 +1,84 @@
+"""The values of one execution: what stands for a secret or a sensitive value, and what is behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from mcp_bridge.offload import off_loop
+from mcp_bridge.policy.redaction.projection import Projector
+from mcp_bridge.policy.secrets.references import MemoryReferences
+from mcp_bridge.policy.secrets.vault import Secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mcp_bridge.policy.redaction.patterns import Pattern
+    from mcp_bridge.policy.secrets.references import Scalar
+    from mcp_bridge.policy.secrets.vault import Vault
+
+
+class ExecutionValues:
+    """The values of a script, and of the programs that it runs, for everybody who may not see all of them.
+
+    Args:
+        vault: The secrets.
+        patterns: What is sensitive.
+        store: Keeps the values behind an execution's references, with what is recorded next; None keeps nothing.
+    """
+
+    def __init__(
+        self,
+        vault: Vault,
+        patterns: Sequence[Pattern],
+        store: Callable[[str, Mapping[str, Scalar]], None] | None = None,
+    ) -> None:
+        self._vault = vault
+        self._patterns = tuple(patterns)
+        self._store = store
+        self._references = MemoryReferences()
+        self._projector: Projector | None = None
+        self._describing: Projector | None = None
+        self._stored: set[tuple[str, str]] = set()
+        self.secrets = Secrets()
+        """Those that could be read, once `projector` was used."""
+
+    async def projector(self) -> Projector:
+        """Projects values. The first use reads the secrets, which may wait for a keyring."""
+        if self._projector is None:
+            self.secrets = await anyio.to_thread.run_sync(self._vault.load)
+            self._projector = Projector(self.secrets, self._references, self._patterns)
+        return self._projector
+
+    async def project(self, value: Any) -> Any:
+        """A value as the agent may see it: without secrets, and with references in the place of sensitive values."""
+        return await off_loop(value, (await self.projector()).output, value)
+
+    async def described(self, value: Any) -> Any:
+        """What servers say of themselves and their tools, without the secrets that they were given."""
+        await self.projector()
+        if not self.secrets.hidden:
+            return value
+        if self._describing is None:
+            # No patterns: an address in a description is no customer's.
+            self._describing = Projector(self.secrets, self._references)
+        return await off_loop(value, self._describing.output, value)
+
+    def values_behind(self, value: Any) -> Mapping[str, Scalar]:
+        """The sensitive values that a projected value refers to, by the ids of their references."""
+        return self._references.values_behind(value)
+
+    def adopt(self, values: Mapping[str, Scalar | None]) -> None:
+        """Know the values behind references that an execution has had elsewhere."""
+        self._references.adopt(values)
+
+    def keep(self, execution: str, value: Any) -> None:
+        """Keep the values behind the references in what is recorded, so that it can be told what a tool was given."""
+        if self._store is None:
+            return
+        found = self.values_behind(value)
+        new = {name: value for name, value in found.items() if (execution, name) not in self._stored}
+        if new:
+            self._store(execution, new)
+            self._stored.update((execution, name) for name in new)
