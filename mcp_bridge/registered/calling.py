@@ -69,7 +69,7 @@ class RegisteredTool:
         declaration: The operator's declaration.
         arguments: The compiled parameters.
         results: The compiled return type.
-        left_behind: The number of abandoned calls that are still running.
+        abandoned: The number of abandoned calls that are still running.
     """
 
     def __init__(self, declaration: Declaration, max_result_bytes: int = MAX_RESULT_BYTES) -> None:
