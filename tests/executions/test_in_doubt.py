@@ -409,7 +409,7 @@ def test_only_the_command_line_leads_to_a_settlement():
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Settlement":
                 makers.add(name)
-            if isinstance(node, ast.Attribute) and node.attr == "settle_program":
+            if isinstance(node, ast.Attribute) and node.attr == "settle_execution":
                 callers.add(name)
     assert makers == callers == {"cli/commands/executions.py"}
 
