@@ -234,7 +234,7 @@ async def test_what_is_met_again_after_its_erasure_is_as_any_other_value(tmp_pat
 
 
 def gate_of(bridge):
-    return bridge._effects(bridge._gate(os.urandom(8).hex()))
+    return bridge.programs.effects(bridge._gate(os.urandom(8).hex()))
 
 
 async def test_a_key_belongs_to_the_same_values_by_whatever_references_they_are_asked_for(tmp_path):
