@@ -44,10 +44,6 @@ MAX_ARGUMENT_CHARS = 2000
 class Asked(Request):
     """What a call asks for, to be compared with what it asked for before."""
 
-    def payload(self) -> dict[str, Any]:
-        """As a part of an entry."""
-        return self.encode()
-
     def in_short(self) -> Asked:
         """The same, without the arguments: what was refused since there is no room isn't to take any."""
         if self.digest is not None:
@@ -58,10 +54,10 @@ class Asked(Request):
         return replace(self, arguments=None, digest=digest)
 
     def told(self) -> dict[str, Any]:
-        """As `payload`, for an error: of long arguments, the beginning of their text."""
+        """As `encode`, for an error: of long arguments, the beginning of their text."""
         text = json.dumps(self.arguments, ensure_ascii=False)
         short = len(text) <= MAX_ARGUMENT_CHARS
-        return self.payload() | {"arguments": self.arguments if short else f"{text[:MAX_ARGUMENT_CHARS]}…"}
+        return self.encode() | {"arguments": self.arguments if short else f"{text[:MAX_ARGUMENT_CHARS]}…"}
 
     @classmethod
     def of(cls, request: Request) -> Asked:
@@ -77,7 +73,7 @@ class Asked(Request):
         """
         if self.digest is not None or other.digest is not None:
             self, other = self.in_short(), other.in_short()  # noqa: PLW0642  (both as what the one is)
-        return equal_by_values(self.payload(), other.payload(), values)
+        return equal_by_values(self.encode(), other.encode(), values)
 
 
 @dataclass(slots=True)

@@ -126,8 +126,8 @@ def _difference(
     parted = script.divergence or (script.missing() if now.status in OWN_END else None)
     if parted is not None:
         known = script.history.calls.get(parted.call)
-        expected = None if parted.recorded is None else parted.recorded.payload()
-        found = None if parted.asked is None else parted.asked.payload()
+        expected = None if parted.recorded is None else parted.recorded.encode()
+        found = None if parted.asked is None else parted.asked.encode()
         return Difference(last if known is None else known.sequence, parted.call, "call", expected, found)
     given = now.to_json()
     for name in COMPARED:
@@ -140,7 +140,7 @@ def _difference(
 def _digest(past: CallHistory, record: dict[str, Any]) -> str:
     """Of all that happened: what each call asked for and was given, and what came of it."""
     calls = {
-        name: [call.asked.payload(), {} if call.outcome is None else call.outcome.encode()]
+        name: [call.asked.encode(), {} if call.outcome is None else call.outcome.encode()]
         for name, call in past.calls.items()
     }
     whole = [calls, {name: record.get(name) for name in COMPARED}]

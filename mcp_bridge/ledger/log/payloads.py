@@ -139,12 +139,12 @@ class CallRef:
 
     def encode(self) -> dict[str, Any]:
         """The part of a payload that names the call."""
-        told: dict[str, Any] = {"call": self.id}
+        encoded: dict[str, Any] = {"call": self.id}
         if self.asked is not None:
-            told["asked"] = self.asked
+            encoded["asked"] = self.asked
         if self.raw:
-            told["raw"] = True
-        return told
+            encoded["raw"] = True
+        return encoded
 
     @classmethod
     def decode(cls, payload: Object) -> CallRef | None:
@@ -175,14 +175,14 @@ class Request:
 
     def encode(self) -> dict[str, Any]:
         """The part of a payload that says what was asked for."""
-        told: dict[str, Any] = {"kind": self.kind, "tool": self.name}
+        encoded: dict[str, Any] = {"kind": self.kind, "tool": self.name}
         if self.digest is None:
-            told["arguments"] = self.arguments
+            encoded["arguments"] = self.arguments
         else:
-            told["arguments_sha256"] = self.digest
+            encoded["arguments_sha256"] = self.digest
         if self.raw:
-            told["raw"] = True
-        return told
+            encoded["raw"] = True
+        return encoded
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -242,12 +242,12 @@ class Failure:
 
     def encode(self) -> dict[str, Any]:
         """The part of a payload that says how a call ended."""
-        told: dict[str, Any] = {"status": "failed", "code": self.code, "message": self.message}
+        encoded: dict[str, Any] = {"status": "failed", "code": self.code, "message": self.message}
         if self.hint:
-            told["hint"] = self.hint
+            encoded["hint"] = self.hint
         if self.details:
-            told["details"] = self.details
-        return told
+            encoded["details"] = self.details
+        return encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +310,8 @@ class ScriptStart(Payload):
         return _without(self.encode(), "code")
 
     def encode(self) -> dict[str, Any]:
-        told = {"code": self.code, "hash": self.hash, "servers": _listed(self.servers), "timeout": self.timeout}
-        return told | _given(starter=self.starter, key=self.key)
+        encoded = {"code": self.code, "hash": self.hash, "servers": _listed(self.servers), "timeout": self.timeout}
+        return encoded | _given(starter=self.starter, key=self.key)
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -355,12 +355,12 @@ class ProgramStart(Payload):
         return _without(self.encode(), "program")
 
     def encode(self) -> dict[str, Any]:
-        told = {"program": self.program} | _given(origin=self.origin)
+        encoded = {"program": self.program} | _given(origin=self.origin)
         if self.context is not None:
-            told |= {"context": self.context, "effects": list(self.effects)}
+            encoded |= {"context": self.context, "effects": list(self.effects)}
         if self.starter is not None:
-            told |= {"starter": self.starter, "servers": _listed(self.servers)}
-        return told | ({"denied": list(self.denied)} if self.denied else {})
+            encoded |= {"starter": self.starter, "servers": _listed(self.servers)}
+        return encoded | ({"denied": list(self.denied)} if self.denied else {})
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -416,16 +416,16 @@ class ToolIntent(Payload):
         return replace(self, arguments=fill(self.given), sent=None)
 
     def encode(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"kind": "tool", "tool": self.tool, "arguments": self.arguments}
+        encoded: dict[str, Any] = {"kind": "tool", "tool": self.tool, "arguments": self.arguments}
         if self.call is not None:
-            told |= self.call.encode()
+            encoded |= self.call.encode()
         if self.sent is not None:
-            told["sent"] = self.sent
+            encoded["sent"] = self.sent
         if self.effect is not None:
-            told["effect"] = self.effect
+            encoded["effect"] = self.effect
         if self.rules:
-            told["rules"] = list(self.rules)
-        return told
+            encoded["rules"] = list(self.rules)
+        return encoded
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -527,14 +527,14 @@ class EffectOutcome(Payload):
 
 def outcome_object(outcome: Outcome) -> dict[str, Any]:
     """An outcome as a JSON object: in an entry, and on the wire."""
-    told: dict[str, Any] = {"effect": outcome.effect, "status": outcome.status}
+    encoded: dict[str, Any] = {"effect": outcome.effect, "status": outcome.status}
     if outcome.status == "ok":
-        told["value"] = outcome.value
+        encoded["value"] = outcome.value
     else:
-        told |= {"code": outcome.code, "message": outcome.message}
+        encoded |= {"code": outcome.code, "message": outcome.message}
     if outcome.usage is not None:
-        told["usage"] = outcome.usage._asdict()
-    return told
+        encoded["usage"] = outcome.usage._asdict()
+    return encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,13 +556,13 @@ class CallOutcome(Payload):
     source: str | None = None
 
     def encode(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"kind": "tool", "tool": self.tool}
+        encoded: dict[str, Any] = {"kind": "tool", "tool": self.tool}
         if self.call is not None:
-            told |= self.call.encode()
-        told |= self.result.encode()
+            encoded |= self.call.encode()
+        encoded |= self.result.encode()
         if self.source is not None:
-            told["source"] = self.source
-        return told
+            encoded["source"] = self.source
+        return encoded
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -588,10 +588,10 @@ class RequestOutcome(Payload):
     has_intent: bool = False
 
     def encode(self) -> dict[str, Any]:
-        told = self.request.encode()
+        encoded = self.request.encode()
         if self.has_intent:
-            told.pop("arguments", None)
-        return told | {"call": self.call} | self.result.encode()
+            encoded.pop("arguments", None)
+        return encoded | {"call": self.call} | self.result.encode()
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -619,8 +619,8 @@ class Denial(Payload):
     call: CallRef | None = None
 
     def encode(self) -> dict[str, Any]:
-        told = {"tool": self.tool, "by": self.by}
-        return told if self.call is None else told | self.call.encode()
+        encoded = {"tool": self.tool, "by": self.by}
+        return encoded if self.call is None else encoded | self.call.encode()
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -642,15 +642,15 @@ class Transition(Payload):
     effects: Sequence[int] | None
 
     def encode(self) -> dict[str, Any]:
-        told: dict[str, Any]
+        encoded: dict[str, Any]
         match self.event:
             case Resume(payload, source, effect):
-                told = {"event": "resume", "payload": payload, "source": source, "effect": effect}
+                encoded = {"event": "resume", "payload": payload, "source": source, "effect": effect}
             case Cancel(reason):
-                told = {"event": "cancel", "reason": reason}
+                encoded = {"event": "cancel", "reason": reason}
             case Redo(effect):
-                told = {"event": "redo", "effect": effect}
-        return told | {"effects": _listed(self.effects)}
+                encoded = {"event": "redo", "effect": effect}
+        return encoded | {"effects": _listed(self.effects)}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -717,10 +717,10 @@ class CallDecision(Payload):
         return replace(self, question=self.question.filled(fill))
 
     def encode(self) -> dict[str, Any]:
-        told = dict(self.question.fields)
+        encoded = dict(self.question.fields)
         if self.call is not None:
-            told |= self.call.encode()
-        return told | {"approved": self.approved} | _given(by=self.by)
+            encoded |= self.call.encode()
+        return encoded | {"approved": self.approved} | _given(by=self.by)
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -823,8 +823,8 @@ class EffectSettlement(Payload):
         return replace(self, arguments=fill(self.arguments), message=fill(self.message))
 
     def encode(self) -> dict[str, Any]:
-        told = {"effect": self.effect, "step": self.step, "tool": self.tool, "arguments": self.arguments}
-        return told | _settled(self)
+        encoded = {"effect": self.effect, "step": self.step, "tool": self.tool, "arguments": self.arguments}
+        return encoded | _settled(self)
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -857,8 +857,8 @@ class CallSettlement(Payload):
 
     def encode(self) -> dict[str, Any]:
         # A script's call stands where a program has an effect and its step, and has a name of its own besides.
-        told = {"effect": self.call, "step": self.call, "tool": self.tool, "arguments": self.arguments}
-        return told | _settled(self) | {"call": self.call}
+        encoded = {"effect": self.call, "step": self.call, "tool": self.tool, "arguments": self.arguments}
+        return encoded | _settled(self) | {"call": self.call}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -866,12 +866,12 @@ class CallSettlement(Payload):
 
 
 def _settled(said: EffectSettlement | CallSettlement) -> dict[str, Any]:
-    told: dict[str, Any] = {"settled": said.how, "by": said.by, "comment": said.comment}
+    encoded: dict[str, Any] = {"settled": said.how, "by": said.by, "comment": said.comment}
     if said.how == "happened":
-        told["value"] = said.value
+        encoded["value"] = said.value
     elif said.how == "failed":
-        told["message"] = said.message
-    return told
+        encoded["message"] = said.message
+    return encoded
 
 
 def _settlement(payload: Object) -> tuple[Any, ...]:
@@ -972,12 +972,12 @@ class ScriptSuspension(Payload):
     held: Mapping[str, Request] = field(default_factory=dict)
 
     def encode(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"status": self.status}
+        encoded: dict[str, Any] = {"status": self.status}
         if self.error is not None:
-            told |= self.error.encode()
+            encoded |= self.error.encode()
         if self.held:
-            told["held"] = [request.encode() | {"call": call} for call, request in self.held.items()]
-        return told
+            encoded["held"] = [request.encode() | {"call": call} for call, request in self.held.items()]
+        return encoded
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -1024,8 +1024,8 @@ class ProgramEnd(Payload):
     unresolved: Sequence[dict[str, Any]] = ()
 
     def encode(self) -> dict[str, Any]:
-        told = {"status": self.status, "error": self.error} | _given(state=self.state)
-        return told | ({"unresolved": list(self.unresolved)} if self.unresolved else {})
+        encoded = {"status": self.status, "error": self.error} | _given(state=self.state)
+        return encoded | ({"unresolved": list(self.unresolved)} if self.unresolved else {})
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -1054,10 +1054,10 @@ class ScriptEnd(Payload):
     outputs: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> dict[str, Any]:
-        told = {"status": self.status} | _given(exit_code=self.exit_code)
+        encoded = {"status": self.status} | _given(exit_code=self.exit_code)
         if self.error is not None:
-            told |= self.error.encode()
-        return {**told, **self.outputs}
+            encoded |= self.error.encode()
+        return {**encoded, **self.outputs}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -1103,14 +1103,14 @@ class Erasure(Payload):
     holders: Sequence[str] | None = None
 
     def encode(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"what": self.what, "by": self.by, "reason": self.reason, "at": self.at}
-        told |= _given(
+        encoded: dict[str, Any] = {"what": self.what, "by": self.by, "reason": self.reason, "at": self.at}
+        encoded |= _given(
             reference=self.reference,
             holders=_listed(self.holders),
             references=_listed(self.references),
             withheld=_listed(self.withheld),
         )
-        return told | {"executions": list(self.executions)}
+        return encoded | {"executions": list(self.executions)}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -1228,9 +1228,9 @@ class AcceptedLoss(Payload):
     made: float | None = None
 
     def encode(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"has": self.has, "by": self.by}
-        told |= _given(had=self.had, root=self.root, log=self.log)
-        return told | ({"restored": True} | _given(made=self.made) if self.restored else {})
+        encoded: dict[str, Any] = {"has": self.has, "by": self.by}
+        encoded |= _given(had=self.had, root=self.root, log=self.log)
+        return encoded | ({"restored": True} | _given(made=self.made) if self.restored else {})
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
