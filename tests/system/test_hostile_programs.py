@@ -220,7 +220,7 @@ async def test_another_principals_execution_is_neither_resumed_nor_seen(sandboxe
     steps = [{"id": "wait", "type": "wait", "event": "paid"}, tool("look", "after")]
     async with open_desk(sandboxes, tmp_path) as desk:
         programs = desk.bridge.programs
-        effects = desk.bridge._effects(desk.bridge._gate("0" * 16))
+        effects = desk.bridge.programs.effects(desk.bridge._gate("0" * 16))
         run = await programs.start({"steps": steps}, {}, None, "somebody", effects)
         assert (await programs.keep(run))["status"] in {"running", "interrupted", "suspended"}
         await programs.store.update(
