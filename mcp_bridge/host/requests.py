@@ -203,7 +203,7 @@ class Requests:
         Raises:
             BridgeError: As what refuses it otherwise, when it has looked at all of it.
         """
-        if getattr(request, "call", None) in self._script.past.calls:
+        if getattr(request, "call", None) in self._script.history.calls:
             return  # it was answered then, however, and is answered so again
         match request:
             case messages.MemorySave() if await _is_over(request.value, MAX_MEMORY_BYTES):
@@ -250,7 +250,7 @@ class Requests:
     async def _call(self, request: messages.ToolCall, context: RequestContext) -> Any:
         server = resolve(request.server, self._allowed)
         self.calls += 1
-        if self._script.live and request.call not in self._script.past.calls:
+        if self._script.live and request.call not in self._script.history.calls:
             await self._programs.holds(request.arguments)
         began, outcome = time.monotonic(), "failed"
         try:

@@ -279,14 +279,14 @@ class Bridge:
         limit = self._check(job.code, job.timeout)
         async with self._places:
             allowed = self._narrow(job.servers)
-            if script.live and not script.past.calls:
+            if script.live and not script.history.calls:
                 # While its sandbox starts: one after the other, each would take the second that it is first used in.
                 self.catalog.start_ahead(servers_named(job.code, allowed))
             prepared = await self.prepare(job.notify)
             requests = Requests(
                 self._memories, self.files, artifacts, gate, self.programs.effects(gate), self.programs, script
             )
-            replays = bool(script.past.calls) or not script.live
+            replays = bool(script.history.calls) or not script.live
             first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
             process = await prepared.engine.start(self._spec(execution, prepared))
             runner = SandboxRun(process, execution, first, limit, requests, job.progress, job.began, job.live)

@@ -222,7 +222,7 @@ class Level:
     def stalls(self) -> bool:
         """Count a step that has ended; whether it was one too many that changed no output, which ends the program."""
         limit = self.program.max_stalled_steps
-        if limit is None or self.branch:  # a target belongs to the step that chose it
+        if limit is None or self.branch:
             return False
         self.stalled = self.stalled + 1 if self.changed is False else 0
         self.changed = False

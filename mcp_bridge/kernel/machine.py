@@ -13,9 +13,10 @@ that are awaited, and which of them are pending. Three small state machines work
 3. Each task: `run` (an attempt is under way), `backoff` (it waits for the next attempt), `aborted` (there will be
    none). What the outcome of its effect means to it: `TASKS`.
 
-These tables are all that decides whether an event is legal and which function takes it. Those functions are below
-(events that concern an effect) and in `interpreter` (what follows for tasks and levels). What a kind of step asks for,
-and which values it accepts, is in `steps`; which step comes next, and when a budget is used up, in `level`.
+An event is legal if these tables say so and its values are well-formed (`events.checked_outcome`). A cell names the
+function that takes the event: a method of `Machine` below (what happens to effects) or of `Interpreter` (what follows
+for tasks and levels), without its underscore. What a kind of step asks for, and which outputs it accepts, is in
+`steps`; which step comes next, and when a budget is used up, in `level`.
 
 The rules
 ---------
@@ -92,7 +93,7 @@ EVENTS: Mapping[ExecutionState, Mapping[type[Event], str]] = {
     "winding_down": {Outcome: "take_outcome", Resume: "take_resume", Redo: "take_redo", Cancel: "disregard"},
     "ended":        {},
 }  # fmt: skip
-"""What an execution does with an event. A missing cell is an illegal event (`ended`)."""
+"""What an execution does with an event. Where a cell is missing, the event is illegal (`ended`)."""
 
 
 # --- effects --------------------------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ _ROWS: dict[EffectState, tuple[str | Refusal, ...]] = {
 EFFECTS: Mapping[EffectState, Mapping[Signal, str | Refusal]] = {
     state: dict(zip(_COLUMNS, row, strict=True)) for state, row in _ROWS.items()
 }
-"""What an effect in a state does with a signal, or why the signal is illegal.
+"""What happens to an effect on a signal, or why the signal is illegal.
 
 After `settle`, `resume` and `expire` the effect is unknown, after `redo` it is awaited again. After `suspend` it is
 what the signal says; `pending` leads to `suspended` where the kind of the effect is in `RESUMABLE`, else to `held`.
@@ -428,12 +429,13 @@ def effect_kind(task: Task) -> EffectKind:
     return task.effect.kind
 
 
-# --- the tables, with functions for their names ---------------------------------------------------------------------
+# --- the tables, with functions in place of their names -------------------------------------------------------------
 
 _Function = Callable[..., Any]
 
 
 def _functions(row: Mapping[Any, str | Refusal]) -> dict[Any, _Function]:
+    """A row of a table, resolved once: a name that is no method fails at import."""
     return {
         event: _refusing(cell) if isinstance(cell, Refusal) else getattr(Machine, f"_{cell}")
         for event, cell in row.items()

@@ -1490,7 +1490,7 @@ def dying(work):
         return work(one, *others)
     return done
 
-restore.place = dying(restore.place)
+restore.rename_noreplace = dying(restore.rename_noreplace)
 restore.shutil.rmtree = dying(restore.shutil.rmtree)
 restore.restore(file, into, "file", restore.Means(lambda: "pass", (), keys))
 """

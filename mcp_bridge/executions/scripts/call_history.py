@@ -81,7 +81,7 @@ class Asked(Request):
 
 
 @dataclass(slots=True)
-class PastCall:
+class RecordedCall:
     """A call that was made.
 
     Attributes:
@@ -138,7 +138,7 @@ class PastCall:
         raise ValueError(f"the call {self.call} was given no answer")
 
 
-class Past:
+class CallHistory:
     """The calls of an execution.
 
     Args:
@@ -151,7 +151,7 @@ class Past:
     """
 
     def __init__(self, entries: Iterable[Recorded] = ()) -> None:
-        self.calls: dict[str, PastCall] = {}
+        self.calls: dict[str, RecordedCall] = {}
         self.answers = 0
         self.held: dict[str, Asked] = {}
         self._run_began: float | None = None
@@ -168,9 +168,9 @@ class Past:
                 case CallOutcome(call=CallRef(id=call)) | RequestOutcome(call=call) as outcome:
                     self._outcome(call, outcome, row)
 
-    def _asked(self, call: str, request: Request, row: Recorded) -> PastCall:
+    def _asked(self, call: str, request: Request, row: Recorded) -> RecordedCall:
         offset = 0.0 if self._run_began is None else max(0.0, row.time - self._run_began)
-        known = PastCall(call, Asked.of(request), row.sequence, row.time, offset=offset)
+        known = RecordedCall(call, Asked.of(request), row.sequence, row.time, offset=offset)
         self.calls[call] = known
         return known
 
@@ -193,10 +193,10 @@ class Past:
             # Its answer was on its way when the script no longer wanted it.
             known.outcome, known.ended = outcome, row.time
 
-    def doubtful(self) -> list[PastCall]:
+    def doubtful(self) -> list[RecordedCall]:
         """The calls that were about to happen, and of which no outcome is recorded."""
         return [call for call in self.calls.values() if call.outcome is None and not call.is_pending]
 
-    def pending(self) -> list[PastCall]:
+    def pending(self) -> list[RecordedCall]:
         """The calls whose outcome comes later, the one that has waited longest first."""
         return [call for call in self.calls.values() if call.outcome is None and call.is_pending]

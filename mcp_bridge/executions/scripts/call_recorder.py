@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.bound_tool import ToolResult
     from mcp_bridge.errors import BridgeError
-    from mcp_bridge.executions.scripts.call_history import PastCall
+    from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.log.payloads import Payload, Result, ToolIntent
 
@@ -124,7 +124,7 @@ class CallRecorder:
         self.arguments = arguments
         self.request = request
         self.raw = raw
-        self.known: PastCall | None = None
+        self.known: RecordedCall | None = None
         self.has_ended = False
         self.is_pending = False
         self._asked: Asked | None = None

@@ -26,7 +26,7 @@ from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.readiness import can_go_on
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.request_identity import script_macs, whole_key
-from mcp_bridge.executions.scripts.call_history import Past
+from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.held_calls import ask
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.record import goes_on, suspend
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.lifecycle import Lifecycle
-    from mcp_bridge.executions.scripts.call_history import PastCall
+    from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.gate.admission import Asker
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.gate.gate import Gate
@@ -265,12 +265,12 @@ class Scripts:
                 gate.adopt(self.lifecycle.usage(await self.lifecycle.recorder.read(execution)), execution)
             # Now: no call passes another that waits for it while it is compared with what is recorded.
             await gate.values.projector()
-            script = self._script(known.id, gate, known.key, Past(history))
-            doubts = await in_doubt(script.past, gate)
+            script = self._script(known.id, gate, known.key, CallHistory(history))
+            doubts = await in_doubt(script.history, gate)
             if not doubts:
                 return ActiveScript(script, gate, job, known.record)
             record = ExecutionRecord(known.id)
-            suspend(record, doubts, _still_waiting(known.record, script.past), if_generated(known.key))
+            suspend(record, doubts, _still_waiting(known.record, script.history), if_generated(known.key))
             await self._suspended(record, script)
         except BaseException:
             await self._interrupt(known.id, known.record)
@@ -316,13 +316,13 @@ class Scripts:
         if not is_lost(record) or script.divergence or script.has_unnamed or script.hold.calls:
             # What waits is asked about now, and goes on when it can.
             return False
-        return not await in_doubt(Past(await self.lifecycle.recorder.read(script.execution)), active.gate)
+        return not await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
 
     async def _again(self, active: ActiveScript) -> ActiveScript:
         """The same execution, from its record."""
         execution = active.script.execution
         self.lifecycle.recorder.post(self.lifecycle.entry(Resumption(recovered=True), execution))
-        past = Past(await self.lifecycle.recorder.read(execution))
+        past = CallHistory(await self.lifecycle.recorder.read(execution))
         return active._replace(script=self._script(execution, active.gate, active.script.kept_key, past))
 
     async def _keep(self, active: ActiveScript, record: ExecutionRecord) -> None:
@@ -357,10 +357,10 @@ class Scripts:
     async def _rest(self, active: ActiveScript, record: ExecutionRecord) -> None:
         """Suspend a run that has a key, if something of it is in doubt, or waits."""
         script = active.script
-        doubts: list[PastCall] = []
+        doubts: list[RecordedCall] = []
         if record.status not in OWN_END:
             # Its calls were cut short: nobody knows whether they have happened.
-            doubts = await in_doubt(Past(await self.lifecycle.recorder.read(script.execution)), active.gate)
+            doubts = await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
         held = {held.call: held for held in script.lent.values()}
         held |= script.hold.calls if record.status in _AT_REST or is_lost(record) else {}
         if doubts or held:
@@ -383,7 +383,7 @@ class Scripts:
         await self._store.assign_key(named)
 
     async def _suspended(self, record: ExecutionRecord, script: ScriptRun) -> None:
-        held = {call: asked for call, asked in script.past.held.items() if call not in script.past.calls}
+        held = {call: asked for call, asked in script.history.held.items() if call not in script.history.calls}
         held |= {one.call: one.asked for one in script.hold.calls.values() if one.kind == "approval"}
         # A person decides on these, and the script is to ask for the same when it goes on.
         asked = {call: asked.in_short() for call, asked in held.items()}
@@ -408,7 +408,7 @@ class Scripts:
         with contextlib.suppress(BridgeError):
             await self.lifecycle.leave(execution, entry, status=refused["status"], record=refused)
 
-    def _script(self, execution: str, gate: Gate, key: str | None, past: Past | None = None) -> ScriptRun:
+    def _script(self, execution: str, gate: Gate, key: str | None, past: CallHistory | None = None) -> ScriptRun:
         return ScriptRun(execution, self._store, self.lifecycle.recorder, gate, gate.policy_hash, past, key=key)
 
 
@@ -467,7 +467,7 @@ def _again(lost: int) -> str:
     return f"its sandbox was lost {times}, and not by the script's doing: it was run again from its record"
 
 
-def _still_waiting(record: dict[str, Any] | None, past: Past) -> list[dict[str, Any]]:
+def _still_waiting(record: dict[str, Any] | None, past: CallHistory) -> list[dict[str, Any]]:
     """What a run waited for and waits for still, when it can't go on for another reason."""
     rows: list[dict[str, Any]] = (record or {}).get("waiting", [])
     return [row for row in rows if row["call"] not in past.calls or past.calls[row["call"]].outcome is None]
@@ -506,7 +506,7 @@ def driven(history: Iterable[Recorded]) -> list[str]:
     return list(ended)
 
 
-async def in_doubt(past: Past, gate: Gate) -> list[PastCall]:
+async def in_doubt(past: CallHistory, gate: Gate) -> list[RecordedCall]:
     """The calls that may have happened and must not happen twice."""
     return [
         call for call in past.doubtful() if call.asked.kind == "tool" and not await gate.is_repeatable(call.asked.name)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.error_codes import Code
     from mcp_bridge.executions.record import ExecutionRecord
-    from mcp_bridge.executions.scripts.call_history import PastCall
+    from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.ledger.storage.store import StoredExecution
 
 NAME = "run_python"
@@ -65,7 +65,10 @@ def waiting_row(execution: str, call: dict[str, Any]) -> dict[str, Any]:
 
 
 def suspend(
-    record: ExecutionRecord, doubts: Sequence[PastCall], waiting: Sequence[dict[str, Any]] = (), key: str | None = None
+    record: ExecutionRecord,
+    doubts: Sequence[RecordedCall],
+    waiting: Sequence[dict[str, Any]] = (),
+    key: str | None = None,
 ) -> None:
     """Make a record that of a run which waits.
 
@@ -111,7 +114,7 @@ def goes_on(key: str | None) -> str:
     )
 
 
-def _doubted(doubts: Sequence[PastCall]) -> str:
+def _doubted(doubts: Sequence[RecordedCall]) -> str:
     named = _listed([f"{escape_name(call.asked.name)} (call {call.call})" for call in doubts])
     return f"Nobody has seen whether this has happened: {named}."
 
@@ -141,7 +144,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:MAX_CALLS_TOLD])}{', …' if len(names) > MAX_CALLS_TOLD else ''}"
 
 
-def call_row(call: PastCall) -> dict[str, Any]:
+def call_row(call: RecordedCall) -> dict[str, Any]:
     """A call in doubt, as a record names it."""
     return {
         "call": call.call,

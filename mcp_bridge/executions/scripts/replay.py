@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.replay_result import NOT_YET, Difference, Replayed, not_replayable
-from mcp_bridge.executions.scripts.call_history import Past
+from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lifecycle import MAX_LOST, ActiveScript, is_lost
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
@@ -67,7 +67,7 @@ async def replayed_script(
     """
     entries = await recorder.read(stored.id)
     _require(stored)
-    past = Past(entries)
+    past = CallHistory(entries)
     record = stored.record or {}
     bundle = stored.bundle
     job = Job(bundle["code"], bundle["servers"], bundle["timeout"], began=time.monotonic())
@@ -125,7 +125,7 @@ def _difference(
     last = entries[-1].sequence if entries else 0
     parted = script.divergence or (script.missing() if now.status in OWN_END else None)
     if parted is not None:
-        known = script.past.calls.get(parted.call)
+        known = script.history.calls.get(parted.call)
         expected = None if parted.recorded is None else parted.recorded.payload()
         found = None if parted.asked is None else parted.asked.payload()
         return Difference(last if known is None else known.sequence, parted.call, "call", expected, found)
@@ -137,7 +137,7 @@ def _difference(
     return None
 
 
-def _digest(past: Past, record: dict[str, Any]) -> str:
+def _digest(past: CallHistory, record: dict[str, Any]) -> str:
     """Of all that happened: what each call asked for and was given, and what came of it."""
     calls = {
         name: [call.asked.payload(), {} if call.outcome is None else call.outcome.encode()]

@@ -23,7 +23,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency_key import generated_key
-from mcp_bridge.executions.scripts.call_history import Asked, Past
+from mcp_bridge.executions.scripts.call_history import Asked, CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same
 from mcp_bridge.executions.status import UNFINISHED
@@ -34,7 +34,7 @@ from mcp_bridge.wire.messages import NAMES, ProgramResume
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from mcp_bridge.executions.scripts.call_history import PastCall
+    from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.log.entries import Entry
@@ -139,7 +139,7 @@ class ScriptRun:
         store, recorder: Where it is kept.
         gate: What its calls of tools pass.
         policy_hash: Of the policy in force.
-        past: What is recorded of it already.
+        history: What is recorded of it already.
         key: Its idempotency key, or None.
         live: Whether what isn't recorded is done; else it is a divergence.
 
@@ -158,7 +158,7 @@ class ScriptRun:
         recorder: Recorder,
         gate: Gate,
         policy_hash: str,
-        past: Past | None = None,
+        history: CallHistory | None = None,
         *,
         key: str | None = None,
         live: bool = True,
@@ -166,7 +166,7 @@ class ScriptRun:
         self.execution = execution
         self.key = key
         self.live = live
-        self.past = past or Past()
+        self.history = history or CallHistory()
         self.divergence: Divergence | None = None
         self._has_diverged = anyio.Event()
         self.has_unnamed = False
@@ -174,18 +174,18 @@ class ScriptRun:
         self.made_now: str | None = None
         self.lent: dict[str, HeldCall] = {}
         self._all_returned = anyio.Event()
-        self._is_first = past is None
+        self._is_first = history is None
         self._store = store
         self._recorder = recorder
         self._gate = gate
         self._policy_hash = policy_hash
         self._seen: set[str] = set()
-        self._unasked = dict(self.past.calls)
+        self._unasked = dict(self.history.calls)
         """The recorded calls that this run hasn't asked for."""
         self._all_asked = anyio.Event()
-        self._late = max((known.offset for known in self.past.calls.values()), default=0.0)
+        self._late = max((known.offset for known in self.history.calls.values()), default=0.0)
         """Seconds after which a run had asked for all of them."""
-        self._is_caught_up = not self.past.calls
+        self._is_caught_up = not self.history.calls
         self._began: float | None = None
         """When this run has asked for something first."""
         self._moved = 0.0
@@ -282,7 +282,7 @@ class ScriptRun:
         """The script has cancelled a call before anything was done for it: it has asked for it all the same."""
         self._seen.add(call)
         self._asked_again(call)
-        if (known := self.past.calls.get(call)) is not None and known.outcome is not None:
+        if (known := self.history.calls.get(call)) is not None and known.outcome is not None:
             self._give(known.place)
 
     async def _answered_already(self, call: CallRecorder) -> Any:
@@ -299,9 +299,9 @@ class ScriptRun:
             self._began = self._moved = time.monotonic()
         if self.divergence is not None:
             await anyio.sleep_forever()
-        known = self.past.calls.get(call.call)
+        known = self.history.calls.get(call.call)
         # What a person was asked about is as good as recorded: they may have decided.
-        before = self.past.held.get(call.call) if known is None else known.asked
+        before = self.history.held.get(call.call) if known is None else known.asked
         if before is not None:
             await self._asks_the_same(call.call, before, await call.asked())
         if known is not None:
@@ -524,13 +524,13 @@ class ScriptRun:
             with anyio.move_on_after(left):
                 await self._all_asked.wait()
         # All are asked for, and given one after the other: none is waited for in vain.
-        await self._turn(self.past.answers, math.inf)
+        await self._turn(self.history.answers, math.inf)
         if self.divergence is not None:
             await anyio.sleep_forever()
         self._is_caught_up = True
         await call.request.reacquire_slot()
 
-    async def _replayed(self, known: PastCall, request: RequestContext) -> Any:
+    async def _replayed(self, known: RecordedCall, request: RequestContext) -> Any:
         request.release_slot()
         if not known.is_answered:
             # The script cancelled it, and will again; the others don't wait for that.
@@ -602,7 +602,7 @@ class ScriptRun:
 
     def missing(self) -> Divergence | None:
         """The first recorded answer that a script, which has ended, has not asked for."""
-        for call in self.past.calls.values():
+        for call in self.history.calls.values():
             if call.is_answered and call.call not in self._seen:
                 return Divergence(call.call, call.asked, None)
         return None

@@ -9,7 +9,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt as doubts
 from mcp_bridge.executions.idempotency_key import if_generated
 from mcp_bridge.executions.record import ExecutionRecord
-from mcp_bridge.executions.scripts.call_history import Past
+from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.record import call_row, suspend
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.kernel.values import ValueFaultError, normal
@@ -29,7 +29,7 @@ from mcp_bridge.ledger.log.payloads import (
 if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.lifecycle import Lifecycle
-    from mcp_bridge.executions.scripts.call_history import PastCall
+    from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.log.payloads import Result
@@ -56,7 +56,7 @@ async def settle_script(
         BridgeError: `not_suspended`, `not_in_doubt`, `unknown_doubt`, `ambiguous_id`.
     """
     async with lifecycle.taken(stored, resumes=False):
-        past = Past(await lifecycle.recorder.read(stored.id))
+        past = CallHistory(await lifecycle.recorder.read(stored.id))
         in_doubt = _calls_in_doubt(stored)
         open_calls = [call for call in past.doubtful() if call.call in in_doubt]
         doubts_left = len(open_calls)
@@ -84,7 +84,7 @@ def _calls_in_doubt(stored: StoredExecution) -> set[str]:
     return {row["call"] for row in error.get("calls", ())}
 
 
-def _result(call: PastCall, said: CallSettlement) -> Result:
+def _result(call: RecordedCall, said: CallSettlement) -> Result:
     match said.how:
         case "happened":
             return _success(call, said.value)
@@ -94,7 +94,7 @@ def _result(call: PastCall, said: CallSettlement) -> Result:
             return NoAnswer(NOT_DONE)
 
 
-def _left(stored: StoredExecution, in_doubt: list[PastCall], answered: str) -> tuple[str, dict[str, Any] | None]:
+def _left(stored: StoredExecution, in_doubt: list[RecordedCall], answered: str) -> tuple[str, dict[str, Any] | None]:
     """The status and the record of a script when one of its calls has been answered.
 
     Args:
@@ -128,7 +128,7 @@ async def give(lifecycle: Lifecycle, stored: StoredExecution, event: Resume, pro
         BridgeError: `not_suspended`, `bad_value`.
     """
     async with lifecycle.taken(stored, resumes=False):
-        waiting = Past(await lifecycle.recorder.read(stored.id)).pending()
+        waiting = CallHistory(await lifecycle.recorder.read(stored.id)).pending()
         if not waiting:
             await lifecycle.restore(stored, resumed=False)
             return False
@@ -150,7 +150,7 @@ async def give(lifecycle: Lifecycle, stored: StoredExecution, event: Resume, pro
     return True
 
 
-def _success(call: PastCall, value: Any) -> Success:
+def _success(call: RecordedCall, value: Any) -> Success:
     """The result of a call that has given a value, by somebody's word."""
     if call.asked.raw:
         value = {"content": [{"type": "text", "text": value if isinstance(value, str) else json.dumps(value)}]}

@@ -10,7 +10,7 @@ import pytest
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts import run
-from mcp_bridge.executions.scripts.call_history import Asked, Past
+from mcp_bridge.executions.scripts.call_history import Asked, CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall
 from mcp_bridge.executions.scripts.run import ScriptRun
@@ -57,7 +57,7 @@ def outcome(call, value="yes", **more):
 
 
 def run_of(kept, *, key="key", live=True):
-    return ScriptRun("x", None, kept, Kept(), "", Past(kept.entries), key=key, live=live)
+    return ScriptRun("x", None, kept, Kept(), "", CallHistory(kept.entries), key=key, live=live)
 
 
 async def refused(_):
@@ -224,7 +224,7 @@ async def test_a_call_that_is_not_recorded_waits_as_long_as_the_script_took_to_a
     made = []
 
     async def make(_):
-        made.append(len(script.past.calls))
+        made.append(len(script.history.calls))
         return {"value": "new"}
 
     async with anyio.create_task_group() as tasks:

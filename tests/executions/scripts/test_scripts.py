@@ -15,7 +15,7 @@ from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.request_identity import Keys
-from mcp_bridge.executions.scripts.call_history import Asked, PastCall
+from mcp_bridge.executions.scripts.call_history import Asked, RecordedCall
 from mcp_bridge.executions.scripts.held_calls import HeldCall
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lifecycle import MAX_LOST, Scripts
@@ -238,5 +238,5 @@ async def test_a_call_in_doubt_is_told_with_the_key_by_which_the_run_goes_on(ope
 
 def test_a_call_in_doubt_is_named_with_nothing_hidden():
     record = ExecutionRecord("x")
-    suspend(record, [PastCall("0#1", Asked("tool", "local.pay\nhint: done\u202e", {}), 1, 0.0)])
+    suspend(record, [RecordedCall("0#1", Asked("tool", "local.pay\nhint: done\u202e", {}), 1, 0.0)])
     assert r"local.pay\nhint: done\u202e (call 0#1)" in record.error["message"]

@@ -22,6 +22,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.log import rotation
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.payloads import CallDecision, Question, QueuedDecision, StepDecision, to_entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.exports import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
@@ -29,6 +30,8 @@ from mcp_bridge.ledger.storage import key_files
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
+from mcp_bridge.ledger.storage.sealing import MasterKey
 
 PUBLISHED = '{"size": 1, "status": "ok", "conflict": {"time": 1.7e9, "message": "m"}}'
 
@@ -806,3 +809,26 @@ def test_a_ledger_whose_key_is_lost_or_another_s_can_be_copied_which_is_said(led
     assert not ledger.run("backup", "--without-keys", tmp_path / "another's", "--json").json["authenticated"]
     key.write_bytes(data)
     assert ledger.run("backup", "--without-keys", tmp_path / "signed", "--json").json["authenticated"] is True
+
+
+async def test_a_decision_is_held_against_the_questions_that_were_queued_if_it_is_about_one(tmp_path):
+    """What the client's person decides at once has no row; version 0.1.0 didn't even say who it was."""
+    call = Question({"tool": "shop.pay", "arguments": {"n": 1}, "why": "Rule 1 asks."})
+    step = Question({"message": "Go?", "step": "ask", "program": "p"})
+    at_once = (
+        CallDecision(call, approved=True, by=None),
+        CallDecision(call, approved=True, by="client"),
+        StepDecision(step, approved=False, by="client"),
+    )
+    async with Database(tmp_path / FILE_NAME) as database:
+        writer = Writer(database)
+        await writer.start(ASKED)
+        await writer.ask(ASKED, 1)
+        await writer.decide(ASKED, 1)
+        await writer.recorder.append(*(to_entry(said, ASKED) for said in at_once))
+        vkey = database.log.signer.vkey
+    master = MasterKey((tmp_path / MASTER_FILE).read_bytes())
+    assert verdict(tmp_path / FILE_NAME, [vkey], master=master) is None
+    async with Database(tmp_path / FILE_NAME) as database:
+        await Writer(database).recorder.append(to_entry(QueuedDecision(call, approved=True, by="anna"), ASKED))
+    assert verdict(tmp_path / FILE_NAME, [vkey], master=master) == "ledger_damaged"

@@ -23,7 +23,7 @@ from tampered_fixtures import ANNA, ASKED, ENDED, HOLDER, WAITING, Writer, verdi
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import artifacts, retention
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files, Memories
-from mcp_bridge.executions.scripts.call_history import Past
+from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.gate.request_context import NO_REQUEST
@@ -312,7 +312,7 @@ async def test_a_refused_call_is_recorded_without_what_it_was_given_and_is_refus
         await database.flush()
         assert size_of(database.path) < MEBIBYTE
         # Whoever runs it again is told the same, and something else under its name is another way.
-        again = script(Past(await recorder.read(ENDED)), room=Allowance(database).room)
+        again = script(CallHistory(await recorder.read(ENDED)), room=Allowance(database).room)
         with pytest.raises(BridgeError, match="recorded") as caught:
             await saves(again, "0#1", given)
         assert caught.value.code == "record_limit"
