@@ -51,7 +51,7 @@ async def asked(
 
     Args:
         store: Has them.
-        principal: Whose.
+        principal: Whose executions.
         execution: Only its.
         open_only: Only those that nobody has decided; some of them may be void.
     """

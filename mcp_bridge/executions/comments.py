@@ -12,7 +12,7 @@ def check_text(text: str | None, name: str) -> None:
     """Whether a text can be kept with a decision.
 
     Args:
-        text: It.
+        text: The text, or None.
         name: Of the option or field that it came in.
 
     Raises:

@@ -81,8 +81,8 @@ def started_calls(entries: Sequence[Recorded]) -> dict[int, dict[str, Any]]:
     for recorded in entries:
         match understood(recorded):
             case ToolIntent(tool, arguments, effect=int(effect)):
-                told = {"effect": effect, "step": recorded.entry.step, "tool": tool}
-                found[effect] = told | {"arguments": arguments, "since": recorded.time}
+                call = {"effect": effect, "step": recorded.entry.step, "tool": tool}
+                found[effect] = call | {"arguments": arguments, "since": recorded.time}
     return found
 
 

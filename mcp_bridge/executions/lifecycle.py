@@ -5,8 +5,8 @@
                  │   └──leave──▶ ended         │
                  └───────────────take──────────┘
 
-An execution is in the hand of one process from `start` or `take` until `leave`. Several who try to take one at once are
-told apart by the store. Nothing else changes an execution's status, but for its erasure.
+One process works on an execution, from `start` or `take` until `leave`; of several that try to take it at once, the
+store lets one. Nothing else but erasure changes the status of an execution.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Lifecycle:
         self._active: dict[str, anyio.Event] = {}
 
     def under_way(self, execution: str) -> anyio.Event | None:
-        """Of an execution that this process works on, the event that it is left; else None."""
+        """Set when this process has left the execution; None if it doesn't work on it."""
         return self._active.get(execution)
 
     async def stored(self, execution: str, principal: str) -> StoredExecution:
@@ -93,7 +93,7 @@ class Lifecycle:
         self._active[execution.id] = anyio.Event()
         added = False
         try:
-            # Once it is kept, somebody has to take down its end.
+            # Once it is kept, this process has to write down its end.
             with anyio.CancelScope(shield=True):
                 added = await self.store.add(execution, values, entry)
         finally:
@@ -109,7 +109,7 @@ class Lifecycle:
         """
         if not await self._take(stored):
             return False
-        # Before anything else: from here on its entries say that it may be left otherwise than it was.
+        # Before anything else: from here on the entries say more than the row.
         recovered = stored.kind == "script" or stored.status == "running"
         self.recorder.post(self.entry(Resumption(recovered), stored.id, program=program_hash(stored)))
         return True
@@ -120,7 +120,7 @@ class Lifecycle:
 
         Args:
             stored: The row, as it was read.
-            resumes: Whether it goes on; else it is changed, and its entries don't tell that it was taken.
+            resumes: Whether it goes on, which an entry records; else it is only changed by a person's word.
 
         Raises:
             BridgeError: `not_suspended`.
@@ -143,9 +143,9 @@ class Lifecycle:
             resumed: Whether its entries tell that it was taken.
         """
         status = "interrupted" if stored.status == "running" else stored.status
-        # Where no entry tells of it, the last one would have the status that was there before.
-        told = [] if resumed else self.suspension(stored, status)
-        await self.leave(stored.id, *told, status=status, record=stored.record, state=stored.state, due=stored.due)
+        # Without a `resume` entry, the last entry has to say the status that the row has.
+        entries = [] if resumed else self.suspension(stored, status)
+        await self.leave(stored.id, *entries, status=status, record=stored.record, state=stored.state, due=stored.due)
 
     @staticmethod
     def suspension(stored: StoredExecution, status: str) -> list[Entry]:
@@ -168,7 +168,7 @@ class Lifecycle:
         state: bytes | None = None,
         due: float | None = None,
     ) -> None:
-        """Take down how an execution stands, and let others have it. Whatever comes of that, it is in no hand any more.
+        """Write down how an execution stands, and give it up: also if it can't be written down.
 
         Args:
             execution: Its id.
@@ -190,7 +190,7 @@ class Lifecycle:
             self._release(execution)
 
     async def interrupt(self, execution: str) -> None:
-        """Let others have an execution that can't be taken down as it stands: it goes on by its entries."""
+        """Give up an execution whose state can't be written down: it goes on from its entries."""
         try:
             with anyio.CancelScope(shield=True):
                 await self.store.interrupt(execution)

@@ -1,4 +1,4 @@
-"""What is asked for under an idempotency key, as a MAC: told to be the same when it comes again, and not kept."""
+"""The identity of what is asked for under an idempotency key: a MAC, so that it is recognised and not kept."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Keys(NamedTuple):
     before: bytes | None = None
 
 
-class ProgramAsked:
+class ProgramIdentity:
     """A program and its context.
 
-    References are told by their values: whoever asks again may have been given others for them.
+    References count as their values: whoever asks again may have other references for them.
 
     Args:
         keys: Of the MACs.
@@ -52,7 +52,7 @@ class ProgramAsked:
         self._values = values
         self.mac = ""
 
-    async def load(self) -> ProgramAsked:
+    async def load(self) -> ProgramIdentity:
         """Compute its MAC."""
         self.mac = await off_loop(self._context, self._mac, self._keys.now)
         return self

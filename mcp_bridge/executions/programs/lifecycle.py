@@ -23,7 +23,7 @@ from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.record import run_record
 from mcp_bridge.executions.programs.recovery import replay, state_hash
 from mcp_bridge.executions.programs.run import Earlier, ProgramRun
-from mcp_bridge.executions.request_identity import ProgramAsked, whole_key
+from mcp_bridge.executions.request_identity import ProgramIdentity, whole_key
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied
@@ -152,7 +152,7 @@ class Programs(ProgramLibrary):
         behind = effects.values_behind([written, context])
         asked_for = await off_loop(written, fill_in, written, behind) if effects.values_behind(written) else None
         keys = self.lifecycle.keys
-        identity = await ProgramAsked(keys, asked_for or found.program.hash, context, behind).load()
+        identity = await ProgramIdentity(keys, asked_for or found.program.hash, context, behind).load()
         if key is not None:
             old = None if keys.before is None else self.store
             key = await whole_key(key, effects.project, effects.values_behind, old)
@@ -164,7 +164,7 @@ class Programs(ProgramLibrary):
         found: Found,
         context: dict[str, Any],
         key: Key | None,
-        request: ProgramAsked,
+        request: ProgramIdentity,
         principal: str,
         effects: Effects,
         starter: Starter,
@@ -507,7 +507,7 @@ class _Request(NamedTuple):
     found: Found
     context: dict[str, Any]
     key: Key | None
-    request: ProgramAsked
+    request: ProgramIdentity
     principal: str
     effects: Effects
     starter: Starter

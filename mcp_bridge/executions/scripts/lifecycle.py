@@ -154,7 +154,7 @@ class Scripts:
         return record
 
     async def _same(self, job: Job, request: str) -> StoredExecution | None:
-        """The suspended run of the same code, or one of whose end nobody has been told."""
+        """A run of the same code that is suspended, or whose result nobody has been given."""
         names = names_of_code(request, self._runner.servers(job))
         found = await self._store.by_keys(self._principal, names, job.starter)
         for known in found:
@@ -486,7 +486,7 @@ def _refused(execution: str, exc: BaseException) -> dict[str, Any]:
 
 
 def driven(history: Iterable[Recorded]) -> list[str]:
-    """The programs that a script has driven to where they couldn't go on; not those that it was only told of.
+    """The programs that a script has driven to where they couldn't go on; not those whose record it was only given.
 
     Args:
         history: The script's entries.

@@ -20,11 +20,11 @@ logger = logging.getLogger(__name__)
 STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 
 CONTEXT_BYTES = 8 << 10
-"""What was told before and is looked at again: a secret may have more than one line."""
+"""How much of what was sent before is looked at again: a secret may have more than one line."""
 
 
 class LiveOutput:
-    """Tells of one script's output. A sandbox that takes the place of a lost one prints the same again, untold.
+    """Sends one script's output on. What a sandbox prints again that takes the place of a lost one is not sent twice.
 
     Args:
         tell: Is given what was printed since the last time: a stream, and whole lines of it.
@@ -34,7 +34,7 @@ class LiveOutput:
     def __init__(self, tell: Callable[[Stream, str], None], interval: float) -> None:
         self._tell = tell
         self._interval = interval
-        self._told = dict.fromkeys(STREAMS, 0)
+        self._sent = dict.fromkeys(STREAMS, 0)
         self._news = anyio.Event()
 
     def printed(self) -> None:
@@ -56,19 +56,19 @@ class LiveOutput:
                     await self._tell_lines(stream, outputs, project)
             except BridgeError as exc:
                 # What can't be hidden isn't shown. The run's own end says why.
-                logger.debug("a script's output isn't told while it runs: %s", exc)
+                logger.debug("a script's output isn't shown while it runs: %s", exc)
                 return
             await anyio.sleep(self._interval)
 
     async def _tell_lines(self, stream: Stream, outputs: Outputs, project: Callable[[Any], Awaitable[Any]]) -> None:
-        told = self._told[stream]
-        end = outputs.lines_end(stream, told)
-        if end <= told:
+        sent = self._sent[stream]
+        end = outputs.lines_end(stream, sent)
+        if end <= sent:
             return
-        before = outputs.part(stream, max(0, told - CONTEXT_BYTES), told)
+        before = outputs.part(stream, max(0, sent - CONTEXT_BYTES), sent)
         known = await project(_text(before))
-        shown = await project(_text(before + outputs.part(stream, told, end)))
-        self._told[stream] = end
+        shown = await project(_text(before + outputs.part(stream, sent, end)))
+        self._sent[stream] = end
         if not shown.startswith(known):
             # A value that is hidden goes on in the new lines: from the first line that is another now.
             pairs = enumerate(zip(known, shown, strict=False))

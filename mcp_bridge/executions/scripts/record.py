@@ -55,7 +55,7 @@ def waiting_row(execution: str, call: dict[str, Any]) -> dict[str, Any]:
     """What a person has to know of a call in doubt, as a row of what a program waits for.
 
     Args:
-        execution: Whose.
+        execution: The execution's id.
         call: A row of the error's.
     """
     place = call["call"]

@@ -68,10 +68,10 @@ async def settle_script(
         picked = doubts.find_doubt(rows, asked, stored.id)
         call = past.calls[picked["effect"]]
         # What a person says is no tool's result, and is projected all the same.
-        told = await projection.project(settlement._asdict() | {"arguments": picked["arguments"]})
-        said = CallSettlement(call.call, picked["tool"], **told)
+        given = await projection.project(settlement._asdict() | {"arguments": picked["arguments"]})
+        said = CallSettlement(call.call, picked["tool"], **given)
         outcome = CallOutcome(call.asked.name, CallRef(call.call), _result(call, said))
-        lifecycle.store.store_values(stored.id, projection.values_behind([told, outcome.encode()]))
+        lifecycle.store.store_values(stored.id, projection.values_behind([given, outcome.encode()]))
         left = [other for other in open_calls[:doubts_left] if other is not call]
         status, record = _left(stored, left, call.call)
         decided, ended = to_entry(said, stored.id), to_entry(outcome, stored.id)

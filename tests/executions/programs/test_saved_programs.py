@@ -58,7 +58,7 @@ def parsed(monkeypatch):
         return parse(data, resolve)
 
     monkeypatch.setattr(programs, "parse", counting)
-    programs._remembered.cache_clear()
+    programs._cached.cache_clear()
     return found
 
 

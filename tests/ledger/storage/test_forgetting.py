@@ -253,7 +253,7 @@ async def test_a_key_belongs_to_the_same_values_by_whatever_references_they_are_
                 found = await bridge.programs.start(asked, context, name, "local", gate)
                 ran.add(found.trace_id if hasattr(found, "trace_id") else getattr(found, "execution", None) or found.id)
                 if hasattr(found, "drive"):
-                    await bridge._driven(found)
+                    await bridge.programs.drive(found)
             with pytest.raises(BridgeError, match="belongs to another"):
                 await bridge.programs.start(program, {"number": CARDS[card == CARDS[0]]}, key, "local", gate)
         assert len(ran) == 6
@@ -323,7 +323,7 @@ async def test_what_is_equal_is_equal_in_a_program_whoever_goes_on_with_it(tmp_p
         # Met first elsewhere, by other references.
         payload = {"card": await gate.project(CARDS[0]), "told": await gate.project(f"it is {CARDS[0]}")}
         run = await bridge.programs.resume(record["trace_id"], Resume(payload), "local", gate)
-        record = await bridge._driven(run)
+        record = await bridge.programs.drive(run)
         assert (record["status"], record["output"]) == ("success", "it is end")
         assert len(await bridge.programs.store.values(record["trace_id"])) == 1
 
