@@ -528,12 +528,12 @@ async def test_a_replay_is_made_again_when_its_sandbox_is_lost(open_desk, monkey
         before = len(desk.started)
         replayed, asked = ScriptRun._replayed, anyio.Event()
 
-        async def held(self, known):
+        async def held(self, known, request):
             if not asked.is_set():
                 # The first of the two goes no further, however late it is ended.
                 asked.set()
                 await anyio.sleep_forever()
-            return await replayed(self, known)
+            return await replayed(self, known, request)
 
         monkeypatch.setattr(ScriptRun, "_replayed", held)
 
