@@ -1,6 +1,7 @@
 """Fixtures that the test modules share: real servers and real containers."""
 
 import json
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +12,10 @@ from mcp_bridge.ledger.log.payloads import Damaged, Unknown, decoded
 from mcp_bridge.ledger.storage.key_files import KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
+
+# A shell has its background jobs ignore SIGINT, and what a process ignores, its children ignore: those that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes, and to make it, says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=list(HealthCheck))
