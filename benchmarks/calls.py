@@ -15,7 +15,7 @@ from benchmarks.bridge import CACHE, COMMAND, Bench, client, ours, run_python
 from benchmarks.measure import Row, interleaved, timed
 from mcp_bridge import settings
 from mcp_bridge.host.service import prepare
-from mcp_bridge.sandbox import seccomp
+from mcp_bridge.sandbox import seccomp_profile
 from mcp_bridge.sandbox.engine import Limits, SandboxSpec
 from mcp_bridge.sandbox.flags import run_argv
 from mcp_bridge.sandbox.image.image import ENVIRONMENT
@@ -135,7 +135,7 @@ def _same_flags(prepared: Prepared, config: settings.Settings, bench: Bench) -> 
         environment=ENVIRONMENT,
     )
     cidfile = bench.work / f"{spec.name}.cid"
-    return run_argv(prepared.report.choice, spec, cidfile=cidfile, profile=seccomp.PROFILE)
+    return run_argv(prepared.report.choice, spec, cidfile=cidfile, profile=seccomp_profile.PROFILE)
 
 
 def _bare(prepared: Prepared, *flags: str) -> list[str]:

@@ -36,7 +36,7 @@ from mcp_bridge import settings
 from mcp_bridge.host.service import prepare
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.sandbox.engine import OWNER_LABEL
-from mcp_bridge.sandbox.owner import Owner
+from mcp_bridge.sandbox.ownership import Owner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -13,7 +13,7 @@ from mcp_bridge.policy.redaction.encodings import _ESCAPE
 from mcp_bridge.policy.redaction.patterns import BUILT_IN, MAX_VALUES, TooManyValuesError, find
 from mcp_bridge.policy.redaction.projection import OVERSIZE, Projector
 from mcp_bridge.policy.redaction.windows import NARROW_CHARS, REACH_CHARS, WINDOW_CHARS, matches
-from mcp_bridge.policy.secrets.references import MemoryReferences
+from mcp_bridge.policy.secrets.value_references import MemoryReferences
 from mcp_bridge.policy.secrets.vault import Secrets
 
 EVERY = tuple(BUILT_IN.values())

@@ -33,10 +33,10 @@ from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.log.reading import open_ledger, require
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.storage import forgetting, sealing
-from mcp_bridge.ledger.storage.key_files import KEY_FILE, NEXT_KEY_FILE, PUBLIC_KEY_FILE, own_vkey
 from mcp_bridge.ledger.storage.position import PositionFile
 from mcp_bridge.ledger.storage.restoring import RESTORING
 from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, NEXT_KEY_FILE, PUBLIC_KEY_FILE, own_vkey
 from mcp_bridge.ledger.witness import files as witness_files
 from mcp_bridge.policy.secrets import secret_stores
 from mcp_bridge.private_files import private_key

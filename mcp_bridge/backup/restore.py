@@ -41,9 +41,9 @@ from mcp_bridge.ledger.log import rotation
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import sealing
-from mcp_bridge.ledger.storage.key_files import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.storage.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, put_back
 from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.witness import files as witness_files
 from mcp_bridge.private_files import KEY_BYTES, private_directory, state_directory
 

@@ -22,7 +22,7 @@ from mcp_bridge.cli.commands.secrets import secrets
 from mcp_bridge.cli.commands.servers import servers
 from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
-from mcp_bridge.cli.usage import Commands
+from mcp_bridge.cli.usage_errors import Commands
 
 app = typer.Typer(
     name="mcp-bridge",

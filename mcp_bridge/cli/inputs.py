@@ -13,7 +13,7 @@ from mcp_bridge.governance.tool_names import PRINCIPAL
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
-    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
 SHORT_CHARS = 6
 """The minimum length of a displayed id."""

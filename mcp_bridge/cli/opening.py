@@ -119,7 +119,7 @@ def run_with_database(
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.schema import FILE_NAME
     from mcp_bridge.private_files import state_directory
-    from mcp_bridge.sandbox.owner import owner_label
+    from mcp_bridge.sandbox.ownership import owner_label
 
     async def opened() -> T:
         state_directory(settings.state_dir, durable=True)

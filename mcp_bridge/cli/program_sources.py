@@ -20,14 +20,14 @@ from mcp_bridge.governance.program_files import (
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.kernel.format import Fault
 from mcp_bridge.kernel.program import MAX_BYTES, InvalidProgramError, Program, parse
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcp_bridge.ledger.storage.database import Database
-    from mcp_bridge.ledger.storage.store import SavedProgram
+    from mcp_bridge.ledger.storage.execution_store import SavedProgram
     from mcp_bridge.settings import Loaded
 
 STDIN = "-"

@@ -124,9 +124,9 @@ def verify_own_ledger(
     from mcp_bridge.ledger.log.reading import open_ledger
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.publish.look import FileLog, check_targets
-    from mcp_bridge.ledger.storage.key_files import known_vkey
     from mcp_bridge.ledger.storage.opening import require_end
     from mcp_bridge.ledger.storage.position import PositionFile
+    from mcp_bridge.ledger.storage.signing_key_files import known_vkey
 
     settings, base = loaded.settings, loaded.layers[-1].base
     path = ledger_file(settings)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended, refuse_erased
 from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, to_entry
-from mcp_bridge.policy.secrets.references import fill_in
+from mcp_bridge.policy.secrets.value_references import fill_in
 
 if TYPE_CHECKING:
-    from mcp_bridge.ledger.storage.store import Approval, ProgramStore, StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore, StoredExecution
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.scripts.job import Job
     from mcp_bridge.kernel.events import Resume
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 
 class Commands(Protocol):

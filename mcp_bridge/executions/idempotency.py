@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.gate.admission import Asker
     from mcp_bridge.gate.request_context import RequestContext
-    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.status import not_suspended, require_resumable
 from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.ledger.log.payloads import Resumption, ScriptSuspension, to_entry
-from mcp_bridge.ledger.storage.store import StoredExecution
-from mcp_bridge.sandbox.owner import owner_label
+from mcp_bridge.ledger.storage.execution_store import StoredExecution
+from mcp_bridge.sandbox.ownership import owner_label
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.payloads import Payload
     from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.storage.store import ProgramStore
-    from mcp_bridge.policy.secrets.references import Scalar
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore
+    from mcp_bridge.policy.secrets.value_references import Scalar
 
 
 class Lifecycle:

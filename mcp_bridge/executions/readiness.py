@@ -12,7 +12,7 @@ from mcp_bridge.kernel.machine import IN_DOUBT
 
 if TYPE_CHECKING:
     from mcp_bridge.gate.admission import Asker
-    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
 PROGRAM = "program"
 """The kind of what a script waits for that is a program of its own; other kinds are those of a program's steps."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
     from mcp_bridge.kernel.program import Program
     from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
 
 async def replayed(

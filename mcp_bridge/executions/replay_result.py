@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 
 NOT_YET = "Try again when it has ended."

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mcp_bridge.executions.idempotency_key import Key
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.offload import off_loop
-from mcp_bridge.policy.secrets.references import fill_in, ids_of, renamed
+from mcp_bridge.policy.secrets.value_references import fill_in, ids_of, renamed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
-    from mcp_bridge.policy.secrets.references import Scalar
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
+    from mcp_bridge.policy.secrets.value_references import Scalar
 
 
 MAX_OLD_TEXTS = 1000

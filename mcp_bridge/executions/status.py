@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.storage.schema import ERASED
-from mcp_bridge.sandbox.owner import Owner
+from mcp_bridge.sandbox.ownership import Owner
 
 if TYPE_CHECKING:
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 RESUMABLE = frozenset({"suspended", "interrupted"})
 """Statuses of an execution that nobody works on, and that can go on or be cancelled."""

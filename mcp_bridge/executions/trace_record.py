@@ -10,7 +10,7 @@ from mcp_bridge.ledger.log.entries import TOMBSTONE
 from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 
 def to_record(stored: StoredExecution) -> dict[str, Any]:

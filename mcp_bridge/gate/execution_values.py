@@ -8,14 +8,14 @@ import anyio.to_thread
 
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.redaction.projection import Projector
-from mcp_bridge.policy.secrets.references import MemoryReferences
+from mcp_bridge.policy.secrets.value_references import MemoryReferences
 from mcp_bridge.policy.secrets.vault import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mcp_bridge.policy.redaction.patterns import Pattern
-    from mcp_bridge.policy.secrets.references import Scalar
+    from mcp_bridge.policy.secrets.value_references import Scalar
     from mcp_bridge.policy.secrets.vault import Vault
 
 

@@ -11,7 +11,7 @@ from mcp_bridge.models.factory import make_model
 from mcp_bridge.models.model import Completion, Message, ModelError
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.budgets import Amounts
-from mcp_bridge.policy.rules.uris import SECRET_PREFIX
+from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

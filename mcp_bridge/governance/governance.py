@@ -20,14 +20,14 @@ from mcp_bridge.policy.redaction.patterns import projection_from_toml
 from mcp_bridge.policy.rules.globs import ToolGlob
 from mcp_bridge.policy.rules.rules import NOWHERE, Policy, Source, read
 from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze, layered
-from mcp_bridge.policy.rules.toml_tables import bad_config, decode
-from mcp_bridge.policy.rules.uris import SECRET_PREFIX
 from mcp_bridge.policy.secrets.vault import UNBOUNDED, Bounds, Vault, secrets_from_toml
+from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX
 from mcp_bridge.registered.config import tools_config
 from mcp_bridge.registered.loading import load_declarations
 from mcp_bridge.registered.registry import Registry
 from mcp_bridge.settings import Layer
 from mcp_bridge.toml_lines import line_of
+from mcp_bridge.toml_tables import bad_config, decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.downstream.configuration.environment import Environment
 from mcp_bridge.policy.redaction.masking import Masker
 from mcp_bridge.policy.redaction.patterns import BUILT_IN, DEFAULT, TooManyValuesError, find
-from mcp_bridge.policy.rules.uris import secret_uri
+from mcp_bridge.policy.secrets.vault_uris import secret_uri
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -35,15 +35,15 @@ from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
 from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
 from mcp_bridge.sandbox.image.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
-from mcp_bridge.sandbox.owner import owner_label, sweep
+from mcp_bridge.sandbox.ownership import owner_label, sweep
 from mcp_bridge.sandbox.probe import probe
 from mcp_bridge.wire import messages
 
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.quota import Measured
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.publish.publisher import Publisher
-    from mcp_bridge.ledger.storage.store import Starter, StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.rules.budgets import Usages
     from mcp_bridge.policy.rules.call import Origin

@@ -25,7 +25,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.private_files import state_directory
-from mcp_bridge.sandbox import seccomp
+from mcp_bridge.sandbox import seccomp_profile
 from mcp_bridge.sandbox.engine import (
     EXECUTION_LABEL,
     OWNER_LABEL,
@@ -158,7 +158,7 @@ class CliEngine(Engine):
             choice,
             spec,
             cidfile=cidfile,
-            profile=seccomp.PROFILE,
+            profile=seccomp_profile.PROFILE,
             user=None if uid is None else f"{uid}:{uid}",
             unset=await self._variables_of(spec.image),
             monitor=folder / MONITOR_NAME if self.has_monitors else None,

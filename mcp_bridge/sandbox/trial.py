@@ -17,7 +17,7 @@ import anyio
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import OWNER_LABEL, Limits, SandboxSpec
-from mcp_bridge.sandbox.owner import owner_label
+from mcp_bridge.sandbox.ownership import owner_label
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,8 +23,8 @@ from mcp_bridge.kernel.events import Status as ProgramStatus
 from mcp_bridge.ledger.audit import overview
 from mcp_bridge.ledger.log.entries import TOMBSTONE
 from mcp_bridge.ledger.log.payloads import ScriptStart, start_of
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import ERASED
-from mcp_bridge.ledger.storage.store import ProgramStore
 from mcp_bridge.views.timeline import as_sent
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.proofs.evidence import Evidence
     from mcp_bridge.ledger.storage.database import Database
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 MAX_SEARCHED = 1000
 """Executions that one search looks at; the next goes on from there."""

@@ -41,14 +41,14 @@ from mcp_bridge.ledger.log.payloads import (
     Violation,
     decoded,
 )
-from mcp_bridge.policy.secrets.references import fill_in
+from mcp_bridge.policy.secrets.value_references import fill_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.log.payloads import Decision, Decoded, Payload
-    from mcp_bridge.policy.secrets.references import Scalar
+    from mcp_bridge.policy.secrets.value_references import Scalar
 
 RowKind = Literal[
     "start",

@@ -41,10 +41,10 @@ from mcp_bridge.ledger.log.key_history import MAX_KEYS
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Signer
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.storage.restoring import PLACING, RESTORING
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
+from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.witness.files import KEY_FILE as WITNESS_KEY
 from mcp_bridge.ledger.witness.files import STATE_FILE as WITNESS_STATE
 from mcp_bridge.ledger.witness.files import Cosigned, WitnessHead, open_files, private_key

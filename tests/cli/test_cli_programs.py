@@ -15,7 +15,7 @@ import pytest
 from cli_fixtures import CLEAN, DEADLINE_SECONDS, tool
 
 from mcp_bridge.cli import common
-from mcp_bridge.ledger.storage.store import ProgramStore, SavedProgram
+from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 
 pytestmark = pytest.mark.timeout(180)
 

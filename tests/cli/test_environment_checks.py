@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from mcp_bridge.cli.environment_checks import CERTIFICATE_FILES, findings
-from mcp_bridge.downstream.configuration.other_clients import other_clients
+from mcp_bridge.downstream.configuration.unread_clients import other_clients
 
 PEM = "/etc/ssl/certs/ca-certificates.crt"
 EXEMPT = {"NO_PROXY": "localhost,127.0.0.1"}

@@ -15,7 +15,7 @@ from mcp_bridge.cli.app import app
 from mcp_bridge.ledger.storage.presence import Presence
 from mcp_bridge.sandbox.engine import OWNER_LABEL
 from mcp_bridge.sandbox.image import image
-from mcp_bridge.sandbox.owner import host_id
+from mcp_bridge.sandbox.ownership import host_id
 
 NO_PROCESS = 4_194_305
 """A process id that Linux gives to none."""

@@ -12,7 +12,7 @@ from execution_fixtures import printed
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.ledger.storage.store import ProgramStore
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
 pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.timeout(120)]
 

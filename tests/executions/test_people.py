@@ -22,8 +22,8 @@ from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.erasure import erase
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore
 from mcp_bridge.server.ui.app import build
 from mcp_bridge.server.ui.live import Live
 

@@ -10,7 +10,7 @@ from program_hosts import ended, hosts, source, tool  # noqa: F401
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.store import ProgramStore
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 

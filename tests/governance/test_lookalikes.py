@@ -12,7 +12,7 @@ from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
 from mcp_bridge.governance.governance import load_governance, refuse_local
-from mcp_bridge.ledger.storage.store import ProgramStore, SavedProgram
+from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 from mcp_bridge.lookalikes import resembled, skeleton
 from mcp_bridge.server.app import build_server
 from mcp_bridge.server.questions import MAX_SHOWN_CHARS, MAX_SHOWN_LINES, _question_text, is_displayable

@@ -36,11 +36,11 @@ from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.pieces import Snapshot, split
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore
 from mcp_bridge.offload import LARGE_VALUES
-from mcp_bridge.policy.secrets import references
-from mcp_bridge.policy.secrets.references import MemoryReferences
+from mcp_bridge.policy.secrets import value_references
+from mcp_bridge.policy.secrets.value_references import MemoryReferences
 from mcp_bridge.registered.declaring import tool
 from mcp_bridge.sandbox.pipes import PipeWriter
 from mcp_bridge.wire import jsonrpc
@@ -215,7 +215,7 @@ def test_references_in_a_large_value_are_found_without_a_walk_through_it(monkeyp
     def walked(value):
         raise AssertionError
 
-    monkeypatch.setattr(references, "leaves", walked)
+    monkeypatch.setattr(value_references, "leaves", walked)
     assert kept.values_behind(value) == found
 
 

@@ -21,8 +21,8 @@ from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import InvalidProgramError, parse
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 

@@ -15,8 +15,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from mcp_bridge.policy.redaction.encodings import base64_forms, decoded
+from mcp_bridge.policy.redaction.literals import GRAM, Literals
 from mcp_bridge.policy.redaction.masking import MIN_SUBSTRING_CHARS, Masker
-from mcp_bridge.policy.rules.literals import GRAM, Literals
 
 PLAIN = "Zq7-w0rd/Kx+9=\"é\\n€ 'tail<&%41>"
 TOKEN = "ghs4Kd93Lm20xPqR7vTz81Yb"  # noqa: S105

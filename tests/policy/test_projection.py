@@ -24,10 +24,10 @@ from mcp_bridge.policy.redaction.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.redaction.patterns import BUILT_IN, DEFAULT, NAMES, ProjectionConfig, find, projection_from_toml
 from mcp_bridge.policy.redaction.projection import MAX_DEPTH, OVERSIZE, Projector
 from mcp_bridge.policy.rules.globs import ToolGlob, ToolNames
-from mcp_bridge.policy.rules.uris import REDACTED, TOMBSTONE, mentions, reference_uri
-from mcp_bridge.policy.secrets import references as references_module
-from mcp_bridge.policy.secrets.references import MemoryReferences, equal_by_values, ids_of, renamed
+from mcp_bridge.policy.secrets import value_references as references_module
+from mcp_bridge.policy.secrets.value_references import MemoryReferences, equal_by_values, ids_of, renamed
 from mcp_bridge.policy.secrets.vault import Secrets
+from mcp_bridge.policy.secrets.vault_uris import REDACTED, TOMBSTONE, mentions, reference_uri
 
 TOOL = ToolNames("shop", "pay", "shop", "pay")
 OTHER = ToolNames("mail", "send", "mail", "send")

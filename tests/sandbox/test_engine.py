@@ -20,7 +20,7 @@ from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, ExitStatus, Limits, SandboxSpec
 from mcp_bridge.sandbox.failures import start_failure
 from mcp_bridge.sandbox.flags import Enforced, RuntimeChoice, run_argv
-from mcp_bridge.sandbox.owner import Owner, host_id, owner_label, sweep
+from mcp_bridge.sandbox.ownership import Owner, host_id, owner_label, sweep
 
 if TYPE_CHECKING:
     from sandbox_fixtures import Runner

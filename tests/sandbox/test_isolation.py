@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from mcp_bridge.sandbox import seccomp
+from mcp_bridge.sandbox import seccomp_profile
 from mcp_bridge.sandbox.engine import Limits
 from mcp_bridge.sandbox.flags import MASKED
 
@@ -371,17 +371,17 @@ async def test_filling_its_memory_harms_no_neighbour(runner: Runner) -> None:
 
 
 def test_the_committed_profile_is_the_tables_rendering() -> None:
-    assert seccomp.PROFILE.read_text() == seccomp.render()
+    assert seccomp_profile.PROFILE.read_text() == seccomp_profile.render()
 
 
 def test_the_profile_denies_by_default_and_admits_native_calls_only() -> None:
-    profile = json.loads(seccomp.PROFILE.read_text())
+    profile = json.loads(seccomp_profile.PROFILE.read_text())
     assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
     assert all(row["subArchitectures"] == [] for row in profile["archMap"])
 
 
 def test_no_call_is_both_allowed_without_condition_and_refused() -> None:
-    rules = json.loads(seccomp.PROFILE.read_text())["syscalls"]
+    rules = json.loads(seccomp_profile.PROFILE.read_text())["syscalls"]
     free = [
         name for rule in rules if rule["action"] == "SCMP_ACT_ALLOW" and "args" not in rule for name in rule["names"]
     ]

@@ -17,7 +17,7 @@ from mcp_bridge.executions.approvals import asked
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
-from mcp_bridge.ledger.storage.store import ProgramStore
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, MAX_ROWS
 from mcp_bridge.server.ui.app import Address, build
 from mcp_bridge.server.ui.live import Live

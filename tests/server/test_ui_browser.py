@@ -23,7 +23,7 @@ from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.storage.erasure import erase
-from mcp_bridge.ledger.storage.store import ProgramStore
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.lookalikes import _IGNORABLE
 
 pytestmark = pytest.mark.xdist_group("browser")

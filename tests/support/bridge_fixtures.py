@@ -24,7 +24,7 @@ from mcp.client.stdio import stdio_client
 from sandbox_fixtures import RUNTIME
 
 from mcp_bridge.sandbox.engine import OWNER_LABEL
-from mcp_bridge.sandbox.owner import Owner
+from mcp_bridge.sandbox.ownership import Owner
 
 COMMAND = str(Path(sys.executable).parent / "mcp-bridge")
 

@@ -45,8 +45,8 @@ from mcp_bridge.host import service
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.storage import turns
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore
 from mcp_bridge.settings import Settings
 
 VALUES = [1, "ok", "no", None, {"k": 1, "n": {"m": "x"}}, {"output": 5}, [1, 2], ""]

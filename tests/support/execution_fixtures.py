@@ -20,7 +20,7 @@ from sandbox_fixtures import RUNTIME
 
 from mcp_bridge.host.service import Bridge, Prepared, open_bridge, prepare
 from mcp_bridge.sandbox.engine import OWNER_LABEL
-from mcp_bridge.sandbox.owner import owner_label
+from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.settings import Settings
 
 if TYPE_CHECKING:

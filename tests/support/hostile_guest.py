@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.host.service import Bridge
     from mcp_bridge.ledger.log.entries import Entry
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 GUEST = """
 import gc, hashlib, itertools, json, os, threading, time

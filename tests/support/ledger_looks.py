@@ -10,11 +10,11 @@ from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.recorder import recorded
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.storage.key_files import KEY_FILE
+from mcp_bridge.ledger.storage.execution_store import _execution
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
 from mcp_bridge.ledger.storage.sealing import MasterKey
-from mcp_bridge.ledger.storage.store import _execution
+from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE
 
 
 @dataclass

@@ -13,8 +13,8 @@ from ledger_looks import decide
 from mcp_bridge.executions.replay import replayed
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore
 
 HOST = Path(__file__).with_name("program_host.py")
 

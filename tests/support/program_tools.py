@@ -10,9 +10,9 @@ from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.kernel.events import Outcome
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore
-from mcp_bridge.policy.secrets.references import MemoryReferences
+from mcp_bridge.policy.secrets.value_references import MemoryReferences
 
 
 class Tools:

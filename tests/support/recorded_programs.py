@@ -11,8 +11,8 @@ from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.ledger.log.payloads import ModelIntent, ToolIntent, to_entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore
 
 PROGRAM = {
     "name": "p",

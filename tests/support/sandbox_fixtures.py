@@ -20,7 +20,7 @@ import pytest
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import OWNER_LABEL, ExitStatus, Limits, SandboxSpec
 from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
-from mcp_bridge.sandbox.owner import owner_label
+from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.sandbox.probe import probe
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from sandbox_fixtures import RUNTIME
 
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore
 
 HOST = Path(__file__).with_name("script_host.py")
 

@@ -26,9 +26,9 @@ from mcp_bridge.ledger.publish.publisher import TargetState
 from mcp_bridge.ledger.publish.state import PublishedLog
 from mcp_bridge.ledger.storage import erasure
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram, StoredExecution
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
-from mcp_bridge.ledger.storage.store import ProgramStore, SavedProgram, StoredExecution
 
 ASKED, ENDED, ANNA, HOLDER, WAITING = (f"{number:032x}" for number in range(0xA1, 0xA6))
 """Executions: one that a person was asked about, one that ended, one that is erased, one of which a reference is, and

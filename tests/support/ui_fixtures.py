@@ -24,9 +24,9 @@ from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.erasure import erase
+from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
-from mcp_bridge.sandbox.owner import owner_label
+from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.settings import Settings
 
 COMMAND = str(Path(sys.executable).parent / "mcp-bridge")

@@ -18,7 +18,7 @@ from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.interpreter import MAX_WORK
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import bundle, parse
-from mcp_bridge.ledger.storage.store import SavedProgram
+from mcp_bridge.ledger.storage.execution_store import SavedProgram
 
 MEGABYTE = 1 << 20
 

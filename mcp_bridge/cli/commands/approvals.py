@@ -45,7 +45,7 @@ def list_(
 
     def work() -> int:
         from mcp_bridge.executions.approvals import asked
-        from mcp_bridge.ledger.storage.store import ProgramStore
+        from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
         async def listed(database: Database) -> list[tuple[Asked, str]]:
             store = ProgramStore(database)
@@ -126,7 +126,7 @@ def deny(
 def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | None, go_on: bool) -> None:
     def work() -> int:
         from mcp_bridge.executions.approvals import decide
-        from mcp_bridge.ledger.storage.store import ProgramStore
+        from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
         check_text(reason, "--reason")
         loaded = common.load(named)
@@ -162,7 +162,7 @@ async def _find(database: Database, ident: str) -> tuple[Asked, str]:
         BridgeError: `unknown_approval`, `ambiguous_id`; as `inputs.execution`.
     """
     from mcp_bridge.executions.approvals import asked
-    from mcp_bridge.ledger.storage.store import ProgramStore
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
     store = ProgramStore(database)
     prefix, dot, number = ident.strip().partition(".")

@@ -167,7 +167,7 @@ def key(ctx: typer.Context, config: Config = None) -> None:
     """Print the public key of the log, for whoever is to verify what it signs."""
 
     def work() -> int:
-        from mcp_bridge.ledger.storage.key_files import known_vkey
+        from mcp_bridge.ledger.storage.signing_key_files import known_vkey
 
         showing.echo(known_vkey(verifying.ledger_file(common.load(config or ctx.obj).settings)))
         return common.OK
@@ -192,7 +192,7 @@ def consistency(
         from mcp_bridge.ledger.audit import audit as auditing
         from mcp_bridge.ledger.log.reading import open_ledger
         from mcp_bridge.ledger.proofs.signing import Verifier
-        from mcp_bridge.ledger.storage.key_files import known_vkey
+        from mcp_bridge.ledger.storage.signing_key_files import known_vkey
 
         settings = common.load(config or ctx.obj).settings
         (earlier,) = verifying.read_notes(old)[-1:]
@@ -277,7 +277,7 @@ def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) ->
 
     def work() -> int:
         from mcp_bridge.ledger.storage import compacting
-        from mcp_bridge.sandbox.owner import owner_label
+        from mcp_bridge.sandbox.ownership import owner_label
         from mcp_bridge.sizes import shown_size
 
         async def compacted(database: Database) -> tuple[Measured, Measured]:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from mcp_bridge import escaping
 from mcp_bridge.cli import common, environment_checks
-from mcp_bridge.downstream.configuration.other_clients import other_clients
+from mcp_bridge.downstream.configuration.unread_clients import other_clients
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.service import Prepared, not_enforced, open_bridge, prepare
 from mcp_bridge.ledger.log.quota import FULL

@@ -36,7 +36,7 @@ def erase(
     from mcp_bridge.cli.people import login_name
     from mcp_bridge.executions.artifacts import Files
     from mcp_bridge.executions.retention import erase as work
-    from mcp_bridge.ledger.storage.store import ProgramStore
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
     given: list[tuple[What, str]] = []
     if execution is not None:

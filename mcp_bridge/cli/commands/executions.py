@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.storage.database import Database
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
     from mcp_bridge.views.timeline import TimelineRow
 
 executions = typer.Typer(
@@ -78,7 +78,7 @@ def list_(
     def work() -> int:
         from mcp_bridge.executions.status import effective_status
         from mcp_bridge.executions.trace_record import to_record
-        from mcp_bridge.ledger.storage.store import ProgramStore
+        from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
         asked = set(status or Status)
 
@@ -145,8 +145,8 @@ def show(
         from mcp_bridge.executions.status import effective_status
         from mcp_bridge.executions.trace_record import to_record
         from mcp_bridge.ledger.log.recorder import SqliteRecorder
-        from mcp_bridge.ledger.storage.store import ProgramStore
-        from mcp_bridge.policy.secrets.references import fill_in
+        from mcp_bridge.ledger.storage.execution_store import ProgramStore
+        from mcp_bridge.policy.secrets.value_references import fill_in
         from mcp_bridge.views.timeline import as_sent, timeline, totals
 
         async def found(database: Database) -> tuple[StoredExecution, str, list[Recorded], dict[str, Any]]:

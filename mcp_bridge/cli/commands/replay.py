@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.replay_result import Difference, Replayed
     from mcp_bridge.host.service import Bridge
     from mcp_bridge.ledger.storage.database import Database
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 
 def replay(named: Path | None, execution: str, program: str | None, *, as_json: bool) -> int:
@@ -32,7 +32,7 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
     from mcp_bridge.cli import program_sources
     from mcp_bridge.executions.replay import replayed
     from mcp_bridge.ledger.log.recorder import SqliteRecorder
-    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
     loaded = common.load(named)
     other = None if program is None else program_sources.one(loaded, program)[0]

@@ -172,7 +172,7 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
 async def _look(settings: Settings) -> _Found:
     from mcp_bridge.sandbox.cli_engine import CliEngine
     from mcp_bridge.sandbox.engine import OWNER_LABEL
-    from mcp_bridge.sandbox.owner import Owner
+    from mcp_bridge.sandbox.ownership import Owner
 
     found, silent = await engines(settings)
     orphans = []
@@ -210,7 +210,7 @@ def _refuse_at_work(directory: Path) -> None:
         BridgeError: `bridge_at_work`.
     """
     from mcp_bridge.ledger.storage.presence import others
-    from mcp_bridge.sandbox.owner import owner_label
+    from mcp_bridge.sandbox.ownership import owner_label
 
     if others(directory, owner_label()):
         raise BridgeError(

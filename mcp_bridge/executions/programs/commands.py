@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.trace_record import to_record
-from mcp_bridge.ledger.storage.store import StoredExecution
+from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement

@@ -10,7 +10,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
 from mcp_bridge.kernel import flow
 from mcp_bridge.kernel import program as programs
-from mcp_bridge.ledger.storage.store import SavedProgram
+from mcp_bridge.ledger.storage.execution_store import SavedProgram
 from mcp_bridge.lookalikes import resembled
 from mcp_bridge.offload import off_loop, on_thread
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.kernel.format import Fault
     from mcp_bridge.kernel.program import Program
-    from mcp_bridge.ledger.storage.store import ProgramHead, ProgramStore
+    from mcp_bridge.ledger.storage.execution_store import ProgramHead, ProgramStore
 
 MAX_SAVED = 1000
 """Programs that one principal may keep."""

@@ -43,7 +43,7 @@ from mcp_bridge.ledger.log.payloads import (
     start_of,
 )
 from mcp_bridge.offload import off_loop
-from mcp_bridge.policy.secrets.references import equal_by_values, fill_in, ids_of
+from mcp_bridge.policy.secrets.value_references import equal_by_values, fill_in, ids_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.program import Program
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.payloads import Payload
-    from mcp_bridge.ledger.storage.store import Starter, StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.policy.rules.call import Origin
 
 logger = logging.getLogger(__name__)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.events import Effect, Event
     from mcp_bridge.kernel.program import Program
     from mcp_bridge.ledger.log.entries import Recorded
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 _SHOWN_CHARS = 2000
 

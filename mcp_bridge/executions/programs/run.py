@@ -26,7 +26,7 @@ from mcp_bridge.kernel.machine import IN_DOUBT
 from mcp_bridge.kernel.values import NotJSONError, canonical, parsed
 from mcp_bridge.ledger.log.payloads import outcome_object
 from mcp_bridge.offload import is_large, off_loop, on_thread
-from mcp_bridge.policy.secrets.references import renamed
+from mcp_bridge.policy.secrets.value_references import renamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.events import Event, Redo
     from mcp_bridge.kernel.machine import Machine
     from mcp_bridge.kernel.program import Program
-    from mcp_bridge.policy.secrets.references import Ids, Scalar
+    from mcp_bridge.policy.secrets.value_references import Ids, Scalar
 
     Read = Callable[[str], Any]
 

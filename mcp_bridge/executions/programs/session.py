@@ -21,7 +21,7 @@ from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.references import measured
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.log.payloads import Transition, decoded
-from mcp_bridge.ledger.storage.store import StoredExecution
+from mcp_bridge.ledger.storage.execution_store import StoredExecution
 from mcp_bridge.offload import off_loop
 from mcp_bridge.wire import messages
 

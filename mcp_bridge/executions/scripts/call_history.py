@@ -26,15 +26,15 @@ from mcp_bridge.ledger.log.payloads import (
     understood,
 )
 from mcp_bridge.ledger.storage.sealing import damaged
-from mcp_bridge.policy.rules.uris import REFERENCE, REFERENCE_PREFIX
-from mcp_bridge.policy.secrets.references import equal_by_values
+from mcp_bridge.policy.secrets.value_references import equal_by_values
+from mcp_bridge.policy.secrets.vault_uris import REFERENCE, REFERENCE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.log.entries import Recorded
-    from mcp_bridge.policy.secrets.references import Scalar
+    from mcp_bridge.policy.secrets.value_references import Scalar
 
 MAX_ARGUMENT_CHARS = 2000
 """Of a call's arguments that an error names: a model reads it."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.lifecycle import Scripts
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.kernel.events import Resume
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 
 class ScriptCommands:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from mcp_bridge.executions.scripts.call_history import Asked
-    from mcp_bridge.ledger.storage.store import Approval, ProgramStore
+    from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
 
 MAX_ASKED = 100
 """Questions of one script that are open at a time. What more it wants to know is asked when it goes on."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.scripts.live_output import LiveOutput
     from mcp_bridge.gate.admission import Asker
-    from mcp_bridge.ledger.storage.store import Starter, StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler
 
     Progress = Callable[[float, float | None, str | None], None]

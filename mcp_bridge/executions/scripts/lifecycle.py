@@ -44,7 +44,7 @@ from mcp_bridge.ledger.log.payloads import (
     Success,
     understood,
 )
-from mcp_bridge.policy.secrets.references import equal_by_values
+from mcp_bridge.policy.secrets.value_references import equal_by_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.scripts.call_history import RecordedCall
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 NAME = "run_python"
 """In the place of a program's name."""

@@ -18,7 +18,7 @@ from mcp_bridge.executions.scripts.lifecycle import MAX_LOST, ActiveScript, is_l
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
-from mcp_bridge.policy.secrets.references import equal_by_values
+from mcp_bridge.policy.secrets.value_references import equal_by_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
-    from mcp_bridge.policy.secrets.references import Scalar
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
+    from mcp_bridge.policy.secrets.value_references import Scalar
 
 COMPARED = ("status", "exit_code", "stdout", "stderr", "value")
 """Of a record: all that doesn't depend on how long something has taken."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.entries import Entry
     from mcp_bridge.ledger.log.payloads import Payload
     from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.storage.store import Approval, ProgramStore
+    from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
     from mcp_bridge.wire.messages import ToolCall
 
 logger = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.log.payloads import Result
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 
 async def settle_script(

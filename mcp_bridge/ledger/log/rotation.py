@@ -26,9 +26,9 @@ from mcp_bridge.ledger.log.transaction import posted, run
 from mcp_bridge.ledger.proofs.notes import add_signature, checkpoint_text
 from mcp_bridge.ledger.proofs.signing import Signer
 from mcp_bridge.ledger.storage.failures import unusable
-from mcp_bridge.ledger.storage.key_files import NEXT_KEY_FILE, own_signer, own_vkey, take_next_key
 from mcp_bridge.ledger.storage.opening import connect, look_first, open_to_write, write_entries
 from mcp_bridge.ledger.storage.position import NOT_AS_FAR, PositionFile, read_head
+from mcp_bridge.ledger.storage.signing_key_files import NEXT_KEY_FILE, own_signer, own_vkey, take_next_key
 from mcp_bridge.private_files import KEY_BYTES
 
 if TYPE_CHECKING:

@@ -21,11 +21,17 @@ from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import turns
 from mcp_bridge.ledger.storage.failures import code_of
 from mcp_bridge.ledger.storage.forgetting import forget_erased_values, old_requests, remove_key
-from mcp_bridge.ledger.storage.key_files import KEY_FILE, keep_public_key, load_signer, own_signer, take_next_key
 from mcp_bridge.ledger.storage.position import PositionFile, position_of, read_head
 from mcp_bridge.ledger.storage.restoring import is_unfinished, tidy_up
 from mcp_bridge.ledger.storage.schema import migrate, refuse_newer
 from mcp_bridge.ledger.storage.sealing import damaged, master_key, naming_file, wrong_master_key
+from mcp_bridge.ledger.storage.signing_key_files import (
+    KEY_FILE,
+    keep_public_key,
+    load_signer,
+    own_signer,
+    take_next_key,
+)
 from mcp_bridge.ledger.storage.vacuum import compact_small
 from mcp_bridge.private_files import private_database
 

@@ -10,7 +10,7 @@ import re
 from array import array
 from bisect import bisect_right
 
-from mcp_bridge.policy.rules.uris import REFERENCE_PREFIX, SECRET_PREFIX
+from mcp_bridge.policy.secrets.vault_uris import REFERENCE_PREFIX, SECRET_PREFIX
 
 _TOKENS = re.compile(
     r'(?:[ \t\r\n,:\[\]{}]++|"(?:[^"\\]++|\\.)*+"|-?[0-9][0-9.eE+-]*+|true\b|false\b|null\b){1,2000}+', re.DOTALL

@@ -28,8 +28,8 @@ from mcp_bridge.policy.redaction.encodings import (
     hex_forms,
     readings,
 )
-from mcp_bridge.policy.rules.literals import GRAM, Literals
-from mcp_bridge.policy.rules.uris import mentions, secret_uri
+from mcp_bridge.policy.redaction.literals import GRAM, Literals
+from mcp_bridge.policy.secrets.vault_uris import mentions, secret_uri
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -23,14 +23,14 @@ from mcp_bridge.policy.redaction.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.redaction.masking import Masker
 from mcp_bridge.policy.redaction.patterns import BUILT_IN, TooManyValuesError, find
 from mcp_bridge.policy.rules.comparisons import Unknown
-from mcp_bridge.policy.rules.uris import REDACTED, TOMBSTONE, Mention, mentions
+from mcp_bridge.policy.secrets.vault_uris import REDACTED, TOMBSTONE, Mention, mentions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mcp_bridge.policy.redaction.patterns import Pattern
     from mcp_bridge.policy.rules.globs import ToolNames
-    from mcp_bridge.policy.secrets.references import References, Scalar
+    from mcp_bridge.policy.secrets.value_references import References, Scalar
     from mcp_bridge.policy.secrets.vault import Secrets
 
 MAX_DEPTH = 128

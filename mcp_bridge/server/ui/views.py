@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.audit.overview import EntryCounts
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.proofs.evidence import Evidence
-    from mcp_bridge.ledger.storage.store import StoredExecution
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
     from mcp_bridge.views.timeline import TimelineRow
 
 MAX_SHOWN_CHARS = 4000

@@ -16,7 +16,7 @@ from mcp_bridge.executions.scripts.settling import cancel_script
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.ledger.log.recorder import MemoryRecorder
-from mcp_bridge.ledger.storage.store import StoredExecution
+from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 

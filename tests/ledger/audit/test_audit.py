@@ -26,12 +26,12 @@ from mcp_bridge.ledger.log.payloads import CallDecision, Question, QueuedDecisio
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.exports import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.storage import key_files
+from mcp_bridge.ledger.storage import signing_key_files
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
 from mcp_bridge.ledger.storage.sealing import MasterKey
+from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 
 PUBLISHED = '{"size": 1, "status": "ok", "conflict": {"time": 1.7e9, "message": "m"}}'
 
@@ -717,7 +717,7 @@ async def test_another_bridge_goes_on_with_the_new_key(tmp_path):
     assert verdict(path, [first], (), master) is None
     async with Database(path) as database:
         await Writer(database).start(WAITING)
-    assert not (tmp_path / key_files.NEXT_KEY_FILE).exists()
+    assert not (tmp_path / signing_key_files.NEXT_KEY_FILE).exists()
     assert verdict(path, [first], (), master) is None
 
 
@@ -730,7 +730,7 @@ async def test_a_rotation_that_died_before_its_key_was_in_its_place_loses_no_key
         died.calls += 1
         if died.calls == 2:
             raise BridgeError("died", "It died.")
-        key_files.take_next_key(connection, directory)
+        signing_key_files.take_next_key(connection, directory)
 
     async with Database(path) as database:
         first = database.log.signer.vkey
@@ -738,7 +738,7 @@ async def test_a_rotation_that_died_before_its_key_was_in_its_place_loses_no_key
             patch.setattr(rotation, "take_next_key", dying)
             with pytest.raises(BridgeError, match="died"):
                 await rotation.rotate_key(database)
-    assert (tmp_path / key_files.NEXT_KEY_FILE).exists()
+    assert (tmp_path / signing_key_files.NEXT_KEY_FILE).exists()
     async with Database(path) as database:
         await Writer(database).start(ASKED)
         second = database.log.signer.vkey

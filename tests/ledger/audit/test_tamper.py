@@ -44,8 +44,8 @@ from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore
 
 CHANGES = int(os.environ.get("MCP_BRIDGE_TEST_TAMPER_CHANGES", "700"))
 """Of single bytes; 0 for every byte of the file, with every one of FLIPS."""

@@ -45,10 +45,10 @@ from mcp_bridge.ledger.publish import state
 from mcp_bridge.ledger.storage import compacting, erasure, vacuum
 from mcp_bridge.ledger.storage import database as databases
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 from mcp_bridge.ledger.storage.schema import FILE_NAME, MIGRATIONS
 from mcp_bridge.ledger.storage.sealing import MasterKey
-from mcp_bridge.ledger.storage.store import ProgramStore, SavedProgram
-from mcp_bridge.sandbox.owner import owner_label
+from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.settings import Settings
 
 OLD = Path(__file__).parents[2] / "golden" / "ledger-0.1.0.zip"

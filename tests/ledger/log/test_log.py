@@ -23,10 +23,10 @@ from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import opening, schema
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.erasure import erase
-from mcp_bridge.ledger.storage.key_files import KEY_FILE, PUBLIC_KEY_FILE
+from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
-from mcp_bridge.ledger.storage.store import ProgramStore, StoredExecution
+from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 
 SECOND = 1_000_000
 

@@ -20,8 +20,8 @@ from mcp_bridge.ledger.proofs import exports, notes
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.publish.targets import Target
 from mcp_bridge.ledger.publish.to_file import publish_to_file
-from mcp_bridge.ledger.storage.key_files import KEY_FILE
 from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE
 
 FIRST, SECOND, THIRD = (signer(seed).vkey for seed in ("first", "second", "third"))
 GIVEN = (None, (FIRST,), (SECOND,), (FIRST, SECOND), (FIRST, witness().vkey))

@@ -22,8 +22,8 @@ from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.log.transaction import commit
 from mcp_bridge.ledger.storage import database as database_module
 from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore, SavedProgram
 from mcp_bridge.settings import Settings
 
 

@@ -31,8 +31,8 @@ from mcp_bridge.ledger.storage import erasure
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
-from mcp_bridge.policy.secrets.references import MemoryReferences
-from mcp_bridge.sandbox.owner import host_id, owner_label
+from mcp_bridge.policy.secrets.value_references import MemoryReferences
+from mcp_bridge.sandbox.ownership import host_id, owner_label
 from mcp_bridge.settings import Settings
 
 ANNA, BEN = (f"{number:032x}" for number in (0xA1, 0xB1))

@@ -27,11 +27,11 @@ from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.log.rotation import accept_clock, accept_loss, is_behind, replace_lost_key, rotate_key
 from mcp_bridge.ledger.storage import opening, position
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.key_files import own_vkey
+from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 from mcp_bridge.ledger.storage.opening import require_end
 from mcp_bridge.ledger.storage.position import Position, PositionFile, position_of
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.store import ProgramStore, SavedProgram
+from mcp_bridge.ledger.storage.signing_key_files import own_vkey
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the shim is for Linux")
 

@@ -14,7 +14,7 @@ from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.presence import FOLDER, Presence, is_present
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.sandbox.owner import owner_label
+from mcp_bridge.sandbox.ownership import owner_label
 
 HOLDER = """
 import sys

@@ -39,7 +39,7 @@ from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.policy.rules.rules import read
 from mcp_bridge.policy.rules.snapshot import freeze
-from mcp_bridge.sandbox.owner import owner_label
+from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.server.questions import Questions
 from mcp_bridge.settings import Settings
 from mcp_bridge.wire import messages

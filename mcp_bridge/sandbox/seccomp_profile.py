@@ -2,7 +2,7 @@
 
 The tables below are the source. `seccomp.json` beside this file is their rendering in the format of both engines
 (Moby's profile format), committed so that an operator can read it and pass it to an engine without running this
-package. `python -m mcp_bridge.sandbox.seccomp` regenerates it, and a test compares the two.
+package. `python -m mcp_bridge.sandbox.seccomp_profile` regenerates it, and a test compares the two.
 
 Allowed are the system calls that CPython with its standard library (threads, subprocess, multiprocessing, asyncio,
 sqlite) and the packages of the data profile were observed to need, and close relatives of these that reach no further

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.redaction.json_walk import leaves, rebuild
-from mcp_bridge.policy.rules.uris import (
+from mcp_bridge.policy.secrets.vault_uris import (
     REFERENCE,
     REFERENCE_ID_CHARS,
     REFERENCE_PREFIX,
