@@ -15,7 +15,7 @@ from mcp_bridge.kernel.events import Outcome
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program import parse
 from mcp_bridge.ledger.log.entries import Entry, Recorded
-from mcp_bridge.ledger.log.payloads import outcome_object
+from mcp_bridge.ledger.log.payloads import EffectOutcome, ToolIntent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,8 +58,8 @@ def _recorded(program: Program) -> tuple[bytes, list[tuple[Kind, str]], str]:
     began = state.dump(machine)
     rows: list[tuple[Kind, str]] = []
     for outcome in drive(machine):
-        rows.append(("intent", json.dumps({"kind": "tool", "effect": outcome.effect})))
-        rows.append(("outcome", json.dumps(outcome_object(outcome))))
+        rows.append(("intent", json.dumps(ToolIntent("target.tool", {}, effect=outcome.effect).encode())))
+        rows.append(("outcome", json.dumps(EffectOutcome(outcome, None).encode())))
     return began, rows, fingerprint(machine)
 
 

@@ -6,7 +6,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.client import failures
+from mcp_bridge.downstream.client.server_log import logger
 from mcp_bridge.policy.redaction.masking import Masker
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class _Masking(logging.Filter):
 def masked_logs(vault: Vault) -> Iterator[None]:
     """While a bridge is open, what is logged of its servers has no secret of this vault in it."""
     masking = _Masking(vault)
-    failures.logger.addFilter(masking)
+    logger.addFilter(masking)
     try:
         yield
     finally:
-        failures.logger.removeFilter(masking)
+        logger.removeFilter(masking)

@@ -188,7 +188,12 @@ def test_only_the_command_line_and_the_viewer_import_what_decides():
     assert set(importers) == {"cli/commands/approvals.py", "server/ui/api.py", "executions/readiness.py"}
     # A person starts the viewer; what serves the agent doesn't know it.
     assert {name for name in viewers if not name.startswith("server/ui/")} == {"cli/commands/ui.py"}
-    assert set(calls) == {"executions/approvals.py", "gate/admission.py", "executions/scripts/call_recorder.py"}
+    assert set(calls) == {
+        "executions/approvals.py",
+        "gate/admission.py",
+        "executions/scripts/run.py",
+        "executions/scripts/call_recorder.py",
+    }
 
 
 def test_no_request_of_a_sandbox_and_no_tool_is_about_decisions():

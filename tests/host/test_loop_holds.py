@@ -88,7 +88,7 @@ async def test_what_a_run_is_told_to_have_recorded_is_what_its_payloads_have(tmp
         run.counts("a")
         payloads = [{"value": list(range(MANY))}, {"value": [n / 7 for n in range(MANY)]}]
         await SqliteRecorder(database).append(*(Entry("outcome", "a", payload) for payload in payloads))
-        assert run.told == sum(len(json.dumps(payload, separators=(",", ":"))) for payload in payloads)
+        assert run.logical == sum(len(json.dumps(payload, separators=(",", ":"))) for payload in payloads)
         assert run.posted == 0
 
 

@@ -493,7 +493,7 @@ def test_a_server_that_is_started_late_is_still_what_was_trusted(trusting):
     from mcp_bridge.downstream.client.fleet import Fleet
 
     assert trusting.run("trust", "--yes").exit_code == 0
-    specs = common.discovered(settings.load()).servers
+    specs = common.discover_servers(settings.load()).servers
     assert all("evil.sh" in str(spec.scripts) for spec in specs.values())
     script = trusting.checkout.folder / "evil.sh"
     script.write_text(script.read_text() + "\n")

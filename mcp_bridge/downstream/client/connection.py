@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import functools
 import json
-import logging
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -36,6 +35,7 @@ from mcp_bridge import __version__, fair_share
 from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
+from mcp_bridge.downstream.client.server_log import logger
 from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
 from mcp_bridge.offload import detach_from_time_limits, on_thread
 from mcp_bridge.workspace.content import changed
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
 
 __all__ = ["CallToolResult", "Connection", "InputRequiredResult", "MCPError", "OversizedResult"]
-
-logger = logging.getLogger(__name__)
 
 NESTED_VARIABLE = "MCP_BRIDGE_NESTED"
 

@@ -7,7 +7,6 @@ output, provided that a function is given that masks its secrets (`MaskOutput`).
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mcp_bridge.downstream.client.server_log import logger
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.client.connection import Connection
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.error_codes import Code
-
-logger = logging.getLogger(__name__)
 
 # The exit status of a process is known shortly after its pipes have closed.
 _EXIT_STATUS_WAIT = 0.2

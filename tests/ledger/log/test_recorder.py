@@ -69,6 +69,7 @@ async def test_the_gate_tells_any_recorder_the_same(recorder, tmp_path):
     governance = load_governance(tables, None, tmp_path, tmp_path / "state")
     async with open_bridge(Settings(state_dir=tmp_path / "state"), (), governance) as bridge:
         keeper, bridge.programs.recorder = bridge.programs.recorder, recorder
+        bridge.programs.lifecycle.recorder = recorder
         record = await bridge.run_program(PROGRAM, {"n": 1})
         assert (record["status"], record["output"]) == ("success", 3)
         rows = [row.entry for row in await recorder.read(record["trace_id"])]

@@ -152,8 +152,9 @@ def knowing_whose_key(patch: pytest.MonkeyPatch) -> None:
         effects: Any,
         starter: Any = "agent",
         *more: Any,
+        **named: Any,
     ) -> Any:
-        return await start(self, asked, context, key, principal, effects, "agent", *more)
+        return await start(self, asked, context, key, principal, effects, "agent", *more, **named)
 
     patch.setattr(Programs, "start", anybody)
 
