@@ -31,7 +31,7 @@ def erase(
     """Erase what is stored of an execution, a subject, or a reference; return the exit status.
 
     Raises:
-        BridgeError: `bad_argument`; as `erasing.erase`.
+        BridgeError: `bad_argument`; as `executions.retention.erase`.
     """
     from mcp_bridge.cli.people import login_name
     from mcp_bridge.executions.artifacts import Files
