@@ -46,7 +46,7 @@ ENV_ALIASES = {"OUTPUT_MODE": "output"}
 """Names of an earlier bridge that differ from ours."""
 
 TABLES = ("policy", "tools", "programs", "secrets", "projection", "model")
-"""Tables of the file in addition to `[servers.NAME]`; `bridge.governance` passes each to its decoder."""
+"""Tables of the file in addition to `[servers.NAME]`; `governance.governance` passes each to its decoder."""
 
 NESTED = {"ledger"}
 """Settings that are tables, and so can't be set by environment variables."""

@@ -1,6 +1,6 @@
 """A state directory from a backup: everything is read, checked and written beside first, and then put in its place.
 
-The ledger is the last to be put there, and no bridge begins one while a restore is under way (`ledger.storage.restoring`). So
+The ledger is placed last, and no bridge begins one while a restore is under way (`ledger.storage.restoring`). So
 a directory is as it was, or restored; one whose restore has died says so, and can be restored again.
 """
 

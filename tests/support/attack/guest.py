@@ -172,7 +172,7 @@ class Engine:
         return process
 
     def prepared(self) -> Prepared:
-        """As `bridge.service.prepare` gives it."""
+        """As `host.service.prepare` gives it."""
         enforced = SimpleNamespace(memory=True, pids=True, cpus=True)
         report = SimpleNamespace(choice=SimpleNamespace(enforced=enforced, seccomp=True), findings=())
         return Prepared(report, self, SimpleNamespace(magic="", reference="none"))  # type: ignore[arg-type]
