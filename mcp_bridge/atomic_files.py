@@ -64,10 +64,11 @@ def write_new(path: Path, data: bytes) -> None:
     temporary = _temporary(path)
     try:
         _write(temporary, data, durable=True)
-        rename_noreplace(temporary, path)
-    except BaseException:
+        # A link alone: on a file system without links, a process that dies or reads in between would leave or find an
+        # empty file.
+        os.link(temporary, path)
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
     sync_directory(path.parent)
 
 

@@ -1,10 +1,12 @@
 """The state directory is one user's: what is open to others is closed, and what isn't ours is left alone."""
 
+import errno
 import os
 import stat
 
 import pytest
 
+from mcp_bridge.atomic_files import write_new
 from mcp_bridge.downstream.catalog.store import ListingStore
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.storage.database import Database
@@ -172,3 +174,13 @@ def test_a_listing_is_kept_in_no_directory_of_others(opened, caplog):
     ListingStore(opened / "catalog").save("key", ())
     assert "cannot cache" in caplog.text
     assert [path.name for path in opened.iterdir()] == ["Documents"]
+
+
+def test_a_new_file_is_whole_or_not_there_where_it_cannot_be_linked(tmp_path, monkeypatch):
+    def link(*_):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(OSError, match="no links"):
+        write_new(tmp_path / "key", b"k" * 32)
+    assert not list(tmp_path.iterdir())

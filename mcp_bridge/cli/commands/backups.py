@@ -154,12 +154,22 @@ def backup_key(
     """
 
     def work() -> int:
-        from mcp_bridge.atomic_files import write_new
+        from mcp_bridge.atomic_files import create_private, sync_directory
         from mcp_bridge.backup.age import Identity
 
         new = Identity.new()
         try:
-            write_new(file, f"# public key: {new.recipient}\n{new}\n".encode())
+            # In place: a memory stick may have no links.
+            opened = create_private(file)
+            try:
+                with opened:
+                    opened.write(f"# public key: {new.recipient}\n{new}\n".encode())
+                    opened.flush()
+                    os.fsync(opened.fileno())
+                sync_directory(file.parent)
+            except BaseException:
+                file.unlink(missing_ok=True)
+                raise
         except OSError as exc:
             raise BridgeError(
                 "bad_argument", f"{file} can't be made: {exc.strerror}.", hint="Name a new file."
