@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
-    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.program_parser import Program
     from mcp_bridge.models.config import ModelConfig
     from mcp_bridge.policy.redaction.patterns import Pattern
     from mcp_bridge.policy.secrets.vault import SecretConfig

@@ -28,7 +28,7 @@ from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.governance.server_environment import environment, shown_output
 from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, servers_named
-from mcp_bridge.host import bundle
+from mcp_bridge.host import guest_bundle
 from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.log_masking import masked_logs
@@ -68,10 +68,10 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.kernel.events import Resume
-    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.program_parser import Program
     from mcp_bridge.ledger.log.quota import Measured
     from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.publish.publisher import Publisher
+    from mcp_bridge.ledger.publish.publish_loop import Publisher
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.rules.budgets import Usages
@@ -283,7 +283,7 @@ class Bridge:
             artifacts.abort()
 
     async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
-        from mcp_bridge.host.requests import Requests
+        from mcp_bridge.host.request_handlers import Requests
 
         script, gate, job, _ = active
         execution = script.execution
@@ -298,7 +298,7 @@ class Bridge:
                 self._memories, self.files, artifacts, gate, self.programs.effects(gate), self.programs, script
             )
             replays = bool(script.history.calls) or not script.live
-            first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
+            first = guest_bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
             process = await prepared.engine.start(self._spec(execution, prepared))
             client = job.client
             runner = SandboxRun(process, execution, first, limit, requests, client.progress, client.began, client.live)
@@ -507,7 +507,7 @@ class Bridge:
             image=prepared.image.reference,
             # Not the execution's: it may have another, when it is run again.
             name=f"mcp-bridge-{secrets.token_hex(8)}",
-            argv=["python3", "-I", "-S", "-E", "-c", bundle.loader(), *map(str, words)],
+            argv=["python3", "-I", "-S", "-E", "-c", guest_bundle.loader(), *map(str, words)],
             limits=Limits(
                 memory=settings.memory,
                 pids=settings.pids,
