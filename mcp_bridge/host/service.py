@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from mcp_bridge.governance.server_environment import environment, shown_output
 from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, servers_named
 from mcp_bridge.host import guest_bundle
 from mcp_bridge.host.channel import ChannelLimits, start_line
+from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.log_masking import masked_logs
 from mcp_bridge.host.loop_watch import LoopWatch, watched
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
@@ -40,11 +41,9 @@ from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
-from mcp_bridge.sandbox.cli_engine import CliEngine
-from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
-from mcp_bridge.sandbox.image.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
+from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Limits, SandboxSpec
+from mcp_bridge.sandbox.image.image import ENVIRONMENT
 from mcp_bridge.sandbox.ownership import owner_label, sweep
-from mcp_bridge.sandbox.probe import probe
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
@@ -78,8 +77,7 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.budgets import Usages
     from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
-    from mcp_bridge.sandbox.flags import RuntimeChoice
-    from mcp_bridge.sandbox.probe_report import ProbeReport
+    from mcp_bridge.sandbox.engine import Engine, SandboxProcess
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -91,15 +89,6 @@ LEAVE_SECONDS = 2.0
 """How long a container whose result has come may take to end by itself before it is killed."""
 
 MAX_CODE_BYTES = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What every execution needs and is found out once."""
-
-    report: ProbeReport
-    engine: Engine
-    image: ImageInfo
 
 
 class Bridge:
@@ -556,12 +545,6 @@ def _looked_for_a_server(record: ExecutionRecord) -> bool:
     return "no mcp server" in message or "there is no server" in message
 
 
-def not_enforced(report: ProbeReport) -> list[str]:
-    """The limits that this host can't hold by control groups, by name."""
-    enforced = report.choice.enforced
-    return [name for name in ("memory", "pids", "cpus") if not getattr(enforced, name)]
-
-
 @asynccontextmanager
 async def open_bridge(
     settings: Settings,
@@ -642,57 +625,6 @@ async def _looked_after(
         tidying.cancel()
         if publishing is not None:
             publishing.close()
-
-
-async def prepare(
-    settings: Settings, notify: Callable[[str], None] | None = None, *, refresh: bool = False
-) -> Prepared:
-    """Probe for an engine and make sure of the image.
-
-    Raises:
-        BridgeError: As `Bridge.prepare`.
-    """
-    state_directory(settings.state_dir, durable=True)
-    report = await _probe(settings, notify, refresh=refresh)
-    image = await _image(settings, *report.choice.invocation, notify)
-    return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
-
-
-async def choose_engine(settings: Settings) -> RuntimeChoice:
-    """The engine to use, for commands that look after images.
-
-    Raises:
-        BridgeError: As `Bridge.prepare`.
-    """
-    state_directory(settings.state_dir, durable=True)
-    return (await _probe(settings, None, refresh=False)).choice
-
-
-async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, refresh: bool) -> ProbeReport:
-    async def ensure(command: str, global_args: Sequence[str]) -> str:
-        return (await _image(settings, command, global_args, notify)).reference
-
-    return await probe(
-        runtime=settings.runtime,
-        oci_runtime=settings.oci_runtime,
-        state_dir=settings.state_dir,
-        image=settings.image,
-        refresh=refresh,
-        ensure=ensure,
-    )
-
-
-async def _image(
-    settings: Settings, command: str, global_args: Sequence[str], notify: Callable[[str], None] | None
-) -> ImageInfo:
-    return await ensure_image(
-        command,
-        ImageRequest(settings.profile, tuple(settings.packages)),
-        configured=settings.image,
-        engine_args=global_args,
-        progress=notify,
-        state_dir=settings.state_dir,
-    )
 
 
 async def _leave(process: SandboxProcess) -> None:

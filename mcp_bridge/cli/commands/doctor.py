@@ -16,7 +16,8 @@ from mcp_bridge import escaping
 from mcp_bridge.cli import common, environment_checks
 from mcp_bridge.downstream.configuration.unread_clients import other_clients
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host.service import Prepared, not_enforced, open_bridge, prepare
+from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
+from mcp_bridge.host.service import open_bridge
 from mcp_bridge.ledger.log.quota import FULL
 from mcp_bridge.sizes import shown_size
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from mcp_bridge.executions.record import ExecutionRecord
-    from mcp_bridge.host.service import Prepared
+    from mcp_bridge.host.engine_setup import Prepared
     from mcp_bridge.ledger.log.entries import Recorded
 
     from .generator import Attack, Case, Change
