@@ -22,9 +22,9 @@ from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
 from mcp_bridge.server.configuration_reload import INTERNAL_ERROR, keep_open
-from mcp_bridge.server.presentation import TOOL, error_instructions, instructions, tool
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
+from mcp_bridge.server.tool_description import TOOL, error_instructions, instructions, tool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
