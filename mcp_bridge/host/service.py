@@ -21,6 +21,7 @@ from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files, Memories
+from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.retention import keep_tidy, make_room, tidy
 from mcp_bridge.executions.retention import sweep as sweep_files
 from mcp_bridge.executions.scripts.job import Job
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
-    from mcp_bridge.executions.commands import Commands
+    from mcp_bridge.executions.commands import Commands, Progress
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.programs.commands import ProgramCommands
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.replay_result import Replayed
     from mcp_bridge.executions.scripts.commands import ScriptCommands
-    from mcp_bridge.executions.scripts.job import Progress
     from mcp_bridge.executions.scripts.lifecycle import ActiveScript, Scripts
     from mcp_bridge.executions.scripts.live_output import LiveOutput
     from mcp_bridge.gate.admission import Asker
@@ -232,27 +232,49 @@ class Bridge:
                 `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. No working sandbox: as `prepare` and
                 `SandboxProcess.wait`.
         """
-        known = (progress, notify, asker, sampler, time.monotonic(), starter)
-        job = Job(code, servers, timeout, *known, live=live, news=news)
+        client = Client(starter, time.monotonic(), asker, sampler, notify, progress, live, news)
+        job = Job(code, servers, timeout, client)
         self._check(code, timeout)
         self._start_line("", job)
         return await self.scripts.run(job, key)
 
-    def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
-        """As `scripts.SandboxRunner`."""
-        return self._gate(execution, job.asker, job.sampler, recorder, job.news, servers=job.servers)
+    def gate(
+        self, execution: str, client: Client, servers: Sequence[str] | None = None, recorder: Recorder | None = None
+    ) -> Gate:
+        """As `SandboxRunner.gate`."""
+        from mcp_bridge.gate.allowed_tools import AllowedTools
+        from mcp_bridge.gate.execution_values import ExecutionValues
+        from mcp_bridge.gate.gate import Gate
+
+        governance = self._governance
+        # A replay keeps nothing: it makes no call.
+        store = None if recorder else self.lifecycle.store.store_values
+        allowance = Allowance(self._database)
+        allowance.counts(execution)
+        return Gate(
+            PRINCIPAL,
+            governance,
+            AllowedTools(self.catalog, self._narrow(servers), governance.registry.tools),
+            ExecutionValues(governance.vault, governance.patterns, store),
+            self._usages,
+            client.asker,
+            client.sampler,
+            allowance,
+            client.news,
+            narrowed=servers is not None,
+        )
 
     def servers(self, job: Job) -> list[str] | None:
-        """As `scripts.SandboxRunner`."""
+        """As `SandboxRunner.servers`."""
         return None if job.servers is None else sorted(self._narrow(job.servers))
 
     @property
     def max_artifact_size(self) -> int:
-        """As `scripts.SandboxRunner`."""
+        """As `SandboxRunner.max_artifact_size`."""
         return self.settings.max_artifact_size
 
     async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
-        """As `scripts.SandboxRunner`."""
+        """As `SandboxRunner.sandboxed`."""
         if artifacts is None:
             artifacts = ArtifactWriter(self.files, active.script.execution, self.max_artifact_size)
         try:
@@ -271,14 +293,15 @@ class Bridge:
             if script.live and not script.history.calls:
                 # While its sandbox starts: one after the other, each would take the second that it is first used in.
                 self.catalog.start_ahead(servers_named(job.code, allowed))
-            prepared = await self.prepare(job.notify)
+            prepared = await self.prepare(job.client.notify)
             requests = Requests(
                 self._memories, self.files, artifacts, gate, self.programs.effects(gate), self.programs, script
             )
             replays = bool(script.history.calls) or not script.live
             first = guest_bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
             process = await prepared.engine.start(self._spec(execution, prepared))
-            runner = SandboxRun(process, execution, first, limit, requests, job.progress, job.began, job.live)
+            client = job.client
+            runner = SandboxRun(process, execution, first, limit, requests, client.progress, client.began, client.live)
             try:
                 record = await runner.run()
             except BaseException:
@@ -336,8 +359,8 @@ class Bridge:
         Raises:
             BridgeError: It was not started: as `Programs.start`.
         """
-        caller = Job("", asker=asker, sampler=sampler, starter=starter)
-        return await self._program_commands.start(program, context or {}, key, caller)
+        client = Client(starter, asker=asker, sampler=sampler)
+        return await self._program_commands.start(program, context or {}, key, client)
 
     async def resume_execution(
         self,
@@ -359,8 +382,8 @@ class Bridge:
             BridgeError: `unknown_trace`; as `Commands.resume`.
         """
         stored = await self.lifecycle.stored(execution, PRINCIPAL)
-        caller = Job("", asker=asker, sampler=sampler, began=time.monotonic())
-        return await self._commands(stored).resume(stored, event, caller)
+        client = Client(began=time.monotonic(), asker=asker, sampler=sampler)
+        return await self._commands(stored).resume(stored, event, client)
 
     async def cancel_execution(self, execution: str, reason: str) -> dict[str, Any]:
         """Cancel an execution that is suspended or interrupted; what a program's steps want undone is undone.
@@ -387,8 +410,8 @@ class Bridge:
             BridgeError: `unknown_trace`; as `Commands.settle`.
         """
         stored = await self.lifecycle.stored(execution, PRINCIPAL)
-        caller = Job("", asker=asker, began=time.monotonic())
-        return await self._commands(stored).settle(stored, asked, settlement, caller, go_on=go_on)
+        client = Client(began=time.monotonic(), asker=asker)
+        return await self._commands(stored).settle(stored, asked, settlement, client, go_on=go_on)
 
     def _commands(self, stored: StoredExecution) -> Commands:
         return self._script_commands if stored.kind == "script" else self._program_commands
@@ -423,40 +446,8 @@ class Bridge:
         """
         from mcp_bridge.executions.programs.planning import plan_program
 
-        gate = self._gate(secrets.token_hex(8))
-        return await self.programs.plan(intent, PRINCIPAL, functools.partial(plan_program, gate))
-
-    def _gate(
-        self,
-        execution: str,
-        asker: Asker | None = None,
-        sampler: Sampler | None = None,
-        recorder: Recorder | None = None,
-        news: Callable[[str], None] | None = None,
-        *,
-        servers: Sequence[str] | None = None,
-    ) -> Gate:
-        from mcp_bridge.gate.allowed_tools import AllowedTools
-        from mcp_bridge.gate.execution_values import ExecutionValues
-        from mcp_bridge.gate.gate import Gate
-
-        governance = self._governance
-        # A replay keeps nothing: it makes no call.
-        store = None if recorder else self.lifecycle.store.store_values
-        allowance = Allowance(self._database)
-        allowance.counts(execution)
-        return Gate(
-            PRINCIPAL,
-            governance,
-            AllowedTools(self.catalog, self._narrow(servers), governance.registry.tools),
-            ExecutionValues(governance.vault, governance.patterns, store),
-            self._usages,
-            asker,
-            sampler,
-            allowance,
-            news,
-            narrowed=servers is not None,
-        )
+        gate = self.gate(secrets.token_hex(8), Client())
+        return await self.programs.library.plan(intent, PRINCIPAL, functools.partial(plan_program, gate))
 
     def _check(self, code: str, timeout: float | None) -> RunLimits:
         settings = self.settings

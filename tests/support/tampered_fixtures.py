@@ -21,8 +21,7 @@ from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import merkle, notes
 from mcp_bridge.ledger.proofs.notes import Checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
-from mcp_bridge.ledger.publish.protocol import Published
-from mcp_bridge.ledger.publish.publish_loop import TargetState
+from mcp_bridge.ledger.publish.protocol import Published, TargetState
 from mcp_bridge.ledger.publish.target_state import PublishedLog
 from mcp_bridge.ledger.storage import erasure
 from mcp_bridge.ledger.storage.database import Database

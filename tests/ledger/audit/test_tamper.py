@@ -170,7 +170,7 @@ async def test_a_head_that_is_no_text_is_an_error_of_ours(kept, copy, place):
 
 def read_everything(path, kept):
     uses = (
-        lambda ledger: json.dumps(audit.stats(ledger)),
+        lambda ledger: json.dumps(audit.stats(ledger).to_json()),
         lambda ledger: audit.export(ledger, io.BytesIO(), payloads=True),
         lambda ledger: audit.prove(ledger, 7, payload=True),
         lambda ledger: audit.consistency(ledger, kept.elsewhere[2], None, [Verifier.parse(kept.vkey)]),
