@@ -84,8 +84,7 @@ def verify_file(
         if master is not None:
             check_master(ledger.connection, master)
         beside = TableAudit()
-        lines = ledger.lines(payloads=True, see=beside.see)
-        found = verify_export(lines, verifiers, against, progress=progress)
+        found = verify_export(ledger.checked_lines(beside.see), verifiers, against, progress=progress)
         beside.check(ledger)
         if position is not None:
             position.check(ledger.connection)
