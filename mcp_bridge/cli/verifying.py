@@ -123,7 +123,7 @@ def verify_own_ledger(
     from mcp_bridge.ledger.audit.audit import published, verify_file
     from mcp_bridge.ledger.log.reading import open_ledger
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.publish.look import FileLog, check_targets
+    from mcp_bridge.ledger.publish.target_checks import FileLog, check_targets
     from mcp_bridge.ledger.storage.opening import require_end
     from mcp_bridge.ledger.storage.position import PositionFile
     from mcp_bridge.ledger.storage.signing_key_files import known_vkey

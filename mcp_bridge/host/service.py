@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,9 @@ from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.governance.server_environment import environment, shown_output
 from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, servers_named
-from mcp_bridge.host import bundle
+from mcp_bridge.host import guest_bundle
 from mcp_bridge.host.channel import ChannelLimits, start_line
+from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.log_masking import masked_logs
 from mcp_bridge.host.loop_watch import LoopWatch, watched
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
@@ -40,11 +41,9 @@ from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
-from mcp_bridge.sandbox.cli_engine import CliEngine
-from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
-from mcp_bridge.sandbox.image.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
+from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Limits, SandboxSpec
+from mcp_bridge.sandbox.image.image import ENVIRONMENT
 from mcp_bridge.sandbox.ownership import owner_label, sweep
-from mcp_bridge.sandbox.probe import probe
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
@@ -69,17 +68,16 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.kernel.events import Resume
-    from mcp_bridge.kernel.program import Program
-    from mcp_bridge.ledger.log.quota import Measured
+    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.ledger.log.file_size import Measured
     from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.publish.publisher import Publisher
+    from mcp_bridge.ledger.publish.publish_loop import Publisher
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.rules.budgets import Usages
     from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
-    from mcp_bridge.sandbox.flags import RuntimeChoice
-    from mcp_bridge.sandbox.probe_report import ProbeReport
+    from mcp_bridge.sandbox.engine import Engine, SandboxProcess
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -91,15 +89,6 @@ LEAVE_SECONDS = 2.0
 """How long a container whose result has come may take to end by itself before it is killed."""
 
 MAX_CODE_BYTES = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What every execution needs and is found out once."""
-
-    report: ProbeReport
-    engine: Engine
-    image: ImageInfo
 
 
 class Bridge:
@@ -272,7 +261,7 @@ class Bridge:
             artifacts.abort()
 
     async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
-        from mcp_bridge.host.requests import Requests
+        from mcp_bridge.host.request_handlers import Requests
 
         script, gate, job, _ = active
         execution = script.execution
@@ -287,7 +276,7 @@ class Bridge:
                 self._memories, self.files, artifacts, gate, self.programs.effects(gate), self.programs, script
             )
             replays = bool(script.history.calls) or not script.live
-            first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
+            first = guest_bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
             process = await prepared.engine.start(self._spec(execution, prepared))
             runner = SandboxRun(process, execution, first, limit, requests, job.progress, job.began, job.live)
             try:
@@ -527,7 +516,7 @@ class Bridge:
             image=prepared.image.reference,
             # Not the execution's: it may have another, when it is run again.
             name=f"mcp-bridge-{secrets.token_hex(8)}",
-            argv=["python3", "-I", "-S", "-E", "-c", bundle.loader(), *map(str, words)],
+            argv=["python3", "-I", "-S", "-E", "-c", guest_bundle.loader(), *map(str, words)],
             limits=Limits(
                 memory=settings.memory,
                 pids=settings.pids,
@@ -554,12 +543,6 @@ def _looked_for_a_server(record: ExecutionRecord) -> bool:
     """Whether a script has failed for a name that may be a server's."""
     message = str((record.error or {}).get("message", "")).lower()
     return "no mcp server" in message or "there is no server" in message
-
-
-def not_enforced(report: ProbeReport) -> list[str]:
-    """The limits that this host can't hold by control groups, by name."""
-    enforced = report.choice.enforced
-    return [name for name in ("memory", "pids", "cpus") if not getattr(enforced, name)]
 
 
 @asynccontextmanager
@@ -642,57 +625,6 @@ async def _looked_after(
         tidying.cancel()
         if publishing is not None:
             publishing.close()
-
-
-async def prepare(
-    settings: Settings, notify: Callable[[str], None] | None = None, *, refresh: bool = False
-) -> Prepared:
-    """Probe for an engine and make sure of the image.
-
-    Raises:
-        BridgeError: As `Bridge.prepare`.
-    """
-    state_directory(settings.state_dir, durable=True)
-    report = await _probe(settings, notify, refresh=refresh)
-    image = await _image(settings, *report.choice.invocation, notify)
-    return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
-
-
-async def choose_engine(settings: Settings) -> RuntimeChoice:
-    """The engine to use, for commands that look after images.
-
-    Raises:
-        BridgeError: As `Bridge.prepare`.
-    """
-    state_directory(settings.state_dir, durable=True)
-    return (await _probe(settings, None, refresh=False)).choice
-
-
-async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, refresh: bool) -> ProbeReport:
-    async def ensure(command: str, global_args: Sequence[str]) -> str:
-        return (await _image(settings, command, global_args, notify)).reference
-
-    return await probe(
-        runtime=settings.runtime,
-        oci_runtime=settings.oci_runtime,
-        state_dir=settings.state_dir,
-        image=settings.image,
-        refresh=refresh,
-        ensure=ensure,
-    )
-
-
-async def _image(
-    settings: Settings, command: str, global_args: Sequence[str], notify: Callable[[str], None] | None
-) -> ImageInfo:
-    return await ensure_image(
-        command,
-        ImageRequest(settings.profile, tuple(settings.packages)),
-        configured=settings.image,
-        engine_args=global_args,
-        progress=notify,
-        state_dir=settings.state_dir,
-    )
 
 
 async def _leave(process: SandboxProcess) -> None:

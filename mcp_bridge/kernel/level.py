@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.references import MISSING, TextTooLongError, quoted, walk
-from mcp_bridge.kernel.steps import (
+from mcp_bridge.kernel.step_types import (
     AnyLeaf,
     ApprovalStep,
     CompensationStep,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.conditions import Reference
     from mcp_bridge.kernel.events import Effect, StepResult, Usage
     from mcp_bridge.kernel.references import Lookup
-    from mcp_bridge.kernel.steps import Program
+    from mcp_bridge.kernel.step_types import Program
 
 CONTEXT = "ctx"
 """`$ctx.k` reads the context, unless something else has that name."""

@@ -173,7 +173,7 @@ def measured(value: Any) -> tuple[int, int]:
 
 
 _Fields = tuple[tuple[str, str, tuple[str, ...]], ...]
-"""Fields of an object that are one reference each: the field's name, the reference's first name, the rest of its path."""
+"""Fields that are one reference each: the field's name, the reference's first name, and the rest of its path."""
 
 _UNREAD: _Fields = (("", "", ()),)
 

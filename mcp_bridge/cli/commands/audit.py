@@ -18,9 +18,9 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mcp_bridge.ledger.log.quota import Measured
+    from mcp_bridge.ledger.log.file_size import Measured
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.publish.publisher import TargetState
+    from mcp_bridge.ledger.publish.publish_loop import TargetState
     from mcp_bridge.ledger.storage.database import Database
 
 audit = typer.Typer(
@@ -314,7 +314,7 @@ def publish(
 
         async def published(database: Database) -> dict[str, TargetState]:
             from mcp_bridge.host.publishing import publisher
-            from mcp_bridge.ledger.publish import state as kept
+            from mcp_bridge.ledger.publish import target_state as kept
 
             if acknowledge:
                 await kept.acknowledge(database)
@@ -345,13 +345,13 @@ def rotate_key(
     """Sign with a new key from here on; the log says so, signed by the old one."""
 
     def work() -> int:
-        from mcp_bridge.ledger.log import rotation
+        from mcp_bridge.ledger.admin import key_rotation
 
         settings = common.load(config or ctx.obj).settings
         if lost:
-            vkey = rotation.replace_lost_key(verifying.ledger_file(settings), settings.ledger.master_key)
+            vkey = key_rotation.replace_lost_key(verifying.ledger_file(settings), settings.ledger.master_key)
         else:
-            vkey = run_with_database(settings, rotation.rotate_key)
+            vkey = run_with_database(settings, key_rotation.rotate_key)
         if as_json:
             print_json({"key": vkey})
         else:
@@ -367,10 +367,10 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
 
     def work() -> int:
         from mcp_bridge.cli.people import login_name
-        from mcp_bridge.ledger.log import rotation
+        from mcp_bridge.ledger.admin import accepted_losses
 
         async def accepted(database: Database) -> float:
-            return await rotation.accept_clock(database, login_name())
+            return await accepted_losses.accept_clock(database, login_name())
 
         behind = run_with_database(common.load(config or ctx.obj).settings, accepted)
         showing.echo(f"accepted: the clock is {behind:.0f} s behind the entry before")
@@ -389,12 +389,12 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
 
     def work() -> int:
         from mcp_bridge.cli.people import login_name
-        from mcp_bridge.ledger.log import rotation
+        from mcp_bridge.ledger.admin import accepted_losses
         from mcp_bridge.private_files import state_directory
 
         settings = common.load(config or ctx.obj).settings
         state_directory(settings.state_dir, durable=True)
-        loss = rotation.accept_loss(verifying.ledger_file(settings), settings.ledger.master_key, login_name())
+        loss = accepted_losses.accept_loss(verifying.ledger_file(settings), settings.ledger.master_key, login_name())
         if as_json:
             print_json({"had": loss.had, "has": loss.has})
         else:

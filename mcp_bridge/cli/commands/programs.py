@@ -18,7 +18,7 @@ from mcp_bridge.governance.tool_names import PRINCIPAL
 if TYPE_CHECKING:
     from mcp_bridge.cli.program_sources import ProgramFile, Sources
     from mcp_bridge.host.service import Bridge
-    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.program_parser import Program
 
 programs = typer.Typer(
     help="Run, check, draw and keep programs: steps that are governed one by one.",
@@ -108,14 +108,14 @@ def validate(
 
 
 def _validated(sources: Sources, given: ProgramFile) -> dict[str, Any]:
-    from mcp_bridge.kernel import flow
-    from mcp_bridge.kernel.program import InvalidProgramError
+    from mcp_bridge.kernel import program_warnings
+    from mcp_bridge.kernel.program_parser import InvalidProgramError
 
     try:
         program = sources.parse(given)
     except InvalidProgramError as exc:
         return _finding(given.label, [fault._asdict() for fault in exc.faults])
-    warnings = [fault._asdict() for fault in flow.warnings(program)]
+    warnings = [fault._asdict() for fault in program_warnings.warnings(program)]
     return _finding(given.label, []) | {"warnings": warnings, "hash": program.hash, "steps": len(program.steps)}
 
 

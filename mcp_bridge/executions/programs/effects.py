@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Effect, OutcomeStatus
-    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.program_parser import Program
     from mcp_bridge.ledger.log.payloads import Payload, ToolIntent
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.policy.rules.call import Origin

@@ -21,13 +21,13 @@ from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.programs.effects import ProgramEffects
 from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.record import run_record
-from mcp_bridge.executions.programs.recovery import replay, state_hash
+from mcp_bridge.executions.programs.recovery import apply_recorded, state_hash
 from mcp_bridge.executions.programs.run import Earlier, ProgramRun
 from mcp_bridge.executions.request_identity import ProgramIdentity, whole_key
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied
-from mcp_bridge.kernel import program as programs
+from mcp_bridge.kernel import program_parser as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT, Machine
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.kernel.events import Effect, Event
-    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.program_parser import Program
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.payloads import Payload
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
@@ -368,7 +368,7 @@ class Programs(ProgramLibrary):
         values = await self.store.values(stored.id)
         effects.adopt(stored.id, values, self.lifecycle.usage(history))
         machine = await off_loop(stored.state, _restored, stored, stored.state)
-        doubtful = replay(machine, stored.state, history)
+        doubtful = apply_recorded(machine, stored.state, history)
         decided = await self.store.approvals(stored.id)
         approved = {row.effect: row.question for row in decided if row.decision and row.decision["approved"]}
         began, unsettled = in_doubt.started_calls(history), in_doubt.effects_in_doubt(history)

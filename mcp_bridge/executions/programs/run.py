@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Event, Redo
     from mcp_bridge.kernel.machine import Machine
-    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.program_parser import Program
     from mcp_bridge.policy.secrets.value_references import Ids, Scalar
 
     Read = Callable[[str], Any]

@@ -29,6 +29,7 @@ from mcp_bridge.executions.request_identity import script_macs, whole_key
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.held_calls import ask
 from mcp_bridge.executions.scripts.job import Job
+from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost, lost_if_not_waiting, run_through_losses
 from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
@@ -60,15 +61,6 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 logger = logging.getLogger(__name__)
-
-MAX_LOST = 2
-"""How often a script is run again at once whose sandbox is lost. One that makes itself look lost is, too."""
-
-LOST_CODES = frozenset({"sandbox_lost", "sandbox_silent"})
-"""Of a run that something else than its script has ended: it is run again."""
-
-UNSPENT_CODES = LOST_CODES | {"sandbox_start_timeout"}
-"""Of a run that leaves its key as it is: whoever comes with it goes on from the record."""
 
 
 class ActiveScript(NamedTuple):
@@ -279,7 +271,7 @@ class Scripts:
 
     async def _run(self, active: ActiveScript) -> ExecutionRecord:
         try:
-            active, record = await self._to_its_end(active)
+            active, record = await run_through_losses(active, self._run_once, self._recovered)
             with anyio.CancelScope(shield=True):
                 await self._keep(active, record)
         except BaseException as exc:
@@ -292,24 +284,10 @@ class Scripts:
             raise
         return record
 
-    async def _to_its_end(self, active: ActiveScript) -> tuple[ActiveScript, ExecutionRecord]:
-        """Run a script, and again from its record if its sandbox is lost; the last run, and its record."""
-        for lost in range(MAX_LOST + 1):
-            try:
-                record = _as_it_waits(await self._runner.sandboxed(active), active.script)
-            except BridgeError as exc:
-                if exc.code != "sandbox_start_failed" or lost == MAX_LOST:
-                    raise
-                cause = exc.message
-            else:
-                if lost:
-                    record.notices.append(_again(lost))
-                if lost == MAX_LOST or not await self._can_run_again(active, record):
-                    break
-                cause = record.error["message"] if record.error else ""
-            logger.warning("the execution %s is run again from its record: %s", active.script.execution, cause)
-            active = await self._again(active)
-        return active, record
+    async def _run_once(self, active: ActiveScript) -> ExecutionRecord:
+        record = await self._runner.sandboxed(active)
+        script = active.script
+        return lost_if_not_waiting(record, is_waiting=bool(script.hold.calls or script.lent))
 
     async def _can_run_again(self, active: ActiveScript, record: ExecutionRecord) -> bool:
         script = active.script
@@ -318,9 +296,12 @@ class Scripts:
             return False
         return not await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
 
-    async def _again(self, active: ActiveScript) -> ActiveScript:
-        """The same execution, from its record."""
+    async def _recovered(self, active: ActiveScript, lost: ExecutionRecord | None, cause: str) -> ActiveScript | None:
+        """The same execution, from its record; None if it can't be run again."""
+        if lost is not None and not await self._can_run_again(active, lost):
+            return None
         execution = active.script.execution
+        logger.warning("the execution %s is run again from its record: %s", execution, cause)
         self.lifecycle.recorder.post(self.lifecycle.entry(Resumption(recovered=True), execution))
         past = CallHistory(await self.lifecycle.recorder.read(execution))
         return active._replace(script=self._script(execution, active.gate, active.script.kept_key, past))
@@ -443,28 +424,6 @@ class _Request(NamedTuple):
 
 _AT_REST = frozenset({"suspended", "timeout"})
 """How a run ends while calls of it wait: by itself, or because what was still under way took too long."""
-
-
-def _as_it_waits(record: ExecutionRecord, script: ScriptRun) -> ExecutionRecord:
-    """A record; of a run that was ended for waiting, and doesn't wait any more, that its sandbox is lost.
-
-    Nothing is down that it could go on by, but what it has done.
-    """
-    if record.status == "suspended" and not (script.hold.calls or script.lent):
-        message = "The sandbox was ended in the moment in which the script no longer waited."
-        record.status, record.exit_code = "sandbox_lost", 137
-        record.error = BridgeError("sandbox_lost", message).record()
-    return record
-
-
-def is_lost(record: ExecutionRecord) -> bool:
-    """Whether something else than the script has ended its run."""
-    return record.error is not None and record.error["code"] in LOST_CODES
-
-
-def _again(lost: int) -> str:
-    times = "once" if lost == 1 else "twice" if lost == 2 else f"{lost} times"  # noqa: PLR2004
-    return f"its sandbox was lost {times}, and not by the script's doing: it was run again from its record"
 
 
 def _still_waiting(record: dict[str, Any] | None, past: CallHistory) -> list[dict[str, Any]]:

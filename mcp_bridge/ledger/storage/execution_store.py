@@ -37,7 +37,7 @@ class SavedProgram:
 
     Attributes:
         name, hash: The program's.
-        data: The program, as `kernel.program.bundle` writes it.
+        data: The program, as `kernel.program_parser.bundle` writes it.
         saved: When, in seconds since 1970.
     """
 
@@ -74,8 +74,8 @@ class StoredExecution:
         request: MAC of the request that it was started with: program and context, or code.
         status: The status of its machine or script, or `erased`.
         program: The hash of the program or code.
-        bundle: The program, as `kernel.program.bundle` writes it, or the script: `code`, `servers`, `timeout`. Empty
-            once it is erased.
+        bundle: The program, as `kernel.program_parser.bundle` writes it, or the script: `code`, `servers`, `timeout`.
+            Empty once it is erased.
         origin: Whether the program is the operator's or the agent's.
         owner: The process that executes it, or did so last.
         state: The machine's canonical bytes at its start or last suspension, while it can be resumed.

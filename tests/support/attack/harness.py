@@ -32,12 +32,12 @@ from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.service import Bridge
-from mcp_bridge.kernel import steps
+from mcp_bridge.kernel import step_types
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.kernel.program import parse
+from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.policy.rules.rules import read
+from mcp_bridge.policy.rules.policy_table import read
 from mcp_bridge.policy.rules.snapshot import freeze
 from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.server.questions import Questions
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from mcp_bridge.executions.record import ExecutionRecord
-    from mcp_bridge.host.service import Prepared
+    from mcp_bridge.host.engine_setup import Prepared
     from mcp_bridge.ledger.log.entries import Recorded
 
     from .generator import Attack, Case, Change
@@ -286,12 +286,12 @@ def impatient() -> Iterator[None]:
     """What undoes a step is tried again without a pause: most of it is denied here, and again each time. And a script that
     waits is at rest at once: what it asks for together, it asks for without a pause.
     """
-    patient, steps.COMPENSATION = steps.COMPENSATION, {"retry": {"schedule": [0, 0]}}
+    patient, step_types.COMPENSATION = step_types.COMPENSATION, {"retry": {"schedule": [0, 0]}}
     quiet, sandbox_run.QUIET_SECONDS = sandbox_run.QUIET_SECONDS, 0.02
     try:
         yield
     finally:
-        steps.COMPENSATION, sandbox_run.QUIET_SECONDS = patient, quiet
+        step_types.COMPENSATION, sandbox_run.QUIET_SECONDS = patient, quiet
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from mcp_bridge.ledger.log.transaction import check_row
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.notes import open_checkpoint, split_note
 from mcp_bridge.ledger.proofs.signing import ID_BYTES
-from mcp_bridge.ledger.publish.publisher import TargetState
+from mcp_bridge.ledger.publish.publish_loop import TargetState
 
 if TYPE_CHECKING:
     import sqlite3

@@ -167,7 +167,7 @@ async def _seen(target: Target, log: FileLog) -> int:
 
         return await look_at_file(target, log)
     if target.witness is not None:
-        from mcp_bridge.ledger.publish.to_http import look_at_witness  # noqa: PLC0415
+        from mcp_bridge.ledger.publish.to_witness import look_at_witness  # noqa: PLC0415
 
         return await look_at_witness(target, log)
     raise BridgeError(

@@ -15,8 +15,8 @@ import anyio
 
 from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.ledger.publish.protocol import CONFLICT, checkpoint_of
-from mcp_bridge.ledger.publish.publish import publish
 from mcp_bridge.ledger.publish.targets import INTERVAL_SECONDS
+from mcp_bridge.ledger.publish.to_target import publish
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, cast
 
 from mcp_bridge.kernel.events import EffectKind
-from mcp_bridge.kernel.format import MAX_SECONDS
+from mcp_bridge.kernel.program_schema import MAX_SECONDS
 from mcp_bridge.kernel.references import Template, TextTooLongError, dotted, quoted, written
 from mcp_bridge.kernel.values import NotJSONError, digest, normal
 
