@@ -40,9 +40,10 @@ from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
-from mcp_bridge.sandbox.cli_engine import CliEngine
+from mcp_bridge.sandbox.drivers import open_engine, open_images
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
-from mcp_bridge.sandbox.image.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
+from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
+from mcp_bridge.sandbox.image.store import ENVIRONMENT, ImageInfo
 from mcp_bridge.sandbox.ownership import owner_label, sweep
 from mcp_bridge.sandbox.probe import probe
 from mcp_bridge.wire import messages
@@ -654,8 +655,8 @@ async def prepare(
     """
     state_directory(settings.state_dir, durable=True)
     report = await _probe(settings, notify, refresh=refresh)
-    image = await _image(settings, *report.choice.invocation, notify)
-    return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
+    image = await _image(settings, report.choice, notify)
+    return Prepared(report, open_engine(report.choice, settings.state_dir), image)
 
 
 async def choose_engine(settings: Settings) -> RuntimeChoice:
@@ -669,8 +670,8 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
 
 
 async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, refresh: bool) -> ProbeReport:
-    async def ensure(command: str, global_args: Sequence[str]) -> str:
-        return (await _image(settings, command, global_args, notify)).reference
+    async def ensure(choice: RuntimeChoice) -> str:
+        return (await _image(settings, choice, notify)).reference
 
     return await probe(
         runtime=settings.runtime,
@@ -682,14 +683,11 @@ async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, re
     )
 
 
-async def _image(
-    settings: Settings, command: str, global_args: Sequence[str], notify: Callable[[str], None] | None
-) -> ImageInfo:
+async def _image(settings: Settings, choice: RuntimeChoice, notify: Callable[[str], None] | None) -> ImageInfo:
     return await ensure_image(
-        command,
+        open_images(choice, settings.state_dir),
         ImageRequest(settings.profile, tuple(settings.packages)),
         configured=settings.image,
-        engine_args=global_args,
         progress=notify,
         state_dir=settings.state_dir,
     )
