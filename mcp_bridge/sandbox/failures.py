@@ -9,8 +9,8 @@ import errno
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.image.host_tools import disk_full
 from mcp_bridge.sandbox.image.store import CONFIGURED_IMAGE_HINT, REPOSITORY
-from mcp_bridge.sandbox.image.tool import disk_full
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code

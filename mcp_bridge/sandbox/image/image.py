@@ -18,6 +18,7 @@ import platformdirs
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.build_dir import build_directory
+from mcp_bridge.sandbox.image.host_tools import disk_full
 from mcp_bridge.sandbox.image.packages import install_packages, load_profile, normalise_requirements
 from mcp_bridge.sandbox.image.rootfs import Interpreter, running_interpreter, write_root
 from mcp_bridge.sandbox.image.store import (
@@ -33,7 +34,6 @@ from mcp_bridge.sandbox.image.store import (
     ImageInfo,
     ImageStore,
 )
-from mcp_bridge.sandbox.image.tool import disk_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.image.host_tools import ToolResult, disk_full, run_tool
 from mcp_bridge.sandbox.image.rootfs import PYTHON
-from mcp_bridge.sandbox.image.tool import ToolResult, disk_full, run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -368,7 +368,7 @@ async def start_supervisor(choice: RuntimeChoice, directory: Path) -> Supervisor
         except OSError as error:
             raise os_failure(error, "The sandboxes' supervisor can't be started") from error
         theirs.close()
-        pidfd, said = -1, ""
+        pidfd, said, is_ready = -1, "", False
         try:
             with anyio.fail_after(SUPERVISOR_SECONDS):
                 while True:
@@ -376,9 +376,10 @@ async def start_supervisor(choice: RuntimeChoice, directory: Path) -> Supervisor
                     data, descriptors, _, _ = socket.recv_fds(control, _MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
                     pidfd = descriptors[0] if descriptors else pidfd
                     message: dict[str, Any] = json.loads(data or b'{"error": "it ended"}')
-                    if message.get("ready"):
-                        break
-                    if said := message.get("error", ""):
+                    is_ready = is_ready or bool(message.get("ready"))
+                    said = message.get("error", "")
+                    # The two come from two processes, and in any order.
+                    if said or (is_ready and pidfd >= 0):
                         break
         except TimeoutError:
             said = f"it was not ready within {SUPERVISOR_SECONDS:.0f} s"
