@@ -33,6 +33,7 @@ Code = Literal[
     "bad_policy_snapshot", "bad_program", "bad_proof", "bad_recipient", "bad_reference", "bad_request", "bad_result",
     "bad_secret", "bad_signature", "bad_state", "bad_text", "bad_timeout", "bad_tool_result", "bad_tools", "bad_type",
     "bad_value", "bridge_at_work", "budget_bytes", "budget_calls", "budget_cost", "budget_exceeded", "budget_tokens",
+    "busy",
     "calls_too_large", "cancelled", "cannot_listen", "certificates", "changed_file", "channel_closed",
     "client_config", "client_not_read", "clock_is_right", "clock_went_back", "code_too_large", "config_missing",
     "configuration", "context_too_large", "cpus_not_enforced", "database_busy", "database_newer", "database_unusable",
@@ -150,6 +151,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "bad_timeout": Description(
             "`timeout` is not above 0, or is above `max_timeout`.",
             "Ask for a shorter time, or have the operator raise `max_timeout`.", exit_status=2),
+        "busy": Description(
+            "As many runs as `max_concurrent` allows are under way, and as many as `max_queued` allows wait.",
+            "Try again when some have ended, or have the operator raise `max_queued`."),
         "cancelled": Description(
             "The run, the program or the step was cancelled.",
             "Start it again if you still need it.", _SCRIPT | _CLIENT | _COMMAND),

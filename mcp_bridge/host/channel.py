@@ -69,6 +69,7 @@ MAX_UNSENT_BYTES = 32 << 20
 FROM_GUEST = frozenset(
     {
         messages.GuestReady,
+        messages.ExecutionBegun,
         messages.OutputWrite,
         messages.OutputDisplay,
         messages.ProgressReport,
@@ -104,6 +105,7 @@ FROM_GUEST = frozenset(
 NOTIFICATIONS = frozenset(
     {
         messages.GuestReady,
+        messages.ExecutionBegun,
         messages.OutputWrite,
         messages.OutputDisplay,
         messages.ProgressReport,

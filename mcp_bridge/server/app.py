@@ -221,9 +221,9 @@ _OF_A_SERVER = ("mcp_bridge.downstream.client.connection", "jsonschema.validator
 
 
 async def _prepare_ahead(bridge: Bridge) -> None:
-    """Run the probe and build the image in advance. Errors are reported by the first call."""
+    """Run the probe, build the image and start containers in advance. Errors are reported by the first call."""
     with contextlib.suppress(BridgeError):
-        await bridge.prepare()
+        await bridge.start_ahead()
     for name in (*_OF_A_CALL, *(_OF_A_SERVER if bridge.fleet.servers else ())):
         # One at a time on a thread: each takes up to 100 ms, which the first call would spend on the event loop.
         await on_thread(importlib.import_module, name)
