@@ -51,7 +51,8 @@ Code = Literal[
     "not_awaited", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded", "not_replayable",
     "not_resumable", "not_suspended", "not_trusted", "nothing_is_lost", "nothing_to_erase", "nothing_to_trust",
     "oci_runtime_unusable", "other_log", "other_program", "other_version", "out_of_memory", "output_limit",
-    "output_unwritable", "packages_failed", "payload_too_large", "pids_not_enforced", "plan_failed", "privileges",
+    "output_unwritable", "packages_failed", "payload_too_large", "pids_not_enforced", "plan_failed", "pool",
+    "privileges",
     "program_cycle", "program_sensitive", "programs_too_large", "proxy", "publish_bad_answer", "publish_conflict",
     "publish_file_foreign", "publish_file_lost", "publish_file_unusable", "publish_refused", "publish_unasked",
     "publish_unreachable", "record_limit", "reference_erased", "reference_unknown", "reserved_name", "restore_busy",
@@ -911,6 +912,7 @@ GROUPS: Final[tuple[Group, ...]] = (
         "pids_not_enforced": Description(
             "Processes are counted by user id instead of by sandbox.",
             "Delegate the control groups, as the hint says."),
+        "pool": Description("A bridge that serves keeps containers ready.", "Nothing."),
         "privileges": Description("The sandbox keeps capabilities, or may gain privileges.", "Use another engine."),
         "proxy": Description("A variable for proxies is wrong or contradicts another.", "Set it as the hint says."),
         "runtime_directory": Description(

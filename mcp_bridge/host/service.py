@@ -35,6 +35,7 @@ from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.log_masking import masked_logs
 from mcp_bridge.host.loop_watch import LoopWatch, watched
 from mcp_bridge.host.memory import available_memory
+from mcp_bridge.host.pool_report import remove_report, report_of, write_report
 from mcp_bridge.host.removals import Removals
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
 from mcp_bridge.host.warm_pool import PoolSize, WarmPool
@@ -239,12 +240,13 @@ class Bridge:
         settings = self.settings
         if self.pool is not None or not self._has_pool or not settings.pool_max:
             return
-        self.pool = WarmPool(
+        self.pool = pool = WarmPool(
             lambda: prepared.engine.start(self._spec(STARTED_AHEAD, prepared)),
             guest_bundle.bundle(prepared.image.magic),
             PoolSize(settings.pool_min, max(settings.pool_min, settings.pool_max)),
             settings.sandbox_start_timeout,
             lambda: available_memory() > settings.memory,
+            lambda: write_report(settings.state_dir, report_of(pool)),
         )
         self._tasks.start_soon(self.pool.run)
 
@@ -262,6 +264,7 @@ class Bridge:
         self._has_pool = False
         if self.pool is not None:
             self.pool.close()
+            remove_report(self.settings.state_dir)
 
     async def run(
         self,

@@ -54,6 +54,9 @@ RETRY_SECONDS = 1.0
 MAX_FAILURES = 6
 """Failures in a row after which nothing is started until an execution asks for a container."""
 
+REPORT_SECONDS = 1.0
+"""Pause between two reports of a pool that changes. One that doesn't change reports nothing."""
+
 LAST_WORDS_SECONDS = 2.0
 """How long to wait for the engine's account of a container whose channel has closed."""
 
@@ -119,6 +122,7 @@ class WarmPool:
         size: How many containers wait.
         start_seconds: How long a container may take to become ready.
         has_memory: Whether the host has memory for containers above the floor.
+        on_change: Called when something has changed, at most once a second.
     """
 
     def __init__(
@@ -128,12 +132,14 @@ class WarmPool:
         size: PoolSize,
         start_seconds: float,
         has_memory: Callable[[], bool],
+        on_change: Callable[[], None] | None = None,
     ) -> None:
         self._start = start
         self._bundle = bundle
         self._size = size
         self._start_seconds = start_seconds
         self._has_memory = has_memory
+        self._on_change = on_change
         self.figures = PoolFigures()
         self.target = size.floor
         """How many containers are to wait."""
@@ -146,6 +152,7 @@ class WarmPool:
         self._executions = 0
         self._least_ready = 0
         """The fewest containers that were ready since the last look at the size."""
+        self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._asked = anyio.Event()
         self._grown = anyio.Event()
@@ -159,6 +166,11 @@ class WarmPool:
         return len(self._ready)
 
     @property
+    def ceiling(self) -> int:
+        """How many containers may wait."""
+        return self._size.ceiling
+
+    @property
     def starting(self) -> int:
         """How many containers are being started."""
         return self._starting
@@ -168,6 +180,8 @@ class WarmPool:
         with self._scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._adapt)
+                if self._on_change is not None:
+                    tasks.start_soon(self._report, self._on_change)
                 while True:
                     self._wanted = anyio.Event()
                     while self._is_short() and self._starting < STARTS_AT_ONCE:
@@ -185,6 +199,7 @@ class WarmPool:
         """Check a container out: it is the caller's from now on. None if there is none, and none about to be."""
         self._failures = 0
         self._asked.set()
+        self._changed.set()
         has_waited = False
         while not self._ready:
             # Those that are being started are promised to those that wait already.
@@ -256,6 +271,13 @@ class WarmPool:
                 if len(self._ready) > self.target:
                     self._ready.popleft().scope.cancel()
 
+    async def _report(self, on_change: Callable[[], None]) -> None:
+        while True:
+            await self._changed.wait()
+            await anyio.sleep(REPORT_SECONDS)
+            self._changed = anyio.Event()
+            on_change()
+
     async def _pace(self) -> None:
         """Let the executions under way come to their end first, unless somebody waits for a container."""
         if not self._takers:
@@ -311,6 +333,7 @@ class WarmPool:
             self.figures.retired += waiting.is_retired
             self._wanted.set()
             return
+        self._changed.set()
         self.figures.lost += 1
         self._failures += 1
         logger.log(
@@ -356,6 +379,7 @@ class WarmPool:
         return "its channel was closed"
 
     def _is_now_ready(self, waiting: _Waiting) -> None:
+        self._changed.set()
         waiting.ready_at = time.monotonic()
         self._starting -= 1
         self._ready.append(waiting)
