@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.entry_encoding import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, fitting, leaf_hash
+from mcp_bridge.ledger.log.file_size import pages_of
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.log.pieces import Snapshot, label_of, manifest, pack
-from mcp_bridge.ledger.log.quota import pages_of
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.proofs.merkle import HASH_BYTES, Frontier
 from mcp_bridge.ledger.proofs.notes import Checkpoint, sign_checkpoint
@@ -142,7 +142,7 @@ class Log:
         self.stored: Counter[str] = Counter()
         """Bytes that were written for each execution since `begin`."""
         self.pages = (0, 0)
-        """As `quota.pages_of`, at the last `finish`."""
+        """As `file_size.pages_of`, at the last `finish`."""
 
     def forget(self) -> None:
         """Drop the cached state: the transaction since `begin` was rolled back."""
