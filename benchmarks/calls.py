@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from mcp import Client
 
-    from mcp_bridge.host.service import Prepared
+    from mcp_bridge.host.engine_setup import Prepared
 
 IN_FLIGHT = 32
 

@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from benchmarks.measure import timed
 from mcp_bridge import settings
-from mcp_bridge.host.service import prepare
+from mcp_bridge.host.engine_setup import prepare
 from mcp_bridge.sandbox import seccomp_profile
 from mcp_bridge.sandbox.engine import Limits, SandboxSpec
 from mcp_bridge.sandbox.flags import run_argv
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from benchmarks.bridge import Bench
-    from mcp_bridge.host.service import Prepared
+    from mcp_bridge.host.engine_setup import Prepared
 
 NOTHING = ("python3", "-c", "pass")
 

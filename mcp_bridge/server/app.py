@@ -22,17 +22,17 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
-from mcp_bridge.server.presentation import TOOL, error_instructions, instructions, tool
+from mcp_bridge.server.configuration_reload import INTERNAL_ERROR, keep_open
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
-from mcp_bridge.server.supervisor import INTERNAL_ERROR, keep_open
+from mcp_bridge.server.tool_description import TOOL, error_instructions, instructions, tool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.host.service import Bridge
-    from mcp_bridge.server.supervisor import BridgeSupervisor, Configured, Source
+    from mcp_bridge.server.configuration_reload import BridgeSupervisor, Configured, Source
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -222,7 +222,7 @@ async def _end_on_signal(scope: anyio.CancelScope) -> None:
             scope.cancel()
 
 
-_OF_A_CALL = ("mcp_bridge.executions.scripts.lifecycle", "mcp_bridge.host.requests", "mcp_bridge.gate.gate")
+_OF_A_CALL = ("mcp_bridge.executions.scripts.lifecycle", "mcp_bridge.host.request_handlers", "mcp_bridge.gate.gate")
 _OF_A_SERVER = ("mcp_bridge.downstream.client.connection", "jsonschema.validators", "jsonschema_specifications")
 """Modules that the first call imports, and those that the first call of a server's tool imports."""
 

@@ -29,7 +29,7 @@ from mcp_bridge.host.loop_watch import Hold, LoopWatch
 from mcp_bridge.kernel import machine as machine_module
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program import parse
+from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.ledger.log import pieces
 from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.entries import Entry
