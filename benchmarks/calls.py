@@ -14,7 +14,7 @@ import anyio
 from benchmarks.bridge import CACHE, COMMAND, Bench, client, ours, run_python
 from benchmarks.measure import Row, interleaved, timed
 from mcp_bridge import settings
-from mcp_bridge.host.service import prepare
+from mcp_bridge.host.engine_setup import prepare
 from mcp_bridge.sandbox import seccomp_profile
 from mcp_bridge.sandbox.engine import Limits, SandboxSpec
 from mcp_bridge.sandbox.flags import run_argv
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mcp import Client
 
-    from mcp_bridge.host.service import Prepared
+    from mcp_bridge.host.engine_setup import Prepared
 
 IN_FLIGHT = 32
 

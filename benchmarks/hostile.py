@@ -33,7 +33,7 @@ from benchmarks.measure import Row, load, table
 from benchmarks.processes import Hold, ProcessMonitor, descendants, holds
 from benchmarks.victim import COMPUTING, PAUSE_SECONDS, VICTIM, Phase, of_any_moment, percentile
 from mcp_bridge import settings
-from mcp_bridge.host.service import prepare
+from mcp_bridge.host.engine_setup import prepare
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.sandbox.engine import OWNER_LABEL
 from mcp_bridge.sandbox.ownership import Owner

@@ -17,7 +17,7 @@ from benchmarks.bridge import CACHE, COMMAND, Bench, client, ours, run_python
 from benchmarks.calls import INSIDE
 from benchmarks.measure import Row, interleaved, timed
 from mcp_bridge import settings
-from mcp_bridge.host.service import prepare
+from mcp_bridge.host.engine_setup import prepare
 
 if TYPE_CHECKING:
     from pathlib import Path

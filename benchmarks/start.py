@@ -15,8 +15,9 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from benchmarks.bridge import COMMAND, Bench, ours
 from benchmarks.measure import Row, interleaved
 from mcp_bridge import settings
-from mcp_bridge.host import bundle
-from mcp_bridge.host.service import open_bridge, prepare
+from mcp_bridge.host import guest_bundle
+from mcp_bridge.host.engine_setup import prepare
+from mcp_bridge.host.service import open_bridge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,7 +137,7 @@ async def _idle_container(bench: Bench) -> tuple[float, float | None, float]:
         prepared = await bridge.prepare()
         process: CliProcess = await prepared.engine.start(bridge._spec("bench", prepared))  # type: ignore[assignment] # noqa: SLF001
         try:
-            await process.stdin.send(bundle.bundle(prepared.image.magic))
+            await process.stdin.send(guest_bundle.bundle(prepared.image.magic))
             await process.stdout.receive()  # it is ready
             await anyio.sleep(1)
             choice = prepared.report.choice

@@ -30,7 +30,7 @@ from mcp_bridge.fair_share import (
 from mcp_bridge.file_locks import locked
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.host.channel import BYTE_SECONDS, REQUEST_SECONDS, ChannelLimits, HostChannel
-from mcp_bridge.host.requests import Requests
+from mcp_bridge.host.request_handlers import Requests
 from mcp_bridge.offload import LARGE_CHARS, off_loop, on_thread
 from mcp_bridge.wire import jsonrpc, messages
 

@@ -9,18 +9,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.workers import work
-from mcp_bridge.executions.programs.recovery import replay
+from mcp_bridge.executions.programs.recovery import apply_recorded
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program import parse
+from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.ledger.log.entries import Entry, Recorded
 from mcp_bridge.ledger.log.payloads import EffectOutcome, ToolIntent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.program_parser import Program
     from mcp_bridge.ledger.log.entries import Kind
 
 
@@ -69,7 +69,7 @@ def _rebuild(program: Program, began: bytes, rows: list[tuple[Kind, str]], expec
         for number, (kind, payload) in enumerate(rows, 1)
     ]
     machine = state.restore(program, began)
-    assert not replay(machine, began, entries)
+    assert not apply_recorded(machine, began, entries)
     assert fingerprint(machine) == expected
 
 

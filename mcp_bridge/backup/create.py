@@ -32,7 +32,7 @@ from mcp_bridge.file_locks import locked_directory
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.log.reading import open_ledger, require
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
-from mcp_bridge.ledger.storage import forgetting, sealing
+from mcp_bridge.ledger.storage import old_references, sealing
 from mcp_bridge.ledger.storage.position import PositionFile
 from mcp_bridge.ledger.storage.restoring import RESTORING
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 MASTER = sealing.FILE_NAME
 
-OLD_KEY = forgetting.KEY_FILE
+OLD_KEY = old_references.KEY_FILE
 """Of a directory that no later version than 0.1.0 has used: a later one has it in the ledger, and removes the file."""
 
 KEYS = (MASTER, KEY_FILE, OLD_KEY)
@@ -193,7 +193,7 @@ def _work(directory: Path) -> Iterator[Path]:
 
 def needs(ledger: Ledger) -> tuple[str, ...]:
     """The keys without which a ledger can't go on."""
-    return (MASTER, KEY_FILE, OLD_KEY) if forgetting.needs_key(ledger.connection) else (MASTER, KEY_FILE)
+    return (MASTER, KEY_FILE, OLD_KEY) if old_references.needs_key(ledger.connection) else (MASTER, KEY_FILE)
 
 
 def signing_key(directory: Path, ledger: Ledger) -> bytes | None:

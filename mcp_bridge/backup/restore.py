@@ -35,9 +35,9 @@ from mcp_bridge.backup.create import (
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, is_kept
 from mcp_bridge.file_locks import locked_directory
+from mcp_bridge.ledger.admin import accepted_losses, key_rotation
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.audit.table_audit import check_master
-from mcp_bridge.ledger.log import rotation
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import sealing
@@ -159,9 +159,9 @@ def restore(file: Path, directory: Path, master: str | Sequence[str], means: Mea
                 raise _missing(found.apart)
             _put_keys(staging, found, master)
             lost = KEY_FILE in means.lost
-            vkey = rotation.replace_lost_key(staging / FILE_NAME, master) if lost else None
+            vkey = key_rotation.replace_lost_key(staging / FILE_NAME, master) if lost else None
             # Before it is in its place: a restore that was done has said so, once, whenever its process was killed.
-            entry = rotation.record_restore(staging / FILE_NAME, master, means.by, found.restored.made)
+            entry = accepted_losses.record_restore(staging / FILE_NAME, master, means.by, found.restored.made)
             _settle(staging, directory)
         except OSError as exc:
             raise BridgeError(

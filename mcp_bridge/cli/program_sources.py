@@ -18,8 +18,8 @@ from mcp_bridge.governance.program_files import (
     read_file,
 )
 from mcp_bridge.governance.tool_names import PRINCIPAL
-from mcp_bridge.kernel.format import Fault
-from mcp_bridge.kernel.program import MAX_BYTES, InvalidProgramError, Program, parse
+from mcp_bridge.kernel.program_parser import MAX_BYTES, InvalidProgramError, Program, parse
+from mcp_bridge.kernel.program_schema import Fault
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
@@ -130,7 +130,7 @@ class Sources:
         return self._saved
 
     def resolve(self, name: str) -> Program | None:
-        """A program that a step runs by name, as `kernel.program.Resolve`.
+        """A program that a step runs by name, as `kernel.program_parser.Resolve`.
 
         Raises:
             InvalidProgramError: It is in one of the files and invalid.

@@ -1,4 +1,4 @@
-"""Erasing what executions have left, in the store and beside it."""
+"""Erases what executions have left, in the store and beside it: on request, by age, and to make room in the ledger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.status import is_under_way
-from mcp_bridge.ledger.log.quota import FULL, TIDY
 from mcp_bridge.ledger.storage import erasure
 
 if TYPE_CHECKING:
@@ -29,6 +28,9 @@ TIDY_SECONDS = 300.0
 
 ROOM_SECONDS = 15.0
 """Between two looks at how full the ledger is."""
+
+FULL, TIDY = 0.9, 0.8
+"""Shares of the quota. Above FULL, executions that may be erased are erased until TIDY is reached."""
 
 LARGE_SHARE = 64
 """What has more than this part of what the ledger may take goes first, when room has to be made."""

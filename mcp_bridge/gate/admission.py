@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.bound_tool import BoundTool
     from mcp_bridge.gate.callers import Caller
     from mcp_bridge.gate.execution_values import ExecutionValues
+    from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.policy.redaction.projection import Projector
     from mcp_bridge.policy.rules.budgets import Budget
     from mcp_bridge.policy.rules.call import StepContext
@@ -44,7 +45,7 @@ MAX_DECISIONS = 5
 class Asker(Protocol):
     """Asks a person."""
 
-    async def ask(self, question: dict[str, Any]) -> bool | None:
+    async def ask(self, question: QuestionFields) -> bool | None:
         """Whether the person approves; None if nobody can be asked now."""
 
 
@@ -55,7 +56,7 @@ class ApprovalNeededError(BridgeError):
         question: What the person is to be asked, projected: `tool`, `arguments`, `filled`, `announced`, `why`.
     """
 
-    def __init__(self, decision: Decision, question: dict[str, Any]) -> None:
+    def __init__(self, decision: Decision, question: QuestionFields) -> None:
         super().__init__("approval_needed", decision.message, hint="Nobody can be asked now.", tool=decision.tool)
         self.question = question
 
@@ -342,7 +343,7 @@ class _Case:
     def unfilled(self, projector: Projector) -> dict[str, Any]:
         return projector.tool(self.arguments, self.names)  # type: ignore[no-any-return]
 
-    def question(self, decision: Decision) -> dict[str, Any]:
+    def question(self, decision: Decision) -> QuestionFields:
         filled = list(self.filled.paths) if self.is_filled else []
         return {
             "tool": str(self.names),

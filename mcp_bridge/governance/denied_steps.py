@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import LOCAL
 from mcp_bridge.governance.tool_names import split, tool_names
-from mcp_bridge.kernel.steps import MapStep, ProgramStep, ToolStep
+from mcp_bridge.kernel.step_types import MapStep, ProgramStep, ToolStep
 from mcp_bridge.policy.rules.call import Call, ProgramRef, StepContext
 from mcp_bridge.policy.rules.decision import unconditional_denial
 from mcp_bridge.policy.rules.globs import ToolNames
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.catalog import Catalog
     from mcp_bridge.governance.governance import Governance
-    from mcp_bridge.kernel.program import Program
-    from mcp_bridge.kernel.steps import Step
+    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.step_types import Step
     from mcp_bridge.policy.rules.call import Origin
 
 MAX_TOLD = 20

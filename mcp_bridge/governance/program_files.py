@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.kernel.program import MAX_BYTES, InvalidProgramError, Program, parse
+from mcp_bridge.kernel.program_parser import MAX_BYTES, InvalidProgramError, Program, parse
 from mcp_bridge.toml_lines import line_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import signal
 import time
 from typing import NoReturn
 
-from mcp_bridge.guest.unsent import Unsent
+from mcp_bridge.guest.shared_output import Unsent
 from mcp_bridge.wire import exits, jsonrpc
 from mcp_bridge.wire.messages import InitBeat, InitExited, OutputWrite, notification
 

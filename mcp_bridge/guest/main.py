@@ -14,7 +14,7 @@ from mcp_bridge.guest.display import Display
 from mcp_bridge.guest.modules import Modules
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.proxies import Calls
-from mcp_bridge.guest.unsent import Unsent
+from mcp_bridge.guest.shared_output import Unsent
 from mcp_bridge.wire import exits
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.messages import ExecutionFinish, ExecutionStart, GuestReady, HostBeat, decode_params, method_params
@@ -87,9 +87,9 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
 
     def advise(exc: BaseException) -> None:
         # Imported late: most scripts don't fail, and no start should wait for it.
-        from mcp_bridge.guest.advice import advice, world
+        from mcp_bridge.guest.advice import advice, script_environment
 
-        advice.add_to(exc, world.World(start.code, start.servers, modules.known_tools, SITE_PACKAGES))
+        advice.add_to(exc, script_environment.World(start.code, start.servers, modules.known_tools, SITE_PACKAGES))
 
     def repair(code: str, exc: SyntaxError) -> Any:
         from mcp_bridge.guest.advice.syntax import repaired

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_bridge.ledger.publish.publisher import Publisher
-from mcp_bridge.ledger.publish.state import PublishedLog, read_states
+from mcp_bridge.ledger.publish.publish_loop import Publisher
+from mcp_bridge.ledger.publish.target_state import PublishedLog, read_states
 
 if TYPE_CHECKING:
     from pathlib import Path

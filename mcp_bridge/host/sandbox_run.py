@@ -22,9 +22,9 @@ from mcp_bridge.wire.framing import LineDecoder
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
-    from mcp_bridge.executions.scripts.job import Progress
+    from mcp_bridge.executions.commands import Progress
     from mcp_bridge.executions.scripts.live_output import LiveOutput
-    from mcp_bridge.host.requests import Requests
+    from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.sandbox.engine import ExitStatus, SandboxProcess
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +21,16 @@ from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files, Memories
+from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.retention import keep_tidy, make_room, tidy
 from mcp_bridge.executions.retention import sweep as sweep_files
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.governance.server_environment import environment, shown_output
 from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, servers_named
-from mcp_bridge.host import bundle
+from mcp_bridge.host import guest_bundle
 from mcp_bridge.host.channel import ChannelLimits, start_line
+from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.log_masking import masked_logs
 from mcp_bridge.host.loop_watch import LoopWatch, watched
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
@@ -40,11 +42,9 @@ from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
-from mcp_bridge.sandbox.cli_engine import CliEngine
-from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Engine, Limits, SandboxProcess, SandboxSpec
-from mcp_bridge.sandbox.image.image import ENVIRONMENT, ImageInfo, ImageRequest, ensure_image
+from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Limits, SandboxSpec
+from mcp_bridge.sandbox.image.image import ENVIRONMENT
 from mcp_bridge.sandbox.ownership import owner_label, sweep
-from mcp_bridge.sandbox.probe import probe
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
-    from mcp_bridge.executions.commands import Commands
+    from mcp_bridge.executions.commands import Commands, Progress
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.programs.commands import ProgramCommands
@@ -62,24 +62,22 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.replay_result import Replayed
     from mcp_bridge.executions.scripts.commands import ScriptCommands
-    from mcp_bridge.executions.scripts.job import Progress
     from mcp_bridge.executions.scripts.lifecycle import ActiveScript, Scripts
     from mcp_bridge.executions.scripts.live_output import LiveOutput
     from mcp_bridge.gate.admission import Asker
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.kernel.events import Resume
-    from mcp_bridge.kernel.program import Program
-    from mcp_bridge.ledger.log.quota import Measured
+    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.ledger.log.file_size import Measured
     from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.publish.publisher import Publisher
+    from mcp_bridge.ledger.publish.publish_loop import Publisher
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.rules.budgets import Usages
     from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
-    from mcp_bridge.sandbox.flags import RuntimeChoice
-    from mcp_bridge.sandbox.probe_report import ProbeReport
+    from mcp_bridge.sandbox.engine import Engine, SandboxProcess
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -91,15 +89,6 @@ LEAVE_SECONDS = 2.0
 """How long a container whose result has come may take to end by itself before it is killed."""
 
 MAX_CODE_BYTES = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What every execution needs and is found out once."""
-
-    report: ProbeReport
-    engine: Engine
-    image: ImageInfo
 
 
 class Bridge:
@@ -243,27 +232,49 @@ class Bridge:
                 `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. No working sandbox: as `prepare` and
                 `SandboxProcess.wait`.
         """
-        known = (progress, notify, asker, sampler, time.monotonic(), starter)
-        job = Job(code, servers, timeout, *known, live=live, news=news)
+        client = Client(starter, time.monotonic(), asker, sampler, notify, progress, live, news)
+        job = Job(code, servers, timeout, client)
         self._check(code, timeout)
         self._start_line("", job)
         return await self.scripts.run(job, key)
 
-    def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
-        """As `scripts.SandboxRunner`."""
-        return self._gate(execution, job.asker, job.sampler, recorder, job.news, servers=job.servers)
+    def gate(
+        self, execution: str, client: Client, servers: Sequence[str] | None = None, recorder: Recorder | None = None
+    ) -> Gate:
+        """As `SandboxRunner.gate`."""
+        from mcp_bridge.gate.allowed_tools import AllowedTools
+        from mcp_bridge.gate.execution_values import ExecutionValues
+        from mcp_bridge.gate.gate import Gate
+
+        governance = self._governance
+        # A replay keeps nothing: it makes no call.
+        store = None if recorder else self.lifecycle.store.store_values
+        allowance = Allowance(self._database)
+        allowance.counts(execution)
+        return Gate(
+            PRINCIPAL,
+            governance,
+            AllowedTools(self.catalog, self._narrow(servers), governance.registry.tools),
+            ExecutionValues(governance.vault, governance.patterns, store),
+            self._usages,
+            client.asker,
+            client.sampler,
+            allowance,
+            client.news,
+            narrowed=servers is not None,
+        )
 
     def servers(self, job: Job) -> list[str] | None:
-        """As `scripts.SandboxRunner`."""
+        """As `SandboxRunner.servers`."""
         return None if job.servers is None else sorted(self._narrow(job.servers))
 
     @property
     def max_artifact_size(self) -> int:
-        """As `scripts.SandboxRunner`."""
+        """As `SandboxRunner.max_artifact_size`."""
         return self.settings.max_artifact_size
 
     async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
-        """As `scripts.SandboxRunner`."""
+        """As `SandboxRunner.sandboxed`."""
         if artifacts is None:
             artifacts = ArtifactWriter(self.files, active.script.execution, self.max_artifact_size)
         try:
@@ -272,7 +283,7 @@ class Bridge:
             artifacts.abort()
 
     async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
-        from mcp_bridge.host.requests import Requests
+        from mcp_bridge.host.request_handlers import Requests
 
         script, gate, job, _ = active
         execution = script.execution
@@ -282,14 +293,15 @@ class Bridge:
             if script.live and not script.history.calls:
                 # While its sandbox starts: one after the other, each would take the second that it is first used in.
                 self.catalog.start_ahead(servers_named(job.code, allowed))
-            prepared = await self.prepare(job.notify)
+            prepared = await self.prepare(job.client.notify)
             requests = Requests(
                 self._memories, self.files, artifacts, gate, self.programs.effects(gate), self.programs, script
             )
             replays = bool(script.history.calls) or not script.live
-            first = bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
+            first = guest_bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
             process = await prepared.engine.start(self._spec(execution, prepared))
-            runner = SandboxRun(process, execution, first, limit, requests, job.progress, job.began, job.live)
+            client = job.client
+            runner = SandboxRun(process, execution, first, limit, requests, client.progress, client.began, client.live)
             try:
                 record = await runner.run()
             except BaseException:
@@ -347,8 +359,8 @@ class Bridge:
         Raises:
             BridgeError: It was not started: as `Programs.start`.
         """
-        caller = Job("", asker=asker, sampler=sampler, starter=starter)
-        return await self._program_commands.start(program, context or {}, key, caller)
+        client = Client(starter, asker=asker, sampler=sampler)
+        return await self._program_commands.start(program, context or {}, key, client)
 
     async def resume_execution(
         self,
@@ -370,8 +382,8 @@ class Bridge:
             BridgeError: `unknown_trace`; as `Commands.resume`.
         """
         stored = await self.lifecycle.stored(execution, PRINCIPAL)
-        caller = Job("", asker=asker, sampler=sampler, began=time.monotonic())
-        return await self._commands(stored).resume(stored, event, caller)
+        client = Client(began=time.monotonic(), asker=asker, sampler=sampler)
+        return await self._commands(stored).resume(stored, event, client)
 
     async def cancel_execution(self, execution: str, reason: str) -> dict[str, Any]:
         """Cancel an execution that is suspended or interrupted; what a program's steps want undone is undone.
@@ -398,8 +410,8 @@ class Bridge:
             BridgeError: `unknown_trace`; as `Commands.settle`.
         """
         stored = await self.lifecycle.stored(execution, PRINCIPAL)
-        caller = Job("", asker=asker, began=time.monotonic())
-        return await self._commands(stored).settle(stored, asked, settlement, caller, go_on=go_on)
+        client = Client(began=time.monotonic(), asker=asker)
+        return await self._commands(stored).settle(stored, asked, settlement, client, go_on=go_on)
 
     def _commands(self, stored: StoredExecution) -> Commands:
         return self._script_commands if stored.kind == "script" else self._program_commands
@@ -434,40 +446,8 @@ class Bridge:
         """
         from mcp_bridge.executions.programs.planning import plan_program
 
-        gate = self._gate(secrets.token_hex(8))
-        return await self.programs.plan(intent, PRINCIPAL, functools.partial(plan_program, gate))
-
-    def _gate(
-        self,
-        execution: str,
-        asker: Asker | None = None,
-        sampler: Sampler | None = None,
-        recorder: Recorder | None = None,
-        news: Callable[[str], None] | None = None,
-        *,
-        servers: Sequence[str] | None = None,
-    ) -> Gate:
-        from mcp_bridge.gate.allowed_tools import AllowedTools
-        from mcp_bridge.gate.execution_values import ExecutionValues
-        from mcp_bridge.gate.gate import Gate
-
-        governance = self._governance
-        # A replay keeps nothing: it makes no call.
-        store = None if recorder else self.lifecycle.store.store_values
-        allowance = Allowance(self._database)
-        allowance.counts(execution)
-        return Gate(
-            PRINCIPAL,
-            governance,
-            AllowedTools(self.catalog, self._narrow(servers), governance.registry.tools),
-            ExecutionValues(governance.vault, governance.patterns, store),
-            self._usages,
-            asker,
-            sampler,
-            allowance,
-            news,
-            narrowed=servers is not None,
-        )
+        gate = self.gate(secrets.token_hex(8), Client())
+        return await self.programs.library.plan(intent, PRINCIPAL, functools.partial(plan_program, gate))
 
     def _check(self, code: str, timeout: float | None) -> RunLimits:
         settings = self.settings
@@ -527,7 +507,7 @@ class Bridge:
             image=prepared.image.reference,
             # Not the execution's: it may have another, when it is run again.
             name=f"mcp-bridge-{secrets.token_hex(8)}",
-            argv=["python3", "-I", "-S", "-E", "-c", bundle.loader(), *map(str, words)],
+            argv=["python3", "-I", "-S", "-E", "-c", guest_bundle.loader(), *map(str, words)],
             limits=Limits(
                 memory=settings.memory,
                 pids=settings.pids,
@@ -554,12 +534,6 @@ def _looked_for_a_server(record: ExecutionRecord) -> bool:
     """Whether a script has failed for a name that may be a server's."""
     message = str((record.error or {}).get("message", "")).lower()
     return "no mcp server" in message or "there is no server" in message
-
-
-def not_enforced(report: ProbeReport) -> list[str]:
-    """The limits that this host can't hold by control groups, by name."""
-    enforced = report.choice.enforced
-    return [name for name in ("memory", "pids", "cpus") if not getattr(enforced, name)]
 
 
 @asynccontextmanager
@@ -642,57 +616,6 @@ async def _looked_after(
         tidying.cancel()
         if publishing is not None:
             publishing.close()
-
-
-async def prepare(
-    settings: Settings, notify: Callable[[str], None] | None = None, *, refresh: bool = False
-) -> Prepared:
-    """Probe for an engine and make sure of the image.
-
-    Raises:
-        BridgeError: As `Bridge.prepare`.
-    """
-    state_directory(settings.state_dir, durable=True)
-    report = await _probe(settings, notify, refresh=refresh)
-    image = await _image(settings, *report.choice.invocation, notify)
-    return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
-
-
-async def choose_engine(settings: Settings) -> RuntimeChoice:
-    """The engine to use, for commands that look after images.
-
-    Raises:
-        BridgeError: As `Bridge.prepare`.
-    """
-    state_directory(settings.state_dir, durable=True)
-    return (await _probe(settings, None, refresh=False)).choice
-
-
-async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, refresh: bool) -> ProbeReport:
-    async def ensure(command: str, global_args: Sequence[str]) -> str:
-        return (await _image(settings, command, global_args, notify)).reference
-
-    return await probe(
-        runtime=settings.runtime,
-        oci_runtime=settings.oci_runtime,
-        state_dir=settings.state_dir,
-        image=settings.image,
-        refresh=refresh,
-        ensure=ensure,
-    )
-
-
-async def _image(
-    settings: Settings, command: str, global_args: Sequence[str], notify: Callable[[str], None] | None
-) -> ImageInfo:
-    return await ensure_image(
-        command,
-        ImageRequest(settings.profile, tuple(settings.packages)),
-        configured=settings.image,
-        engine_args=global_args,
-        progress=notify,
-        state_dir=settings.state_dir,
-    )
 
 
 async def _leave(process: SandboxProcess) -> None:

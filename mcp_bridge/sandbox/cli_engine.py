@@ -37,7 +37,7 @@ from mcp_bridge.sandbox.engine import (
 )
 from mcp_bridge.sandbox.failures import TAIL_BYTES, start_failure
 from mcp_bridge.sandbox.flags import RuntimeChoice, run_argv
-from mcp_bridge.sandbox.image.tool import ToolResult, disk_full, run_tool
+from mcp_bridge.sandbox.image.host_tools import ToolResult, disk_full, run_tool
 from mcp_bridge.sandbox.pipes import Child, PipeReader, PipeWriter
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.sandbox import subordinate_ids
 from mcp_bridge.sandbox.flags import RuntimeChoice
-from mcp_bridge.sandbox.image.tool import ToolResult, run_tool
+from mcp_bridge.sandbox.image.host_tools import ToolResult, run_tool
 from mcp_bridge.sandbox.probe_report import Finding
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.escaping import one_line
-from mcp_bridge.kernel.steps import (
+from mcp_bridge.kernel.step_types import (
     ApprovalStep,
     ConditionStep,
     EventStep,
@@ -27,8 +27,8 @@ from mcp_bridge.kernel.steps import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mcp_bridge.kernel.program import Program
-    from mcp_bridge.kernel.steps import Kind, Step
+    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.step_types import Kind, Step
 
 END, FAILURE = -1, -2
 """Places that are no steps: the program has succeeded, the program has failed."""

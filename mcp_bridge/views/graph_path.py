@@ -9,13 +9,13 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.kernel.steps import ProgramStep
+from mcp_bridge.kernel.step_types import ProgramStep
 from mcp_bridge.views.graph import END, FAILURE, draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.program_parser import Program
 
 START = -3
 """The place before the first step."""

@@ -13,11 +13,11 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import asked
-from mcp_bridge.executions.programs.recovery import replay
+from mcp_bridge.executions.programs.recovery import apply_recorded
 from mcp_bridge.executions.record import Status as ScriptStatus
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.executions.trace_record import to_record
-from mcp_bridge.kernel import program as programs
+from mcp_bridge.kernel import program_parser as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Status as ProgramStatus
 from mcp_bridge.ledger.audit import overview
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcp_bridge.executions.approvals import Asked
+    from mcp_bridge.ledger.audit.evidence import Evidence
     from mcp_bridge.ledger.audit.overview import EntryCounts
     from mcp_bridge.ledger.log.entries import Recorded
-    from mcp_bridge.ledger.proofs.evidence import Evidence
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
@@ -195,7 +195,7 @@ class Overview:
 
     async def evidence(self, execution: StoredExecution, sequences: Sequence[int]) -> Evidence:
         """What shows that entries of an execution are in the log; those that aren't its own are left out."""
-        from mcp_bridge.ledger.proofs.evidence import gather  # noqa: PLC0415  (for the viewer alone)
+        from mcp_bridge.ledger.audit.evidence import gather  # noqa: PLC0415  (for the viewer alone)
 
         path, master = self.database.path, self.database.master
         return await anyio.to_thread.run_sync(gather, path, master, execution.id, sequences)
@@ -269,7 +269,7 @@ def progress(row: StoredExecution, entries: Sequence[Recorded]) -> Progress:
     if row.state is not None and row.status == "running":
         try:
             machine = state.restore(programs.unbundle(row.bundle), row.state)
-            replay(machine, row.state, entries)
+            apply_recorded(machine, row.state, entries)
         except (BridgeError, ValueError, KeyError, TypeError):
             # It is erased, or of another version: what was taken down last has to do.
             pass

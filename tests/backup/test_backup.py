@@ -33,10 +33,10 @@ from mcp_bridge.backup.create import OLD_KEY
 from mcp_bridge.cli.people import login_name
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, Files, Memories
-from mcp_bridge.kernel.program import parse
+from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.kernel.values import canonical
+from mcp_bridge.ledger.admin import key_rotation
 from mcp_bridge.ledger.audit import audit
-from mcp_bridge.ledger.log import rotation
 from mcp_bridge.ledger.log.key_history import MAX_KEYS
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Signer
@@ -1058,7 +1058,7 @@ async def test_a_backup_of_what_is_in_use_is_whole_whatever_becomes_of_its_keys(
             for _ in range(MAX_KEYS - 1):
                 if ended.is_set():
                     break
-                await rotation.rotate_key(one)
+                await key_rotation.rotate_key(one)
                 # Some in each backup, and room for one in between.
                 await asyncio.sleep(0.05)
 

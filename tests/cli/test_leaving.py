@@ -12,7 +12,7 @@ from bridge_fixtures import COMMAND
 from typer.testing import CliRunner
 
 from mcp_bridge.cli.app import app
-from mcp_bridge.ledger.storage.presence import Presence
+from mcp_bridge.ledger.storage.live_bridges import Presence
 from mcp_bridge.sandbox.engine import OWNER_LABEL
 from mcp_bridge.sandbox.image import image
 from mcp_bridge.sandbox.ownership import host_id

@@ -20,7 +20,7 @@ from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.programs.replay import replayed_program, transitions_hash
 from mcp_bridge.executions.replay import replayed
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.kernel.program import parse
+from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry, Recorded
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")

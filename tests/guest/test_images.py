@@ -5,7 +5,7 @@ import base64
 import pytest
 from execution_fixtures import lines, printed
 
-from mcp_bridge.host.service import prepare
+from mcp_bridge.host.engine_setup import prepare
 from mcp_bridge.server import displays
 from mcp_bridge.wire.messages import MAX_IMAGE_BYTES
 

@@ -13,7 +13,7 @@ from servers.specs import faulty
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.retention import erase
-from mcp_bridge.host import bundle
+from mcp_bridge.host import guest_bundle
 
 MEETING = ServerSpec(
     name="meeting", command=sys.executable, args=(str(Path(__file__).parents[1] / "support/servers" / "meeting.py"),)
@@ -794,7 +794,7 @@ print(len(children))
 
 
 async def test_a_sandbox_that_dies_before_the_script_is_no_fault_of_the_scripts(sandboxes, monkeypatch):
-    monkeypatch.setattr(bundle, "loader", lambda: "raise SystemExit(2)")
+    monkeypatch.setattr(guest_bundle, "loader", lambda: "raise SystemExit(2)")
     async with sandboxes.open() as bridge:
         with pytest.raises(BridgeError, match="status 2 before the script began") as caught:
             await bridge.run("print('never')")

@@ -29,7 +29,7 @@ from mcp_bridge.host.loop_watch import Hold, LoopWatch
 from mcp_bridge.kernel import machine as machine_module
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program import parse
+from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.ledger.log import pieces
 from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.entries import Entry
@@ -274,7 +274,12 @@ async def prepare():
     return None
 
 sys.meta_path.insert(0, Finder())
-anyio.run(app._prepare_ahead, SimpleNamespace(prepare=prepare, fleet=SimpleNamespace(servers={"a": 1})))
+async def main():
+    begun = anyio.Event()
+    begun.set()
+    await app._prepare_ahead(begun, SimpleNamespace(prepare=prepare, fleet=SimpleNamespace(servers={"a": 1})))
+
+anyio.run(main)
 needed = ["mcp_bridge.gate.gate", "mcp_bridge.kernel.machine", "jsonschema.validators"]
 assert all(name in sys.modules for name in needed)
 assert not any(first.get(name) for name in needed), first

@@ -18,7 +18,7 @@ from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import IllegalEventError, Outcome, Resume
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program import InvalidProgramError, parse
+from mcp_bridge.kernel.program_parser import InvalidProgramError, parse
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from sample_steps import MINIMAL, OWN, SAMPLES, step_of, steps, tool
 
-from mcp_bridge.kernel import flow
-from mcp_bridge.kernel import format as form
-from mcp_bridge.kernel.flow import edges
-from mcp_bridge.kernel.program import (
+from mcp_bridge.kernel import program_schema as form
+from mcp_bridge.kernel import program_warnings
+from mcp_bridge.kernel.program_parser import (
     MAX_BYTES,
     MAX_FAULTS,
     MAX_NESTED_PROGRAMS,
@@ -25,7 +24,8 @@ from mcp_bridge.kernel.program import (
     parse,
     unbundle,
 )
-from mcp_bridge.kernel.steps import BACKOFF_SECONDS, Retry
+from mcp_bridge.kernel.program_warnings import edges
+from mcp_bridge.kernel.retry import BACKOFF_SECONDS, Retry
 
 TOOL = {"id": "a", "type": "tool", "tool": "t"}
 
@@ -213,13 +213,13 @@ def test_an_index_in_brackets_in_a_text_is_a_warning_where_it_stands():
             {"id": "m", "type": "map", "over": "$a[0]", "step": {"type": "llm", "prompt": "about $item.x[2]: $index"}},
         )
     )
-    assert [str(fault) for fault in flow.warnings(program)] == [
+    assert [str(fault) for fault in program_warnings.warnings(program)] == [
         "steps[0].args.n[0]: the brackets of $b[0] are text here: an index is written $b.0",
         "steps[0].compensate.args.x: the brackets of $a[1] are text here: an index is written $a.1",
         "steps[2].step.prompt: the brackets of $item.x[2] are text here: an index is written $item.x.2",
     ]
     many = parse(steps(tool("a", args={"x": ["$b[0]"] * 1000})))
-    assert len(flow.warnings(many)) == 20
+    assert len(program_warnings.warnings(many)) == 20
 
 
 def test_integral_floats_are_integers_as_in_json_schema():
@@ -516,12 +516,12 @@ def test_steps_that_nothing_leads_to_are_warned_of():
             tool("f"),
         )
     )
-    assert [(fault.path, fault.code) for fault in flow.warnings(program)] == [
+    assert [(fault.path, fault.code) for fault in program_warnings.warnings(program)] == [
         ("steps[1]", "unreachable"),
         ("steps[2]", "unreachable"),
         ("steps[5]", "unreachable"),
     ]
-    assert "'b'" in flow.warnings(program)[0].message
+    assert "'b'" in program_warnings.warnings(program)[0].message
 
 
 def test_nothing_is_warned_of_where_some_way_leads_to_every_step():
@@ -533,7 +533,7 @@ def test_nothing_is_warned_of_where_some_way_leads_to_every_step():
             tool("e"),
         )
     )
-    assert flow.warnings(program) == ()
+    assert program_warnings.warnings(program) == ()
     assert edges(program.steps[0], 4) == [("", 2), ("denied", 1)]
     assert edges(program.steps[2], 4) == [("otherwise", 1), ("skipped", 3)]
     assert edges(program.steps[3], 4) == [("", -1)]
@@ -688,7 +688,7 @@ def test_ten_thousand_and_a_hundred_thousand_steps_are_read():
 def test_ten_thousand_conditions_that_lead_to_each_other_are_read():
     program = parse(conditions(10_000))
     assert program.steps[9_999].then == 10_000
-    assert flow.warnings(program) == ()
+    assert program_warnings.warnings(program) == ()
 
 
 def test_a_program_of_more_than_its_bytes_is_refused():

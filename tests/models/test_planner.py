@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.kernel import flow
-from mcp_bridge.kernel import format as kernel_format
-from mcp_bridge.kernel.program import InvalidProgramError, parse
+from mcp_bridge.kernel import program_schema as kernel_format
+from mcp_bridge.kernel import program_warnings
+from mcp_bridge.kernel.program_parser import InvalidProgramError, parse
 from mcp_bridge.models.config import ModelConfig
 from mcp_bridge.models.model import Completion, ModelError, Usage
 from mcp_bridge.models.planner import (
@@ -352,7 +352,7 @@ def test_the_fields_that_a_type_is_said_not_to_have_are_those_that_it_has_not():
 
 @pytest.mark.parametrize("example", re.findall(r"```json\n(.*?)```", PROGRAM_FORMAT, re.DOTALL))
 def test_the_examples_in_the_format_are_valid_programs(example):
-    assert flow.warnings(parse(json.loads(example))) == ()
+    assert program_warnings.warnings(parse(json.loads(example))) == ()
 
 
 def test_there_are_examples_in_the_format():

@@ -17,6 +17,7 @@ import pytest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image import image, packages, rootfs
 from mcp_bridge.sandbox.image.elf import read_elf
+from mcp_bridge.sandbox.image.host_tools import run_tool
 from mcp_bridge.sandbox.image.image import (
     ENVIRONMENT,
     ImageRequest,
@@ -27,7 +28,6 @@ from mcp_bridge.sandbox.image.image import (
     list_images,
     remove_image,
 )
-from mcp_bridge.sandbox.image.tool import run_tool
 
 # Builds look at every image there is: one after the other, with the other tests that build.
 pytestmark = pytest.mark.xdist_group("images")

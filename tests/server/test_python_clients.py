@@ -19,7 +19,7 @@ from bridge_fixtures import COMMAND, DEADLINE_SECONDS, MAX_LINE_BYTES, is_gone, 
 from scripted_openai import DONE, TOOL, ScriptedModel, Shown, answers, tools
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
-from mcp_bridge.server import presentation
+from mcp_bridge.server import tool_description
 from mcp_bridge.settings import Settings
 
 HERE = Path(__file__).resolve().parents[1] / "support"
@@ -170,7 +170,7 @@ def cancellation(seen, client):
 
 def reached_the_model(seen, client):
     (tool,) = seen.tools
-    wanted = presentation.tool(Settings(timeout=120, max_timeout=120))
+    wanted = tool_description.tool(Settings(timeout=120, max_timeout=120))
     assert tool["description"] == wanted.description
     # Some add `additionalProperties`.
     assert {name: tool["parameters"][name] for name in wanted.input_schema} == wanted.input_schema

@@ -22,7 +22,7 @@ from servers.specs import faulty
 
 from mcp_bridge.cli.commands.serve import ConfigurationFiles
 from mcp_bridge.governance.governance import snapshot_of, written_policies
-from mcp_bridge.server.supervisor import Change
+from mcp_bridge.server.configuration_reload import Change
 from mcp_bridge.settings import Layer
 
 pytestmark = [pytest.mark.timeout(120)]

@@ -13,10 +13,10 @@ import pytest
 from ledger_looks import look
 from power_cut import shim
 
-from mcp_bridge.executions.programs.recovery import replay
+from mcp_bridge.executions.programs.recovery import apply_recorded
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program import parse
+from mcp_bridge.kernel.program_parser import parse
 
 HOST = Path(__file__).with_name("crash_points.py")
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
@@ -131,7 +131,7 @@ class Runs:
         (kept,) = (row for row in found.executions.values() if row.key == "key")
         assert (kept.status, kept.state) == (record["status"], None)
         machine = Machine(parse(self.program), self.context)
-        replay(machine, state.dump(machine), [row for row in found.rows if row.entry.execution == kept.id])
+        apply_recorded(machine, state.dump(machine), [row for row in found.rows if row.entry.execution == kept.id])
         assert machine.ended
         assert [state.row_json(row) for row in machine.rows] == record["steps"]
         assert (machine.status, machine.output, machine.error) == (record["status"], record["output"], record["error"])

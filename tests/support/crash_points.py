@@ -43,7 +43,7 @@ from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.host import service
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.ledger.storage import turns
+from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -280,7 +280,7 @@ def kill_after(seconds):
 def host(job):
     global hit
     wanted = job.get("kill") or job.get("fault") or {}
-    turns.BUSY_SECONDS = job.get("busy", turns.BUSY_SECONDS)
+    write_lock.BUSY_SECONDS = job.get("busy", write_lock.BUSY_SECONDS)
     os.environ["EFFECTS"] = job["effects"]
     hit = Points(wanted)
     hit.log = job.get("points")

@@ -10,7 +10,7 @@ from kernel_driver import Script, drive
 
 from mcp_bridge.kernel.events import Outcome, Redo, Resume, Usage
 from mcp_bridge.kernel.machine import PERSONS, Machine
-from mcp_bridge.kernel.program import parse
+from mcp_bridge.kernel.program_parser import parse
 
 HERE = Path(__file__).resolve().parent
 

@@ -2,7 +2,7 @@
 
 from mcp_bridge.kernel.events import Outcome, Resume, Usage
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program import parse
+from mcp_bridge.kernel.program_parser import parse
 
 
 class Script:

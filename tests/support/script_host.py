@@ -26,7 +26,7 @@ from mcp_bridge.executions.scripts import run
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.requests import Requests
+from mcp_bridge.host.request_handlers import Requests
 from mcp_bridge.host.service import Bridge, open_bridge
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.settings import Settings

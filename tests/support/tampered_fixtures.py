@@ -13,17 +13,16 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.admin import accepted_losses, key_rotation
 from mcp_bridge.ledger.audit.audit import verify_file
-from mcp_bridge.ledger.log import rotation
-from mcp_bridge.ledger.log.codec import decode, encode, leaf_hash
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.entry_encoding import decode, encode, leaf_hash
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import merkle, notes
 from mcp_bridge.ledger.proofs.notes import Checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
-from mcp_bridge.ledger.publish.protocol import Published
-from mcp_bridge.ledger.publish.publisher import TargetState
-from mcp_bridge.ledger.publish.state import PublishedLog
+from mcp_bridge.ledger.publish.protocol import Published, TargetState
+from mcp_bridge.ledger.publish.target_state import PublishedLog
 from mcp_bridge.ledger.storage import erasure
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram, StoredExecution
@@ -225,7 +224,7 @@ async def build(folder):  # noqa: PLR0915  (a long story, told once)
         async with Database(kept.path) as database:
             writer = Writer(database)
             kept.replaced = database.log.signer
-            kept.vkey = await rotation.rotate_key(database)
+            kept.vkey = await key_rotation.rotate_key(database)
             await writer.start(ENDED, subject="bob", key="order 2")
             await writer.effect(ENDED, large=True)
             await writer.end(ENDED)
@@ -250,7 +249,7 @@ async def build(folder):  # noqa: PLR0915  (a long story, told once)
         now = time.time_ns
         try:
             time.time_ns = lambda: now() - 3600 * 10**9
-            await rotation.accept_clock(database, "me")
+            await accepted_losses.accept_clock(database, "me")
             writer.recorder.post(Entry("violation", WAITING, {"message": "SECRET"}))
             await writer.recorder.append(Entry("violation", WAITING, {"message": "SECRET"}))
         finally:

@@ -18,9 +18,9 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mcp_bridge.ledger.log.quota import Measured
+    from mcp_bridge.ledger.log.file_size import Measured
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.publish.publisher import TargetState
+    from mcp_bridge.ledger.publish.protocol import TargetState
     from mcp_bridge.ledger.storage.database import Database
 
 audit = typer.Typer(
@@ -201,11 +201,11 @@ def consistency(
         own = given or [Verifier.parse(known_vkey(verifying.ledger_file(settings)))]
         with open_ledger(verifying.ledger_file(settings)) as ledger:
             before = [] if given else ledger.signing_keys()
-            found = auditing.consistency(ledger, earlier, later, own, before)
+            shown = auditing.consistency(ledger, earlier, later, own, before)
         if as_json:
-            print_json({"status": "consistent", **found})
+            print_json({"status": "consistent", **shown._asdict()})
         else:
-            showing.echo(f"consistent: the first {found['old']} of {found['new']} entries are those of {old}")
+            showing.echo(f"consistent: the first {shown.old} of {shown.new} entries are those of {old}")
         return common.OK
 
     finish(work, as_json=as_json)
@@ -248,21 +248,21 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         from mcp_bridge.ledger.log.reading import open_ledger
 
         with open_ledger(verifying.ledger_file(common.load(config or ctx.obj).settings)) as ledger:
-            facts = auditing.stats(ledger)
+            numbers = auditing.stats(ledger)
         if as_json:
-            print_json(facts)
+            print_json(numbers.to_json())
             return common.OK
-        showing.echo(f"log {facts['origin']}, {facts['entries']} entries, key {facts['key']}")
-        showing.echo(f"from {showing.moment(facts['first'])} to {showing.moment(facts['last'])}")
-        showing.echo(f"payloads {facts['payload_bytes']} bytes, file {facts['file_bytes']} bytes")
-        showing.table(("entries", "number"), [(kind, str(count)) for kind, count in facts["kinds"].items()])
-        rows = [*facts["executions"].items()]
+        showing.echo(f"log {numbers.origin}, {numbers.entries} entries, key {numbers.key}")
+        showing.echo(f"from {showing.moment(numbers.first)} to {showing.moment(numbers.last)}")
+        showing.echo(f"payloads {numbers.payload_bytes} bytes, file {numbers.file_bytes} bytes")
+        showing.table(("entries", "number"), [(kind, str(count)) for kind, count in numbers.kinds.items()])
+        rows = [*numbers.executions.items()]
         showing.table(("executions", "number"), [(status, str(count)) for status, count in rows])
-        for target, row in facts["published"].items():
-            showing.echo(f"published to {target}: {row['size']} entries, {row['status']}")
-            if row["conflict"]:
-                when = showing.moment(row["conflict"]["time"])
-                showing.echo(f"  ALARM of {when}: {row['conflict']['message']}")
+        for target, state in numbers.published.items():
+            showing.echo(f"published to {target}: {state.size} entries, {state.status}")
+            if state.conflict:
+                when = showing.moment(state.conflict["time"])
+                showing.echo(f"  ALARM of {when}: {state.conflict['message']}")
         return common.OK
 
     finish(work, as_json=as_json)
@@ -314,7 +314,7 @@ def publish(
 
         async def published(database: Database) -> dict[str, TargetState]:
             from mcp_bridge.host.publishing import publisher
-            from mcp_bridge.ledger.publish import state as kept
+            from mcp_bridge.ledger.publish import target_state as kept
 
             if acknowledge:
                 await kept.acknowledge(database)
@@ -345,13 +345,13 @@ def rotate_key(
     """Sign with a new key from here on; the log says so, signed by the old one."""
 
     def work() -> int:
-        from mcp_bridge.ledger.log import rotation
+        from mcp_bridge.ledger.admin import key_rotation
 
         settings = common.load(config or ctx.obj).settings
         if lost:
-            vkey = rotation.replace_lost_key(verifying.ledger_file(settings), settings.ledger.master_key)
+            vkey = key_rotation.replace_lost_key(verifying.ledger_file(settings), settings.ledger.master_key)
         else:
-            vkey = run_with_database(settings, rotation.rotate_key)
+            vkey = run_with_database(settings, key_rotation.rotate_key)
         if as_json:
             print_json({"key": vkey})
         else:
@@ -367,10 +367,10 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
 
     def work() -> int:
         from mcp_bridge.cli.people import login_name
-        from mcp_bridge.ledger.log import rotation
+        from mcp_bridge.ledger.admin import accepted_losses
 
         async def accepted(database: Database) -> float:
-            return await rotation.accept_clock(database, login_name())
+            return await accepted_losses.accept_clock(database, login_name())
 
         behind = run_with_database(common.load(config or ctx.obj).settings, accepted)
         showing.echo(f"accepted: the clock is {behind:.0f} s behind the entry before")
@@ -389,12 +389,12 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
 
     def work() -> int:
         from mcp_bridge.cli.people import login_name
-        from mcp_bridge.ledger.log import rotation
+        from mcp_bridge.ledger.admin import accepted_losses
         from mcp_bridge.private_files import state_directory
 
         settings = common.load(config or ctx.obj).settings
         state_directory(settings.state_dir, durable=True)
-        loss = rotation.accept_loss(verifying.ledger_file(settings), settings.ledger.master_key, login_name())
+        loss = accepted_losses.accept_loss(verifying.ledger_file(settings), settings.ledger.master_key, login_name())
         if as_json:
             print_json({"had": loss.had, "has": loss.has})
         else:

@@ -16,14 +16,15 @@ from mcp_bridge import escaping
 from mcp_bridge.cli import common, environment_checks
 from mcp_bridge.downstream.configuration.unread_clients import other_clients
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host.service import Prepared, not_enforced, open_bridge, prepare
-from mcp_bridge.ledger.log.quota import FULL
+from mcp_bridge.executions.retention import FULL
+from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
+from mcp_bridge.host.service import open_bridge
 from mcp_bridge.sizes import shown_size
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.config import LedgerConfig
-    from mcp_bridge.ledger.log.quota import Measured
+    from mcp_bridge.ledger.log.file_size import Measured
 
 MARKS = {"ok": "[green]ok[/green]  ", "warning": "[yellow]warn[/yellow]", "error": "[red]fail[/red]"}
 

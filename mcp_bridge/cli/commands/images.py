@@ -128,7 +128,7 @@ def inspect(
 def _with_engine(config: Path | None, work: Callable[[RuntimeChoice, common.Configuration], Awaitable[T]]) -> T:
     import anyio
 
-    from mcp_bridge.host.service import choose_engine
+    from mcp_bridge.host.engine_setup import choose_engine
 
     async def both() -> T:
         choice = await choose_engine(configuration.settings)

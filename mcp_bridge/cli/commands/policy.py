@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.governance.governance import WrittenPolicy
-    from mcp_bridge.kernel.program import Program
-    from mcp_bridge.kernel.steps import Step
+    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.step_types import Step
     from mcp_bridge.policy.rules.call import StepContext
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
     from mcp_bridge.settings import Loaded
@@ -200,7 +200,7 @@ def _unknown_tools(
 ) -> Iterator[tuple[str, int | None]]:
     """Globs for tools that match no tool, although all the servers that they match are listed."""
     from mcp_bridge.policy.rules.globs import ToolGlob
-    from mcp_bridge.policy.rules.rules import shown_place
+    from mcp_bridge.policy.rules.policy_table import shown_place
 
     for index, rule in enumerate(read.policy.rules):
         reading: Any = "narrow" if rule.effect == "allow" else "broad"
@@ -338,7 +338,7 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
         BridgeError: `unknown_program`, `unknown_step`; as `program_sources.one`.
     """
     from mcp_bridge.cli import program_sources
-    from mcp_bridge.kernel.steps import ProgramStep
+    from mcp_bridge.kernel.step_types import ProgramStep
     from mcp_bridge.policy.rules.call import ProgramRef, StepContext
 
     sources = program_sources.Sources(loaded)
@@ -363,7 +363,7 @@ def _context(loaded: Loaded, name: str, path: str | None, tool: ToolInfo) -> Ste
 
 def _step(program: Program, part: str) -> Step:
     """A step of a program by its id, without the index of a map's item."""
-    from mcp_bridge.kernel.steps import MapStep
+    from mcp_bridge.kernel.step_types import MapStep
 
     wanted = part.partition("[")[0]
     every = [step for outer in program.steps for step in (outer, *outer.children)]
@@ -383,7 +383,7 @@ def _check_calls(step: Step, tool: ToolInfo) -> None:
     Raises:
         BridgeError: `unknown_step`.
     """
-    from mcp_bridge.kernel.steps import ToolStep
+    from mcp_bridge.kernel.step_types import ToolStep
 
     called = [step.tool] if isinstance(step, ToolStep) else []
     called += [step.compensation.tool] if isinstance(step, ToolStep) and step.compensation else []

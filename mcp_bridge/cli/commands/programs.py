@@ -18,7 +18,7 @@ from mcp_bridge.governance.tool_names import PRINCIPAL
 if TYPE_CHECKING:
     from mcp_bridge.cli.program_sources import ProgramFile, Sources
     from mcp_bridge.host.service import Bridge
-    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.program_parser import Program
 
 programs = typer.Typer(
     help="Run, check, draw and keep programs: steps that are governed one by one.",
@@ -108,14 +108,14 @@ def validate(
 
 
 def _validated(sources: Sources, given: ProgramFile) -> dict[str, Any]:
-    from mcp_bridge.kernel import flow
-    from mcp_bridge.kernel.program import InvalidProgramError
+    from mcp_bridge.kernel import program_warnings
+    from mcp_bridge.kernel.program_parser import InvalidProgramError
 
     try:
         program = sources.parse(given)
     except InvalidProgramError as exc:
         return _finding(given.label, [fault._asdict() for fault in exc.faults])
-    warnings = [fault._asdict() for fault in flow.warnings(program)]
+    warnings = [fault._asdict() for fault in program_warnings.warnings(program)]
     return _finding(given.label, []) | {"warnings": warnings, "hash": program.hash, "steps": len(program.steps)}
 
 
@@ -252,7 +252,7 @@ def save(
         configuration = common.configure(config or ctx.obj)
 
         async def saved(bridge: Bridge) -> str:
-            kept = await bridge.programs.save(name, _as_object(asked, file), PRINCIPAL)
+            kept = await bridge.programs.library.save(name, _as_object(asked, file), PRINCIPAL)
             return str(kept["hash"])
 
         showing.echo(f"saved {name}: {run_with_bridge(configuration, saved)}")
@@ -274,7 +274,7 @@ def delete(ctx: typer.Context, name: Name, config: Config = None) -> None:
 
     def work() -> int:
         async def deleted(bridge: Bridge) -> bool:
-            return await bridge.programs.delete(name, PRINCIPAL)
+            return await bridge.programs.library.delete(name, PRINCIPAL)
 
         if not run_with_bridge(common.configure(config or ctx.obj), deleted):
             raise BridgeError(
@@ -305,10 +305,10 @@ def plan(
         async def planned(bridge: Bridge) -> dict[str, Any]:
             if save_as is not None:
                 # Checked before the model is paid for.
-                bridge.programs.check_name(save_as)
+                bridge.programs.library.check_name(save_as)
             program = await bridge.plan_program(intent)
             if save_as is not None:
-                await bridge.programs.save(save_as, program, PRINCIPAL)
+                await bridge.programs.library.save(save_as, program, PRINCIPAL)
             return program
 
         print_json(run_with_bridge(configuration, planned), indent=True)

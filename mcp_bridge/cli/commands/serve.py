@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from mcp_bridge.downstream.configuration.discovery import Discovery
-    from mcp_bridge.server.supervisor import Change, Configured
+    from mcp_bridge.server.configuration_reload import Change, Configured
 
 AT_A_TERMINAL = """\
 mcp-bridge is an MCP server: a client (Claude Code, Cursor, …) starts it, and speaks to it on its standard input. It
@@ -54,7 +54,7 @@ class ConfigurationFiles:
         Raises:
             BridgeError: As `common.configure` and `common.refuse_nesting`.
         """
-        from mcp_bridge.server.supervisor import Configured
+        from mcp_bridge.server.configuration_reload import Configured
 
         if "mcp_bridge.registered.folders" in sys.modules:
             from mcp_bridge.registered import folders
@@ -77,7 +77,7 @@ class ConfigurationFiles:
         started with trusted content.
         """
         from mcp_bridge.governance.governance import LOCAL, snapshot_of, written_policies
-        from mcp_bridge.server.supervisor import Change
+        from mcp_bridge.server.configuration_reload import Change
 
         started = self._configuration
         assert started is not None  # noqa: S101 - a bridge was opened with it
@@ -181,7 +181,7 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
     if sys.stdin is not None and sys.stdin.isatty():
         print(AT_A_TERMINAL if bare else WAITING, end="", file=sys.stderr)  # noqa: T201
     files = ConfigurationFiles(config)
-    from mcp_bridge.server.supervisor import configured
+    from mcp_bridge.server.configuration_reload import configured
 
     # Outside of the event loop: the operator's modules are imported, and may run one of their own.
     first = configured(files)

@@ -209,7 +209,7 @@ def _refuse_at_work(directory: Path) -> None:
     Raises:
         BridgeError: `bridge_at_work`.
     """
-    from mcp_bridge.ledger.storage.presence import others
+    from mcp_bridge.ledger.storage.live_bridges import others
     from mcp_bridge.sandbox.ownership import owner_label
 
     if others(directory, owner_label()):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
-from mcp_bridge.kernel import flow
-from mcp_bridge.kernel import program as programs
+from mcp_bridge.kernel import program_parser as programs
+from mcp_bridge.kernel import program_warnings
 from mcp_bridge.ledger.storage.execution_store import SavedProgram
 from mcp_bridge.lookalikes import resembled
 from mcp_bridge.offload import off_loop, on_thread
@@ -17,8 +17,8 @@ from mcp_bridge.offload import off_loop, on_thread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from mcp_bridge.kernel.format import Fault
-    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.program_schema import Fault
     from mcp_bridge.ledger.storage.execution_store import ProgramHead, ProgramStore
 
 MAX_SAVED = 1000
@@ -163,7 +163,7 @@ class ProgramLibrary:
             if exc.code != "invalid_program":
                 raise
             return {"faults": exc.details["faults"], "warnings": [], "hash": None}
-        warnings = await off_loop(found.data, lambda: flow.warnings(found))
+        warnings = await off_loop(found.data, lambda: program_warnings.warnings(found))
         return {"faults": [], "warnings": [fault._asdict() for fault in warnings], "hash": found.hash}
 
     async def save(self, name: str, asked: Any, principal: str) -> dict[str, Any]:

@@ -21,13 +21,13 @@ from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.programs.effects import ProgramEffects
 from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.record import run_record
-from mcp_bridge.executions.programs.recovery import replay, state_hash
+from mcp_bridge.executions.programs.recovery import apply_recorded, state_hash
 from mcp_bridge.executions.programs.run import Earlier, ProgramRun
 from mcp_bridge.executions.request_identity import ProgramIdentity, whole_key
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied
-from mcp_bridge.kernel import program as programs
+from mcp_bridge.kernel import program_parser as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT, Machine
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.kernel.events import Effect, Event
-    from mcp_bridge.kernel.program import Program
+    from mcp_bridge.kernel.program_parser import Program
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.payloads import Payload
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
@@ -85,7 +85,7 @@ class ProgramRules(NamedTuple):
     subject_fields: Sequence[str] = ()
 
 
-class Programs(ProgramLibrary):
+class Programs:
     """The programs of one bridge, as durable executions.
 
     Args:
@@ -102,15 +102,16 @@ class Programs(ProgramLibrary):
         tasks: TaskGroup,
         rules: ProgramRules | None = None,
     ) -> None:
-        super().__init__(lifecycle.store, operators)
         self.lifecycle = lifecycle
+        self.store = lifecycle.store
         self.recorder = lifecycle.recorder
+        self.library = ProgramLibrary(self.store, operators)
         self._tasks = tasks
         self._rules = rules or ProgramRules()
 
     def effects(self, gate: Gate) -> ProgramEffects:
         """What does the effects of programs, through a gate."""
-        return ProgramEffects(gate, self.operators, self.recorder)
+        return ProgramEffects(gate, self.library.operators, self.recorder)
 
     async def start(
         self,
@@ -136,16 +137,17 @@ class Programs(ProgramLibrary):
             request: The request that it is for.
 
         Raises:
-            BridgeError: As `find`; `reserved_name`: as `check_program`; `bad_context`, `context_too_large`; `bad_key`;
-                `program_sensitive`: as `without_values`; `key_conflict`: the key belongs to another program or context,
-                or to one of another origin, or perhaps to another starter.
+            BridgeError: As `ProgramLibrary.find`; `reserved_name`: as `ProgramLibrary.check_program`; `bad_context`,
+                `context_too_large`; `bad_key`; `program_sensitive`: as `ProgramLibrary.without_values`;
+                `key_conflict`: the key belongs to another program or context, to one of another origin, or perhaps to
+                another starter.
         """
         if isinstance(key, str):
             key = Key(key, starter)
-        found = await self.find(asked, principal)
+        found = await self.library.find(asked, principal)
         if starter == "agent" == found.origin:
             # Saved before there was such a check, or never saved.
-            self.check_program(found.program)
+            self.library.check_program(found.program)
         context = await off_loop(context, checked_context, context)
         # As it was given: without its values it has other references each time.
         written = programs.bundle(found.program)
@@ -182,7 +184,7 @@ class Programs(ProgramLibrary):
                 hint="Pass less: a program can read large data by a tool.",
             )
         if found.origin == "agent":
-            found = await self.without_values(found, effects.project)
+            found = await self.library.without_values(found, effects.project)
         machine = await off_loop([context, found.program.data], Machine, found.program, context)
         run = ProgramRun(
             found.program,
@@ -370,7 +372,7 @@ class Programs(ProgramLibrary):
         values = await self.store.values(stored.id)
         effects.adopt(stored.id, values, self.lifecycle.usage(history))
         machine = await off_loop(stored.state, _restored, stored, stored.state)
-        doubtful = replay(machine, stored.state, history)
+        doubtful = apply_recorded(machine, stored.state, history)
         decided = await self.store.approvals(stored.id)
         approved = {row.effect: row.question for row in decided if row.decision and row.decision["approved"]}
         began, unsettled = in_doubt.started_calls(history), in_doubt.effects_in_doubt(history)

@@ -32,7 +32,7 @@ def state_hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def replay(machine: Machine, state: bytes, entries: Sequence[Recorded]) -> set[int]:
+def apply_recorded(machine: Machine, state: bytes, entries: Sequence[Recorded]) -> set[int]:
     """Bring a machine to where its process left it.
 
     Args:

@@ -15,7 +15,7 @@ from mcp_bridge.executions.status import effective_status, not_suspended
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import DeniedStep, told_denied
-from mcp_bridge.kernel import program as programs
+from mcp_bridge.kernel import program_parser as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.references import measured
@@ -292,6 +292,7 @@ class Session:
             context: The request while it is worked on.
         """
         service, principal = self._service, self._principal
+        library = service.library
         match request:
             case messages.ProgramStart():
                 return await self.start(request.program, request.context, request.idempotency_key, context)
@@ -302,18 +303,18 @@ class Session:
             case messages.ProgramLeave():
                 return await self.leave(request.execution)
             case messages.ProgramSave():
-                return await service.save(request.name, request.program, principal)
+                return await library.save(request.name, request.program, principal)
             case messages.ProgramList():
-                return {"programs": await service.listed(principal)}
+                return {"programs": await library.listed(principal)}
             case messages.ProgramGet():
-                found = await service.find(request.name, principal)
+                found = await library.find(request.name, principal)
                 return {"program": found.program.data, "hash": found.program.hash}
             case messages.ProgramDelete():
-                return {"found": await service.delete(request.name, principal)}
+                return {"found": await library.delete(request.name, principal)}
             case messages.ProgramValidate():
-                return await service.validate(request.program, principal)
+                return await library.validate(request.program, principal)
             case messages.ProgramPlan():
-                return {"program": await service.plan(request.intent, principal, self._planner)}
+                return {"program": await library.plan(request.intent, principal, self._planner)}
             case messages.TraceGet():
                 return self._record(await service.lifecycle.stored(request.trace_id, principal))
         raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")

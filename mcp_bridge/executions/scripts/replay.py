@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.replay_result import NOT_YET, Difference, Replayed, not_replayable
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.job import Job
-from mcp_bridge.executions.scripts.lifecycle import MAX_LOST, ActiveScript, is_lost
+from mcp_bridge.executions.scripts.lifecycle import ActiveScript
+from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST, is_lost
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
@@ -70,10 +72,10 @@ async def replayed_script(
     past = CallHistory(entries)
     record = stored.record or {}
     bundle = stored.bundle
-    job = Job(bundle["code"], bundle["servers"], bundle["timeout"], began=time.monotonic())
+    job = Job(bundle["code"], bundle["servers"], bundle["timeout"], Client(began=time.monotonic()))
     reading = _Reading(recorder)
     try:
-        gate = runner.gate(stored.id, job, reading)
+        gate = runner.gate(stored.id, job.client, job.servers, reading)
     except BridgeError as exc:
         if exc.code != "unknown_server":
             raise

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -25,6 +24,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency_key import generated_key
 from mcp_bridge.executions.scripts.call_history import Asked, CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
+from mcp_bridge.executions.scripts.divergence import Divergence
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same
 from mcp_bridge.executions.status import UNFINISHED
 from mcp_bridge.gate.admission import ApprovalNeededError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.log.entries import Entry
-    from mcp_bridge.ledger.log.payloads import Payload
+    from mcp_bridge.ledger.log.payloads import Payload, QuestionFields
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
     from mcp_bridge.wire.messages import ToolCall
@@ -60,9 +60,6 @@ TAKEN_SECONDS = 1.0
 SETTLE_SECONDS = 0.02
 """How much of the time that passed between two answers passes again: tasks and threads go on in it, as they did."""
 
-MAX_SHOWN_CHARS = 300
-"""Of each side of a divergence, in its message."""
-
 OWN_END = frozenset({"success", "error", "exit"})
 """Statuses of a script that has come to its end by itself."""
 
@@ -70,53 +67,6 @@ _RESUMABLE = frozenset({"event", "tool"})
 """Kinds of what a program waits for that a script can bring: `programs.resume`."""
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """A script went another way than it had.
-
-    Attributes:
-        call: Where.
-        recorded: What was asked for there; None for nothing.
-        asked: What is asked for now; None for nothing.
-        instead_of: The recorded call that `recorded` is of, where that is another one: it wasn't asked for.
-    """
-
-    call: str
-    recorded: Asked | None
-    asked: Asked | None
-    instead_of: str | None = None
-
-    def error(self) -> BridgeError:
-        """It as an error, with both sides in the details."""
-        if self.instead_of is not None:
-            what = (
-                f"the call {self.instead_of} is recorded and was not asked for: {_shown(self.recorded)};"
-                f" the call {self.call} is not recorded, or its outcome isn't: {_shown(self.asked)}"
-            )
-        elif self.asked is None:
-            what = f"the call {self.call} is recorded and was not asked for: {_shown(self.recorded)}"
-        elif self.recorded is None:
-            what = f"the call {self.call} is not recorded: {_shown(self.asked)}"
-        else:
-            what = f"recorded as {self.call} is {_shown(self.recorded)}, and asked for was {_shown(self.asked)}"
-        error = BridgeError(
-            "divergence",
-            f"The script doesn't do what it did: {what}.",
-            hint="It depends on something that changes: the time, chance, the order of a set. Nothing was done twice.",
-            call=self.call,
-            recorded=self.recorded and self.recorded.told(),
-            asked=self.asked and self.asked.told(),
-        )
-        if self.instead_of is not None:
-            error.details["instead_of"] = self.instead_of
-        return error
-
-
-def _shown(asked: Asked | None) -> str:
-    text = "nothing" if asked is None else f"{asked.name} with {asked.told()['arguments']}"
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
 
 
 class _Given:
@@ -378,7 +328,7 @@ class ScriptRun:
         call: CallRecorder,
         request: RequestContext,
         kind: Literal["approval", "tool", "program"],
-        question: Mapping[str, Any] = _NOTHING,
+        question: QuestionFields | None = None,
         program: Mapping[str, Any] = _NOTHING,
     ) -> NoReturn:
         """Give no answer to a call: until its script, which is suspended for it, is ended, or cancels it.
@@ -406,7 +356,7 @@ class ScriptRun:
 
         request.release_slot()
         request.effect_ended()
-        self.hold.add(HeldCall(name, asked, kind, time.time(), question, program))
+        self.hold.add(HeldCall(name, asked, kind, time.time(), question or {}, program))
         request.on_cancel(let_go)
         try:
             await anyio.sleep_forever()
@@ -464,7 +414,7 @@ class ScriptRun:
         execution = record["trace_id"]
         assert call.call is not None  # noqa: S101 - without a name it has no key
         self._programs[execution] = call, asked
-        self.lent[execution] = HeldCall(call.call, asked, "program", time.time(), _NOTHING, record)
+        self.lent[execution] = HeldCall(call.call, asked, "program", time.time(), {}, record)
         return answer
 
     async def _returned(self, call: CallRecorder) -> None:

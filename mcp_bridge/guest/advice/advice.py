@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from mcp_bridge.guest.advice import names as advice_names
 from mcp_bridge.guest.advice import packages, syntax, trees
+from mcp_bridge.guest.advice.script_environment import World
 from mcp_bridge.guest.advice.trees import Failure
-from mcp_bridge.guest.advice.world import World
 from mcp_bridge.guest.jsontext import JsonText
 from mcp_bridge.guest.proxies import MCPError, PendingCall, ServerModule
 

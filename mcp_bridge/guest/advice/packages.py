@@ -2,7 +2,7 @@
 
 import sys
 
-from mcp_bridge.guest.advice.world import World
+from mcp_bridge.guest.advice.script_environment import World
 
 DATA_PROFILE = frozenset(
     {"PIL", "joblib", "matplotlib", "numpy", "openpyxl", "pandas", "scipy", "sklearn", "tabulate", "tzdata", "yaml"}

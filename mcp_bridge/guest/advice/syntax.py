@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from mcp_bridge.guest.advice import packages, trees
-from mcp_bridge.guest.advice.world import World
+from mcp_bridge.guest.advice.script_environment import World
 from mcp_bridge.guest.runner import FILENAME
 
 MAX_LINE_CHARS = 500

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.codec import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, fitting, leaf_hash
+from mcp_bridge.ledger.log.entry_encoding import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, fitting, leaf_hash
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.log.pieces import Snapshot, label_of, manifest, pack
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES, commitment

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mcp_bridge.large_json import dumps
-from mcp_bridge.ledger.log.codec import LEDGER
+from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.storage.sealing import NAME_BYTES, damaged
 from mcp_bridge.offload import is_deep, is_large
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Sequence
 
-    from mcp_bridge.ledger.log.codec import Leaf
+    from mcp_bridge.ledger.log.entry_encoding import Leaf
     from mcp_bridge.ledger.storage.sealing import DataKey
 
 Parts: TypeAlias = "tuple[bytes, ...]"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
 from mcp_bridge.ledger.log.pieces import capture
 from mcp_bridge.ledger.storage.sealing import damaged
-from mcp_bridge.ledger.storage.turns import take_turn
+from mcp_bridge.ledger.storage.write_lock import take_turn
 
 if TYPE_CHECKING:
     import sqlite3

@@ -9,14 +9,14 @@ import shutil
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.storage import presence
+from mcp_bridge.ledger.storage import live_bridges
 from mcp_bridge.ledger.storage.erasure import empty_journal
 from mcp_bridge.ledger.storage.vacuum import TIMES_FREE, vacuum
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_bridge.ledger.log.quota import Measured
+    from mcp_bridge.ledger.log.file_size import Measured
     from mcp_bridge.ledger.storage.database import Database
 
 
@@ -30,7 +30,7 @@ async def compact(database: Database, owner: str) -> tuple[Measured, Measured]:
     Raises:
         BridgeError: `ledger_in_use`, `disk_full`: nothing is changed. `erasure_unfinished`, as `empty_journal`.
     """
-    if presence.others(database.path.parent, owner):
+    if live_bridges.others(database.path.parent, owner):
         raise BridgeError(
             "ledger_in_use",
             f"Other processes use {database.path}, and would wait for longer than they can.",

@@ -22,7 +22,7 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.fair_share import charge
-from mcp_bridge.ledger.log.quota import (
+from mcp_bridge.ledger.log.file_size import (
     MAX_QUEUED_BYTES,
     RESERVE_BYTES,
     Measured,
@@ -34,9 +34,9 @@ from mcp_bridge.ledger.log.quota import (
 from mcp_bridge.ledger.log.reading import master_of, open_looking
 from mcp_bridge.ledger.log.transaction import Append, Statement, commit, posted, run
 from mcp_bridge.ledger.storage.failures import code_of, not_written, unusable
+from mcp_bridge.ledger.storage.live_bridges import Presence, is_present, others
 from mcp_bridge.ledger.storage.opening import open_to_read, open_to_write
 from mcp_bridge.ledger.storage.position import PositionError
-from mcp_bridge.ledger.storage.presence import Presence, is_present, others
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence

@@ -10,17 +10,17 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.codec import LEDGER
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
 from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.merkle import empty_root
 from mcp_bridge.ledger.proofs.notes import open_checkpoint
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.storage import turns
+from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.failures import code_of
-from mcp_bridge.ledger.storage.forgetting import forget_erased_values, old_requests, remove_key
+from mcp_bridge.ledger.storage.old_references import forget_erased_values, old_requests, remove_key
 from mcp_bridge.ledger.storage.position import PositionFile, position_of, read_head
 from mcp_bridge.ledger.storage.restoring import is_unfinished, tidy_up
 from mcp_bridge.ledger.storage.schema import migrate, refuse_newer
@@ -180,13 +180,13 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
     """As `open_to_write`, without the log's keys: a new file has no log yet."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     private_database(path)
-    connection = sqlite3.connect(path, timeout=turns.BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=write_lock.BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         refuse_newer(connection, path)
         if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
             # It can't be changed once there is a table.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        turns.use_wal(connection, turns.BUSY_SECONDS)
+        write_lock.use_wal(connection, write_lock.BUSY_SECONDS)
         # A journal that a large transaction has grown is truncated.
         connection.execute(f"PRAGMA journal_size_limit = {MAX_JOURNAL_BYTES}")
         connection.execute("PRAGMA synchronous = FULL")
@@ -205,7 +205,7 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
 
 def open_to_read(path: Path) -> sqlite3.Connection:
     """A read-only connection."""
-    connection = sqlite3.connect(path, timeout=turns.BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=write_lock.BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
@@ -216,7 +216,7 @@ def _log(
     # Before the write lock is taken: a key command may take long.
     master = master_key(source, directory, make=False) if _is_begun(connection) else None
     # The key's file and the head that names the key change under the write lock, and are read under it.
-    turns.take_first_turn(connection)
+    write_lock.take_first_turn(connection)
     try:
         position.check(connection)
         if is_new := not _is_begun(connection):

@@ -28,7 +28,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.file_locks import lock, unlock
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.proofs import merkle
-from mcp_bridge.ledger.storage import turns
+from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.sealing import damaged
 from mcp_bridge.private_files import private_file
 
@@ -283,7 +283,7 @@ class PositionFile:
 
 def _lock(fd: int, *, shared: bool = False) -> None:
     try:
-        is_ours = lock(fd, seconds=turns.BUSY_SECONDS, shared=shared)
+        is_ours = lock(fd, seconds=write_lock.BUSY_SECONDS, shared=shared)
     except OSError:
         # A file system without locks has one bridge, or is at its users' risk.
         return

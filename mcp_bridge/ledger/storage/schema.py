@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.storage.turns import take_first_turn
+from mcp_bridge.ledger.storage.write_lock import take_first_turn
 
 if TYPE_CHECKING:
     import sqlite3

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from mcp_bridge.atomic_files import write_new
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.proofs.merkle import empty_root
-from mcp_bridge.ledger.storage import turns
+from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.failures import code_of
 from mcp_bridge.ledger.storage.position import Position, PositionFile
 from mcp_bridge.private_files import private_database
@@ -407,7 +407,7 @@ def _open(path: Path) -> sqlite3.Connection:
                 f"{path} was written by a later version of this program.",
                 hint="Use that version, or another state_dir.",
             )
-        turns.use_wal(connection, BUSY_SECONDS)
+        write_lock.use_wal(connection, BUSY_SECONDS)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
         # Once more, inside: another process may have been quicker.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.image.tool import run_tool
+from mcp_bridge.sandbox.image.host_tools import run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,9 +19,9 @@ import platformdirs
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.build_dir import build_directory
+from mcp_bridge.sandbox.image.host_tools import ToolResult, disk_full, run_tool
 from mcp_bridge.sandbox.image.packages import install_packages, load_profile, normalise_requirements
 from mcp_bridge.sandbox.image.rootfs import PYTHON, Interpreter, running_interpreter, write_root
-from mcp_bridge.sandbox.image.tool import ToolResult, disk_full, run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

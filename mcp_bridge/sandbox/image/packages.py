@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.image.tool import ToolResult, disk_full, run_tool
+from mcp_bridge.sandbox.image.host_tools import ToolResult, disk_full, run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -25,7 +25,7 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.elf import read_elf, resolve_libraries
-from mcp_bridge.sandbox.image.tool import disk_full, run_tool
+from mcp_bridge.sandbox.image.host_tools import disk_full, run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

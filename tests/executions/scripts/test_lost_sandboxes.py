@@ -21,9 +21,8 @@ from execution_fixtures import printed, until
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
-from mcp_bridge.executions.scripts import lifecycle as scripts_module
 from mcp_bridge.executions.scripts.held_calls import Hold
-from mcp_bridge.executions.scripts.lifecycle import MAX_LOST
+from mcp_bridge.executions.scripts.lost_sandboxes import LOST_CODES, MAX_LOST
 from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.tool_names import PRINCIPAL
@@ -481,7 +480,7 @@ async def test_a_sandbox_that_has_fallen_silent_lets_its_effects_come_to_their_e
     monkeypatch.setattr(sandbox_run, "SILENCE_SECONDS", 0.2)
     process = Claimed([], READY)
     process.stdout = Silent(READY)
-    assert (await told(process)).error["code"] in scripts_module.LOST_CODES
+    assert (await told(process)).error["code"] in LOST_CODES
 
 
 async def test_a_sandbox_that_is_paused_is_given_up_and_its_script_goes_on_in_another(open_desk, monkeypatch):

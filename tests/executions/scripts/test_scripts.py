@@ -16,11 +16,12 @@ from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.executions.scripts.call_history import Asked, RecordedCall
+from mcp_bridge.executions.scripts.divergence import Divergence
 from mcp_bridge.executions.scripts.held_calls import HeldCall
 from mcp_bridge.executions.scripts.job import Job
-from mcp_bridge.executions.scripts.lifecycle import MAX_LOST, Scripts
+from mcp_bridge.executions.scripts.lifecycle import Scripts
+from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST
 from mcp_bridge.executions.scripts.record import suspend
-from mcp_bridge.executions.scripts.run import Divergence
 from mcp_bridge.executions.scripts.settling import cancel_script, settle_script
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.ledger.log.entries import Entry
@@ -79,7 +80,7 @@ class Sandboxes:
     def servers(self, job):
         return None
 
-    def gate(self, execution, job, recorder=None):
+    def gate(self, execution, client, servers=None, recorder=None):
         return Gate()
 
     async def sandboxed(self, begun, artifacts=None):

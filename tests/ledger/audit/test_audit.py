@@ -19,8 +19,8 @@ from tampered_fixtures import ASKED, ENDED, WAITING, Writer, verdict
 
 from mcp_bridge.cli import showing
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.admin import key_rotation
 from mcp_bridge.ledger.audit import audit
-from mcp_bridge.ledger.log import rotation
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.payloads import CallDecision, Question, QueuedDecision, StepDecision, to_entry
 from mcp_bridge.ledger.log.reading import open_ledger
@@ -707,11 +707,11 @@ async def test_another_bridge_goes_on_with_the_new_key(tmp_path):
         first = two.log.signer.vkey
         keys = [first]
         for _ in range(3):
-            keys.append(await rotation.rotate_key(one))
+            keys.append(await key_rotation.rotate_key(one))
             await writer.effect(ASKED)
             assert two.log.signer.vkey == keys[-1]
         # And both at once.
-        await asyncio.gather(rotation.rotate_key(one), rotation.rotate_key(two), writer.effect(ASKED))
+        await asyncio.gather(key_rotation.rotate_key(one), key_rotation.rotate_key(two), writer.effect(ASKED))
         await writer.end(ASKED)
         master = one.master
     assert verdict(path, [first], (), master) is None
@@ -735,22 +735,22 @@ async def test_a_rotation_that_died_before_its_key_was_in_its_place_loses_no_key
     async with Database(path) as database:
         first = database.log.signer.vkey
         with monkeypatch.context() as patch:
-            patch.setattr(rotation, "take_next_key", dying)
+            patch.setattr(key_rotation, "take_next_key", dying)
             with pytest.raises(BridgeError, match="died"):
-                await rotation.rotate_key(database)
+                await key_rotation.rotate_key(database)
     assert (tmp_path / signing_key_files.NEXT_KEY_FILE).exists()
     async with Database(path) as database:
         await Writer(database).start(ASKED)
         second = database.log.signer.vkey
         assert second != first
         with monkeypatch.context() as patch:
-            patch.setattr(rotation, "_append", broken)
+            patch.setattr(key_rotation, "_append", broken)
             with pytest.raises(BridgeError, match="can't be written"):
-                await rotation.rotate_key(database)
+                await key_rotation.rotate_key(database)
     async with Database(path) as database:
         assert database.log.signer.vkey == second
         await Writer(database).effect(ASKED)
-        third = await rotation.rotate_key(database)
+        third = await key_rotation.rotate_key(database)
         master = database.master
     assert verdict(path, [first], (), master) is verdict(path, [third], (), master) is None
 

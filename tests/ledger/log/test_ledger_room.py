@@ -33,15 +33,15 @@ from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log import allowance, pieces
 from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.file_size import Quota
 from mcp_bridge.ledger.log.payloads import ScriptStart, to_entry
 from mcp_bridge.ledger.log.pieces import MIN_PIECE_BYTES, split
-from mcp_bridge.ledger.log.quota import Quota
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import tlog_proof
 from mcp_bridge.ledger.proofs.exports import verify_export
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
-from mcp_bridge.ledger.publish import state
+from mcp_bridge.ledger.publish import target_state
 from mcp_bridge.ledger.storage import compacting, erasure, vacuum
 from mcp_bridge.ledger.storage import database as databases
 from mcp_bridge.ledger.storage.database import Database
@@ -556,7 +556,7 @@ async def test_the_first_start_says_what_is_kept_how_long_and_the_next_one_nothi
 
 
 async def test_only_the_newest_cosigned_checkpoints_are_kept_and_those_that_vouch_for_a_key(tmp_path, monkeypatch):
-    monkeypatch.setattr(state, "MAX_COSIGNED", 3)
+    monkeypatch.setattr(target_state, "MAX_COSIGNED", 3)
     async with Database(tmp_path / FILE_NAME) as database:
         writer = Writer(database)
         for number in range(8):
@@ -749,7 +749,7 @@ async def test_a_ledger_of_0_1_0_is_read_written_and_erased(old):
         entries = [json.loads(line)["entry"].encode() for line in before]
         assert [found.data for found in ledger.entries()][: len(entries)] == entries
         last = (old / "export.jsonl").read_bytes().splitlines()[-1]
-        assert audit.consistency(ledger, json.loads(last)["checkpoint"], None, verifiers)["old"] == len(entries)
+        assert audit.consistency(ledger, json.loads(last)["checkpoint"], None, verifiers).old == len(entries)
 
 
 async def test_a_small_ledger_of_0_1_0_gives_space_back_once_it_was_opened(old):

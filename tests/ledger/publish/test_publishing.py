@@ -5,6 +5,7 @@ import fcntl
 import gzip
 import hashlib
 import itertools
+import json
 import logging
 import os
 import shutil
@@ -25,23 +26,23 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.publishing import publisher as publishing_bridge
 from mcp_bridge.host.service import open_bridge
+from mcp_bridge.ledger.admin.key_rotation import rotate_key
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.config import LedgerConfig
-from mcp_bridge.ledger.log.codec import LEDGER
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.reading import open_ledger
-from mcp_bridge.ledger.log.rotation import rotate_key
 from mcp_bridge.ledger.proofs.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
-from mcp_bridge.ledger.publish import look as asking
-from mcp_bridge.ledger.publish import publisher, to_file, to_http
-from mcp_bridge.ledger.publish.look import check_targets
-from mcp_bridge.ledger.publish.protocol import Published
-from mcp_bridge.ledger.publish.publish import publish
-from mcp_bridge.ledger.publish.publisher import Publisher, TargetState
-from mcp_bridge.ledger.publish.state import PublishedLog, acknowledge, read_states
+from mcp_bridge.ledger.publish import http_client, publish_loop, to_file
+from mcp_bridge.ledger.publish import target_checks as asking
+from mcp_bridge.ledger.publish.protocol import Published, TargetState
+from mcp_bridge.ledger.publish.publish_loop import Publisher
+from mcp_bridge.ledger.publish.target_checks import check_targets
+from mcp_bridge.ledger.publish.target_state import PublishedLog, acknowledge, read_states
 from mcp_bridge.ledger.publish.targets import PublishingConfig, Target
 from mcp_bridge.ledger.publish.to_file import notes_in
+from mcp_bridge.ledger.publish.to_target import publish
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.witness.witness import open_witness
 from mcp_bridge.server.witness import witness_app
@@ -969,7 +970,7 @@ async def test_a_conflict_is_an_alarm_that_stays(caplog, file, target):
     for state in first.values():
         assert (state.status, state.size, state.conflict["code"]) == ("conflict", 5, "publish_conflict")
         assert state.conflict["size"] == 5
-        assert TargetState(**state.record()) == state
+        assert TargetState.parse(json.dumps(state.record())) == state
     fork.grow(1)
     await task.publish_now()
     assert dict(task.states) == first
@@ -989,7 +990,7 @@ async def test_a_log_that_was_rewritten_to_the_size_it_had_is_found_at_the_next_
 
 
 async def test_the_end_is_not_held_up_by_a_target_that_hangs(monkeypatch, web, file):
-    monkeypatch.setattr(publisher, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(publish_loop, "CLOSE_SECONDS", 0.2)
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -1137,6 +1138,6 @@ def test_a_configuration_that_can_not_be_meant_is_refused(table):
 
 
 def test_no_http_client_is_loaded_before_it_is_used():
-    code = "import sys, mcp_bridge.ledger.publish.publisher; assert not {'httpx2', 'starlette', 'uvicorn'} & set(sys.modules)"
+    code = "import sys, mcp_bridge.ledger.publish.publish_loop; assert not {'httpx2', 'starlette', 'uvicorn'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    assert to_http.MAX_ANSWER_BYTES
+    assert http_client.MAX_ANSWER_BYTES

@@ -22,11 +22,12 @@ from crash_fixtures import ended, lines, tool
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.admin.accepted_losses import accept_clock
+from mcp_bridge.ledger.admin.key_rotation import rotate_key
 from mcp_bridge.ledger.audit.audit import verify_file
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
-from mcp_bridge.ledger.log.rotation import accept_clock, rotate_key
-from mcp_bridge.ledger.storage import turns
+from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
@@ -280,7 +281,7 @@ async def test_a_read_only_file_is_refused_by_its_mode(tmp_path):
 
 async def test_a_file_that_another_process_holds_is_busy(tmp_path, monkeypatch):
     state = await made(tmp_path / "state")
-    monkeypatch.setattr(turns, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(write_lock, "BUSY_SECONDS", 0.1)
     with contextlib.closing(sqlite3.connect(state / FILE_NAME, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         assert await opened_and_written(state) == "database_busy"
@@ -367,7 +368,7 @@ async def test_a_rotation_that_was_cut_short_can_be_followed_by_another_that_is(
     async def rotate_and_die(where):
         with monkeypatch.context() as patched:
             if where == "written":
-                patched.setattr("mcp_bridge.ledger.log.rotation._append", die)
+                patched.setattr("mcp_bridge.ledger.admin.key_rotation._append", die)
             elif where == "committed":
                 patched.setattr("mcp_bridge.ledger.log.log.Log.finish", die)
             else:

@@ -18,13 +18,14 @@ from crash_fixtures import tool
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.admin import key_rotation
+from mcp_bridge.ledger.admin.accepted_losses import accept_clock, accept_loss, is_behind
+from mcp_bridge.ledger.admin.key_rotation import replace_lost_key, rotate_key
 from mcp_bridge.ledger.audit.audit import verify_file
 from mcp_bridge.ledger.audit.overview import entries, newest
-from mcp_bridge.ledger.log import rotation
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
-from mcp_bridge.ledger.log.rotation import accept_clock, accept_loss, is_behind, replace_lost_key, rotate_key
 from mcp_bridge.ledger.storage import opening, position
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
@@ -516,16 +517,16 @@ async def test_of_two_who_accept_a_loss_at_once_one_has_accepted_it(tmp_path, mo
     state = await crashed(tmp_path)
     path, wal = state / FILE_NAME, state / f"{FILE_NAME}-wal"
     wal.write_bytes(wal.read_bytes()[:-1])
-    opened = rotation.open_to_write
+    opened = key_rotation.open_to_write
 
     def late(*arguments, **more):
         """Somebody else comes between the look and the word."""
-        monkeypatch.setattr(rotation, "open_to_write", opened)
+        monkeypatch.setattr(key_rotation, "open_to_write", opened)
         assert accept_loss(path, "file", "anna").had == 5
         assert asyncio.run(error_of(state)) is None
         return opened(*arguments, **more)
 
-    monkeypatch.setattr(rotation, "open_to_write", late)
+    monkeypatch.setattr(key_rotation, "open_to_write", late)
     with pytest.raises(BridgeError) as caught:
         await asyncio.to_thread(accept_loss, path, "file", "bert")
     assert caught.value.code == "nothing_is_lost"

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
-from mcp_bridge.host.service import Prepared
+from mcp_bridge.host.engine_setup import Prepared
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program import unbundle
+from mcp_bridge.kernel.program_parser import unbundle
 from mcp_bridge.sandbox.engine import ExitStatus
 from mcp_bridge.wire import jsonrpc, messages
 from mcp_bridge.wire.errors import LocalMessageError
@@ -172,7 +172,7 @@ class Engine:
         return process
 
     def prepared(self) -> Prepared:
-        """As `host.service.prepare` gives it."""
+        """As `host.engine_setup.prepare` gives it."""
         enforced = SimpleNamespace(memory=True, pids=True, cpus=True)
         report = SimpleNamespace(choice=SimpleNamespace(enforced=enforced, seccomp=True), findings=())
         return Prepared(report, self, SimpleNamespace(magic="", reference="none"))  # type: ignore[arg-type]

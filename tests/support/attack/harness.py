@@ -28,16 +28,17 @@ from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
+from mcp_bridge.executions.commands import Client
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.service import Bridge
-from mcp_bridge.kernel import steps
+from mcp_bridge.kernel import step_types
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.kernel.program import parse
+from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.policy.rules.rules import read
+from mcp_bridge.policy.rules.policy_table import read
 from mcp_bridge.policy.rules.snapshot import freeze
 from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.server.questions import Questions
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from mcp_bridge.executions.record import ExecutionRecord
-    from mcp_bridge.host.service import Prepared
+    from mcp_bridge.host.engine_setup import Prepared
     from mcp_bridge.ledger.log.entries import Recorded
 
     from .generator import Attack, Case, Change
@@ -176,8 +177,8 @@ class CaseBridge(Bridge):
     latest: Any = None
     latest_execution = ""
 
-    def gate(self, execution: str, job: Any, recorder: Any = None) -> Any:
-        self.latest, self.latest_execution = super().gate(execution, job, recorder), execution
+    def gate(self, execution: str, *arguments: Any) -> Any:
+        self.latest, self.latest_execution = super().gate(execution, *arguments), execution
         return self.latest
 
 
@@ -286,12 +287,12 @@ def impatient() -> Iterator[None]:
     """What undoes a step is tried again without a pause: most of it is denied here, and again each time. And a script that
     waits is at rest at once: what it asks for together, it asks for without a pause.
     """
-    patient, steps.COMPENSATION = steps.COMPENSATION, {"retry": {"schedule": [0, 0]}}
+    patient, step_types.COMPENSATION = step_types.COMPENSATION, {"retry": {"schedule": [0, 0]}}
     quiet, sandbox_run.QUIET_SECONDS = sandbox_run.QUIET_SECONDS, 0.02
     try:
         yield
     finally:
-        steps.COMPENSATION, sandbox_run.QUIET_SECONDS = patient, quiet
+        step_types.COMPENSATION, sandbox_run.QUIET_SECONDS = patient, quiet
 
 
 @asynccontextmanager
@@ -516,7 +517,7 @@ class _Run:
             if part in known:
                 continue
             if isinstance(part, Foreign):
-                gate = self.bridge._gate("0" * 16)
+                gate = self.bridge.gate("0" * 16, Client())
                 known[part] = await gate.values.project(part.value)
             elif attack.path == "echoed" and isinstance(part.value, str):
                 try:
@@ -568,7 +569,7 @@ class _Run:
         program, context = program_of(attack)
         payload = None
         if attack.path == "saved":
-            await self.bridge.programs.save("saved", program, PRINCIPAL)
+            await self.bridge.programs.library.save("saved", program, PRINCIPAL)
             program = running("saved", context)
         elif attack.path in {"operators", "by a step", "copied"}:
             context = call_of(attack, written=False)[1]
@@ -622,7 +623,7 @@ class _Run:
                 if self.case.attacks[0].path == "run":
                     await self.bridge.run_program(program)
                 else:
-                    await self.bridge.programs.save(name, program, PRINCIPAL)
+                    await self.bridge.programs.library.save(name, program, PRINCIPAL)
             except BridgeError as exc:
                 if name == "shopping":
                     self.outcome.refused.append(f"{name}: {exc}")

@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
+from mcp_bridge.ledger.admin.key_rotation import rotate_key
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
-from mcp_bridge.ledger.log.rotation import rotate_key
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 from mcp_bridge.ledger.storage.schema import FILE_NAME

@@ -7,11 +7,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mcp_bridge.kernel import format as form
+from mcp_bridge.kernel import program_schema as form
 from mcp_bridge.kernel.conditions import ConditionSyntaxError, condition
-from mcp_bridge.kernel.format import Fault
+from mcp_bridge.kernel.program_schema import Fault
 from mcp_bridge.kernel.references import STANDALONE
-from mcp_bridge.kernel.steps import (
+from mcp_bridge.kernel.step_types import (
     ApprovalStep,
     ConditionStep,
     EventStep,

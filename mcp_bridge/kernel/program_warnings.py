@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.kernel.format import Fault
+from mcp_bridge.kernel.program_schema import Fault
 from mcp_bridge.kernel.references import NAME, names_of
-from mcp_bridge.kernel.steps import ApprovalStep, ConditionStep
+from mcp_bridge.kernel.step_types import ApprovalStep, ConditionStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mcp_bridge.kernel.steps import Program, Step
+    from mcp_bridge.kernel.step_types import Program, Step
 
 END = -1
 """The target of an edge that ends the program."""

@@ -20,9 +20,6 @@ RESERVE_BYTES = 64 << 20
 MAX_QUEUED_BYTES = 32 << 20
 """Limit of what is queued to be written. While it is exceeded, new calls wait."""
 
-FULL, TIDY = 0.9, 0.8
-"""Shares of the quota. Above FULL, executions that may be erased are erased until TIDY is reached."""
-
 
 @dataclass(frozen=True, slots=True)
 class Quota:

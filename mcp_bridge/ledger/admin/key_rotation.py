@@ -1,34 +1,31 @@
-"""Entries of what a person has done about the log: another key, a clock that was put back, an end that is lost.
-
-An end is lost that a person accepts as lost, and one that isn't in the backup which they restore.
-"""
+"""The log goes on with another signing key: rotated, or replaced because it is lost."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import time
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit.audit import checkpoint
-from mcp_bridge.ledger.log.codec import LEDGER
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.key_history import MAX_KEYS
 from mcp_bridge.ledger.log.log import Log, Posted
-from mcp_bridge.ledger.log.payloads import AcceptedClock, AcceptedLoss, KeyEvent, to_entry
+from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.log.reading import master_of, open_ledger
-from mcp_bridge.ledger.log.transaction import posted, run
+from mcp_bridge.ledger.log.transaction import run
 from mcp_bridge.ledger.proofs.notes import add_signature, checkpoint_text
 from mcp_bridge.ledger.proofs.signing import Signer
 from mcp_bridge.ledger.storage.failures import unusable
-from mcp_bridge.ledger.storage.opening import connect, look_first, open_to_write, write_entries
+from mcp_bridge.ledger.storage.opening import connect, look_first, write_entries
 from mcp_bridge.ledger.storage.position import NOT_AS_FAR, PositionFile, read_head
-from mcp_bridge.ledger.storage.signing_key_files import NEXT_KEY_FILE, own_signer, own_vkey, take_next_key
+from mcp_bridge.ledger.storage.signing_key_files import NEXT_KEY_FILE, own_vkey, take_next_key
 from mcp_bridge.private_files import KEY_BYTES
 
 if TYPE_CHECKING:
@@ -124,118 +121,6 @@ def replace_lost_key(path: Path, master: str | Sequence[str]) -> str:
     return new.vkey
 
 
-async def accept_clock(database: Database, by: str) -> float:
-    """Take the clock for right although it is behind the last entry; by how many seconds it is.
-
-    Raises:
-        BridgeError: `clock_is_right`: it isn't behind.
-    """
-
-    def work(transaction: Transaction) -> float:
-        now = time.time_ns() // 1000
-        behind = (transaction.log.time - now) / 1e6
-        if behind <= 0:
-            raise BridgeError("clock_is_right", "The clock is not behind the last entry.")
-        was = transaction.log.time / 1e6
-        transaction.log.accept_clock(now)
-        transaction.append(to_entry(AcceptedClock(was, behind, by), LEDGER))
-        return behind
-
-    return await database.transact(work)
-
-
-def accept_loss(path: Path, master: str | Sequence[str], by: str) -> Loss:
-    """Go on with a ledger that ends before what it had come to, or of which nobody knows how far that was.
-
-    Args:
-        path: The file; one begins where there is none.
-        master: Where the master key is.
-        by: Who accepts it.
-
-    Raises:
-        BridgeError: `nothing_is_lost`; as `open_to_write`.
-    """
-    try:
-        if not _is_behind(path, position := PositionFile(path)):
-            raise BridgeError("nothing_is_lost", f"{path} is as far as {position.path.name} says.")
-        connection, log = open_to_write(path, master, accepting=True)
-        with closing(connection), closing(log.position):
-
-            def work(transaction: Transaction) -> Loss:
-                had = log.position.accept(transaction.connection)
-                has = log.checkpoint().size
-                before = (None, None, None) if had is None else (had.size, had.root.hex(), had.origin)
-                _append_loss(transaction, posted(to_entry(AcceptedLoss(has, by, *before), LEDGER)))
-                return Loss(None if had is None else had.size, has)
-
-            return run(connection, log, work)
-    except (sqlite3.Error, OSError) as exc:
-        raise unusable(path, exc) from None
-
-
-def record_restore(path: Path, master: str | Sequence[str], by: str, made: float | None) -> int:
-    """Have a ledger that was restored say so, before it is in its place; the number of the entry.
-
-    Args:
-        path: The file, with its keys beside it, which nobody uses yet. It has no journal when this returns.
-        master: Where the master key is.
-        by: Who restores it.
-        made: When its backup was made, in seconds since 1970; None where nobody knows.
-
-    Raises:
-        BridgeError: `key_missing`, `key_unusable`, `ledger_damaged`, `database_unusable`.
-    """
-
-    def work(transaction: Transaction) -> int:
-        has = transaction.log.checkpoint().size
-        _append_loss(transaction, posted(to_entry(AcceptedLoss(has, by, restored=True, made=made), LEDGER)))
-        return has
-
-    try:
-        with open_ledger(path) as ledger:
-            own = master_of(ledger.connection, path.parent, master)
-            signer = own_signer(path.parent, ledger.origin, ledger.vkey)
-        # How far it has come is taken down where it is opened, in its place.
-        log = Log(own, signer.name, signer, lambda _: signer, PositionFile(path, leaves=True))
-        with closing(connect(path)) as connection:
-            found = run(connection, log, work)
-            # The file alone is put in its place. Who closes a connection isn't told what can't be written into it.
-            connection.execute("PRAGMA journal_mode = DELETE")
-            return found
-    except (sqlite3.Error, OSError) as exc:
-        raise unusable(path, exc) from None
-
-
-class Loss(NamedTuple):
-    """What was accepted as lost.
-
-    Attributes:
-        had: How many entries the log had; None where that isn't known.
-        has: How many it has.
-    """
-
-    had: int | None
-    has: int
-
-
-def is_behind(path: Path) -> bool:
-    """Whether a ledger ends before what it had come to, or nobody knows. What else is wrong, who opens it finds out."""
-    with suppress(BridgeError, sqlite3.Error, OSError):
-        return _is_behind(path, PositionFile(path))
-    return False
-
-
-def _is_behind(path: Path, position: PositionFile) -> bool:
-    try:
-        position.load()
-        look_first(path, position)
-    except BridgeError as exc:
-        if exc.code not in NOT_AS_FAR:
-            raise
-        return True
-    return False
-
-
 def _has_key(path: Path) -> bool:
     try:
         own_vkey(path)
@@ -257,12 +142,6 @@ def _write_next(directory: Path, seed: bytes) -> None:
         write_private(directory / NEXT_KEY_FILE, seed, durable=True)
     except OSError as exc:
         raise BridgeError("key_unusable", f"{directory / NEXT_KEY_FILE} can't be made: {exc.strerror}.") from None
-
-
-def _append_loss(transaction: Transaction, entry: Posted) -> None:
-    # No clock is accepted before the loss is.
-    entry.time = max(entry.time, transaction.log.time)
-    write_entries(transaction.connection, transaction.log, [entry])
 
 
 def _append(transaction: Transaction, event: KeyEvent, not_before: int = 0) -> None:

@@ -48,8 +48,10 @@ async def publish(
         from mcp_bridge.ledger.publish.to_file import publish_to_file  # noqa: PLC0415
 
         return await publish_to_file(target, note, source, reads)
-    from mcp_bridge.ledger.publish.to_http import publish_to_url, publish_to_witness  # noqa: PLC0415
-
     if target.url is not None:
+        from mcp_bridge.ledger.publish.to_url import publish_to_url  # noqa: PLC0415
+
         return await publish_to_url(target, note)
+    from mcp_bridge.ledger.publish.to_witness import publish_to_witness  # noqa: PLC0415
+
     return await publish_to_witness(target, note, source)

@@ -12,14 +12,14 @@ from tampered_fixtures import Writer
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.presence import FOLDER, Presence, is_present
+from mcp_bridge.ledger.storage.live_bridges import FOLDER, Presence, is_present
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.sandbox.ownership import owner_label
 
 HOLDER = """
 import sys
 from pathlib import Path
-from mcp_bridge.ledger.storage.presence import Presence
+from mcp_bridge.ledger.storage.live_bridges import Presence
 Presence(Path(sys.argv[1]), sys.argv[2])
 print("here", flush=True)
 sys.stdin.read()
@@ -77,7 +77,7 @@ def test_many_that_come_look_and_go_at_once_never_miss_who_is_there(tmp_path):
     script = (
         HOLDER.rpartition("print")[0].replace("Presence(Path(sys.argv[1]), sys.argv[2])", "")
         + """
-from mcp_bridge.ledger.storage.presence import is_present
+from mcp_bridge.ledger.storage.live_bridges import is_present
 for _ in range(300):
     mine = Presence(Path(sys.argv[1]), sys.argv[2])
     assert is_present(Path(sys.argv[1]), sys.argv[2])

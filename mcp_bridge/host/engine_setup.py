@@ -1,0 +1,96 @@
+"""The engine and the image that sandboxes are started with: found by a trial, and the image built if it is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcp_bridge.private_files import state_directory
+from mcp_bridge.sandbox.cli_engine import CliEngine
+from mcp_bridge.sandbox.image.image import ImageInfo, ImageRequest, ensure_image
+from mcp_bridge.sandbox.probe import probe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mcp_bridge.sandbox.engine import Engine
+    from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.probe_report import ProbeReport
+    from mcp_bridge.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The engine and the image that one bridge starts its sandboxes with.
+
+    Attributes:
+        report: What the trial of the engine found.
+        engine: Starts containers.
+        image: The image that they are made of.
+    """
+
+    report: ProbeReport
+    engine: Engine
+    image: ImageInfo
+
+
+async def prepare(
+    settings: Settings, notify: Callable[[str], None] | None = None, *, refresh: bool = False
+) -> Prepared:
+    """Find a working engine by a trial, and build the image if it is missing.
+
+    Args:
+        settings: The settings.
+        notify: Called with a sentence about each step that takes time.
+        refresh: Whether to try the engine again, though the result of an earlier trial is kept.
+
+    Raises:
+        BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, ….
+    """
+    state_directory(settings.state_dir, durable=True)
+    report = await _probe(settings, notify, refresh=refresh)
+    image = await _image(settings, *report.choice.invocation, notify)
+    return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
+
+
+async def choose_engine(settings: Settings) -> RuntimeChoice:
+    """The engine to use, without an image.
+
+    Raises:
+        BridgeError: As `prepare`.
+    """
+    state_directory(settings.state_dir, durable=True)
+    return (await _probe(settings, None, refresh=False)).choice
+
+
+async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, refresh: bool) -> ProbeReport:
+    async def ensure(command: str, global_args: Sequence[str]) -> str:
+        return (await _image(settings, command, global_args, notify)).reference
+
+    return await probe(
+        runtime=settings.runtime,
+        oci_runtime=settings.oci_runtime,
+        state_dir=settings.state_dir,
+        image=settings.image,
+        refresh=refresh,
+        ensure=ensure,
+    )
+
+
+async def _image(
+    settings: Settings, command: str, global_args: Sequence[str], notify: Callable[[str], None] | None
+) -> ImageInfo:
+    return await ensure_image(
+        command,
+        ImageRequest(settings.profile, tuple(settings.packages)),
+        configured=settings.image,
+        engine_args=global_args,
+        progress=notify,
+        state_dir=settings.state_dir,
+    )
+
+
+def not_enforced(report: ProbeReport) -> list[str]:
+    """The limits that this host can't hold by control groups, by name."""
+    enforced = report.choice.enforced
+    return [name for name in ("memory", "pids", "cpus") if not getattr(enforced, name)]

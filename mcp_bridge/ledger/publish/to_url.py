@@ -1,0 +1,28 @@
+"""Checkpoints to an address that takes notes by POST."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from mcp_bridge.ledger.publish.http_client import open_client, refused, send
+from mcp_bridge.ledger.publish.protocol import Published, checkpoint_of
+
+if TYPE_CHECKING:
+    from mcp_bridge.ledger.publish.targets import Target
+
+
+async def publish_to_url(target: Target, note: str) -> Published:
+    """Send a note by POST; any status 2xx says that it was taken.
+
+    Raises:
+        BridgeError: As `to_target.publish`.
+    """
+    assert target.url is not None  # noqa: S101 - the caller's choice
+    size = checkpoint_of(note).size
+    async with await open_client(target) as client:
+        answer = await send(client, target, "POST", target.url, note.encode())
+    if not httpx2.codes.is_success(answer.status):
+        raise refused(target, answer.status)
+    return Published(target.id, size, note)
