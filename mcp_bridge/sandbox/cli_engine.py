@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import sys
@@ -42,9 +43,7 @@ from mcp_bridge.sandbox.pipes import Child, PipeReader, PipeWriter, drain
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from anyio.abc import ByteReceiveStream
-
-    from mcp_bridge.sandbox.engine import InputStream
+    from anyio.abc import ByteReceiveStream, ByteSendStream
 
 COMMAND_SECONDS = 20.0
 """How long `kill`, `rm` and `ps` may take: the engine may be waiting for the lock of its store."""
@@ -58,6 +57,9 @@ whose monitor was killed would take 20 s."""
 
 RETRY_SECONDS = 0.25
 """Pause between two attempts to kill a container that exists but isn't running yet."""
+
+REMOVALS = 3
+"""How often to try to remove a container that ends at the same moment."""
 
 ID_POLL_SECONDS = 0.004
 """How often to poll for the id file. Creation takes 100 ms and more."""
@@ -100,6 +102,7 @@ OOM_NAME = "oom"
 """The file that podman's monitor writes to its working directory when the control group runs out of memory."""
 
 _MISSING = ("no such container", "no container with", "does not exist", "is already in progress")
+_JUST_ENDED = ("could not be stopped", "container state improper")
 _NOT_RUNNING = ("is not running", "can only kill running containers", "container state improper")
 
 
@@ -214,7 +217,12 @@ class CliEngine(Engine):
         self._killed.add(container_id)
         # By default Podman's `rm --force` sends SIGTERM first and waits for ten seconds.
         at_once = ("--time=0",) if self.name == "podman" and self.choice.at_least(4) else ()
-        result = await self._command("rm", "--force", *at_once, container_id)
+        for _ in range(REMOVALS):
+            result = await self._command("rm", "--force", *at_once, container_id)
+            # Podman's `rm` fails if the container ends between its look at it and its kill.
+            if not result.returncode or not _mentions(result, _JUST_ENDED):
+                break
+            await anyio.sleep(RETRY_SECONDS)
         if result.returncode and not _mentions(result, _MISSING):
             raise self._error(result)
 
@@ -317,7 +325,7 @@ class CliProcess(SandboxProcess):
         self._stderr = PipeReader(stderr, on_data=self._on_stderr)
 
     @property
-    def stdin(self) -> InputStream:
+    def stdin(self) -> ByteSendStream:
         """The container's standard input."""
         return self._stdin
 
@@ -361,6 +369,14 @@ class CliProcess(SandboxProcess):
                 raise await self._failure()
             self._status = await self._exit_status(code)
         return self._status
+
+    def has_ended(self) -> bool:
+        """Whether the client or the container's monitor is known to have ended."""
+        return self._child.returncode is not None or self._severed or self._has_lost_monitor()
+
+    def _has_lost_monitor(self) -> bool:
+        text = _text_of(self._folder / MONITOR_NAME) if self._engine.has_monitors else ""
+        return bool(text) and _is_gone(text)
 
     async def _ended(self) -> int | None:
         """The client's exit status; None if it hangs because its container's monitor has ended."""
@@ -408,7 +424,7 @@ class CliProcess(SandboxProcess):
                     return
                 try:
                     self._stdin.close()
-                    if self._severed:
+                    if self._severed or (self._child.returncode is None and self._has_lost_monitor()):
                         # Podman can't kill a container without its monitor, and its client hangs.
                         self._child.kill_session()
                         await self._remove()
@@ -520,6 +536,20 @@ def _end_monitor(file: Path, name: str) -> None:
         for process in (*map(int, children), pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+
+
+def _is_gone(pid: str) -> bool:
+    """Whether a process has ended, even if nobody has reaped it."""
+    try:
+        pidfd = os.pidfd_open(int(pid))
+    except ProcessLookupError:
+        return True
+    except (AttributeError, OSError, ValueError):
+        return False
+    try:
+        return bool(select.select([pidfd], [], [], 0)[0])
+    finally:
+        os.close(pidfd)
 
 
 def _modified_at(file: Path) -> float:

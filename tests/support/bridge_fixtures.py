@@ -272,7 +272,8 @@ def setups(folder, engine, state_dir):
 
     def make(*servers, **settings):
         file = folder / "mcp-bridge.toml"
-        base = {"state_dir": str(state_dir), "client_configs": False, "runtime": RUNTIME}
+        # Without containers that are started ahead: tests count what their own calls start.
+        base = {"state_dir": str(state_dir), "client_configs": False, "runtime": RUNTIME, "pool_max": 0}
         file.write_text(toml(base | settings, servers))
         return Setup(file, state_dir, home, env, engine)
 

@@ -6,6 +6,7 @@ servers it wants, in a state directory of its own, and no container may be left 
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from contextlib import asynccontextmanager
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.governance.governance import Governance
 
+POOLED = bool(os.environ.get("MCP_BRIDGE_TEST_POOL"))
+"""Whether all executions are to run in containers that were started ahead."""
+
 DEADLINE_SECONDS = 100.0
 """For one bridge of a test, whatever it does: far above what any of it takes on a loaded machine."""
 
@@ -43,12 +47,19 @@ class Sandboxes:
 
     @asynccontextmanager
     async def open(
-        self, *specs: ServerSpec, governance: Governance | None = None, bounded: bool = True, **changes: Any
+        self,
+        *specs: ServerSpec,
+        governance: Governance | None = None,
+        bounded: bool = True,
+        pooled: bool = POOLED,
+        **changes: Any,
     ) -> AsyncIterator[Bridge]:
-        """A bridge; one that several tests share is bounded by theirs."""
+        """A bridge; one that several tests share is bounded by theirs. With `pooled`, it starts containers ahead."""
         with anyio.fail_after(DEADLINE_SECONDS if bounded else None):
             async with open_bridge(self.settings.model_copy(update=changes), specs, governance) as bridge:
                 bridge._prepared = self.prepared
+                if pooled:
+                    await bridge.start_ahead()
                 yield bridge
             assert await self.containers() == [], "a container was left behind"
 

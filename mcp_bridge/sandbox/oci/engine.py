@@ -50,9 +50,8 @@ from mcp_bridge.sandbox.pipes import PipeReader, PipeWriter, drain, pipe_pairs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from anyio.abc import ByteReceiveStream
+    from anyio.abc import ByteReceiveStream, ByteSendStream
 
-    from mcp_bridge.sandbox.engine import InputStream
     from mcp_bridge.sandbox.flags import RuntimeChoice
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -441,7 +440,7 @@ class OciProcess(SandboxProcess):
         self._stderr = PipeReader(pipes[2], on_data=self._on_stderr)
 
     @property
-    def stdin(self) -> InputStream:
+    def stdin(self) -> ByteSendStream:
         """The container's standard input."""
         return self._stdin
 
