@@ -80,6 +80,7 @@ MAX_UNSENT_BYTES = 32 << 20
 FROM_GUEST = frozenset(
     {
         messages.GuestReady,
+        messages.ExecutionBegun,
         messages.OutputWrite,
         messages.OutputDisplay,
         messages.ProgressReport,
@@ -115,6 +116,7 @@ FROM_GUEST = frozenset(
 NOTIFICATIONS = frozenset(
     {
         messages.GuestReady,
+        messages.ExecutionBegun,
         messages.OutputWrite,
         messages.OutputDisplay,
         messages.ProgressReport,
