@@ -95,12 +95,17 @@ class Party:
         """Whether it has used more than it may use at once."""
         return self._credit < 0
 
+    def has_turn(self) -> bool:
+        """Whether `turn` wouldn't wait."""
+        if self._credit >= BURST_SECONDS:
+            return True
+        if self._credit >= 0 and self._shared.clock() - self._counted < _COUNT_SECONDS:
+            return True
+        return not self._count() or self._credit >= 0
+
     async def turn(self) -> None:
         """Wait for its turn if it is over its share and others are active."""
-        if self._credit >= BURST_SECONDS:
-            return
-        self._count()
-        if self._credit >= 0 or not self._shared.is_shared(self):
+        if self.has_turn():
             return
         until = self._shared.clock() + MAX_WAIT_SECONDS
         self._shared.waiting += not self._waiting
@@ -114,12 +119,14 @@ class Party:
             self._waiting -= 1
             self._shared.waiting -= not self._waiting
 
-    def _count(self) -> None:
-        """Add the credit since the last update: all elapsed time if the party was alone."""
+    def _count(self) -> bool:
+        """Add the credit since the last update, all elapsed time if the party is alone; return whether it isn't."""
         now = self._shared.clock()
-        rate = self._shared.rate() if self._shared.is_shared(self) else 1.0
+        is_shared = self._shared.is_shared(self)
+        rate = self._shared.rate() if is_shared else 1.0
         self._credit = min(BURST_SECONDS, self._credit + (now - self._counted) * rate)
         self._counted = now
+        return is_shared
 
 
 class Bill:
@@ -138,6 +145,9 @@ class Bill:
 
 
 _LOOK_SECONDS = 0.1
+
+_COUNT_SECONDS = 0.01
+"""A party's credit isn't counted again so soon, as long as there is some: it is asked for by every request."""
 
 _shared: RunVar[FairShare] = RunVar("mcp_bridge_fair_share")
 

@@ -6,7 +6,7 @@ import os
 import select
 import sys
 import termios
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.from_thread
@@ -18,6 +18,7 @@ from mcp_bridge.cli import showing
 if TYPE_CHECKING:
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.ledger.log.payloads import QuestionFields
 
 TERMINAL = "/dev/tty"
 
@@ -50,7 +51,7 @@ class Terminal:
     def __init__(self) -> None:
         self._turn = anyio.Lock()
 
-    async def ask(self, question: dict[str, Any]) -> bool | None:
+    async def ask(self, question: QuestionFields) -> bool | None:
         """The person's decision; None for "later", if the terminal is gone, or if the question is too long."""
         shown = escaping.escape_controls("\n".join(showing.question(question)))
         async with self._turn:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.proofs.exports import Verdict
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.proofs.tlog_proof import Proved
+    from mcp_bridge.ledger.publish.protocol import TargetState
     from mcp_bridge.ledger.storage.sealing import MasterKey
     from mcp_bridge.settings import Loaded, Settings
 
@@ -151,7 +152,7 @@ def verify_own_ledger(
     facts = {"file": str(path), **_facts(found.log, trusted), "erased": found.erased, "opened": found.opened}
     if offline or not targets:
         return facts | {"targets": [], "offline": offline and bool(targets)}
-    log = FileLog(path, {target: state["size"] for target, state in states.items()})
+    log = FileLog(path, {target: state.size for target, state in states.items()})
     checks = anyio.run(check_targets, targets, log)
     return facts | {"targets": [each.record() for each in checks], "offline": False}
 
@@ -217,13 +218,13 @@ def _in_words(keys: Sequence[Verifier] | None) -> Iterator[None]:
         ) from None
 
 
-def _refuse_alarms(states: Mapping[str, Mapping[str, Any]]) -> None:
+def _refuse_alarms(states: Mapping[str, TargetState]) -> None:
     """Refuse to call a ledger verified during an alarm that nobody has acknowledged.
 
     Raises:
         BridgeError: `publish_conflict`.
     """
-    alarms = [(target, state["conflict"]) for target, state in states.items() if state["conflict"] is not None]
+    alarms = [(target, state.conflict) for target, state in states.items() if state.conflict is not None]
     if alarms:
         (target, alarm), *more = alarms
         others = f" There are alarms of {len(more)} other targets." if more else ""

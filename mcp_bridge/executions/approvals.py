@@ -15,6 +15,7 @@ from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, to_entry
 from mcp_bridge.policy.secrets.value_references import fill_in
 
 if TYPE_CHECKING:
+    from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore, StoredExecution
 
 
@@ -30,7 +31,7 @@ class Asked:
 
     approval: Approval
     execution: StoredExecution | None
-    question: dict[str, Any]
+    question: QuestionFields
 
     @property
     def status(self) -> str:

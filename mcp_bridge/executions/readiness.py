@@ -68,7 +68,7 @@ async def _asked_now(store: ProgramStore, stored: StoredExecution, asker: Asker)
     for question in await asked(store, stored.principal, stored.id, open_only=True):
         if question.status != "open":
             continue
-        answer = await asker.ask({**question.question, "origin": stored.origin})
+        answer = await asker.ask(question.question | {"origin": stored.origin})
         if answer is None:
             continue
         try:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mcp_bridge.gate.request_context import RequestContext
-    from mcp_bridge.ledger.log.payloads import ToolIntent
+    from mcp_bridge.ledger.log.payloads import QuestionFields, ToolIntent
     from mcp_bridge.policy.rules.call import StepContext
 
 
@@ -35,14 +35,14 @@ class Caller(Protocol):
     def approved(self) -> Mapping[str, Any] | None:
         """The question about this call that a person has approved of already, or None."""
 
-    async def decided(self, question: Mapping[str, Any]) -> bool | None:
+    async def decided(self, question: QuestionFields) -> bool | None:
         """Whether a person has approved of exactly this call elsewhere or before; None if nobody has decided.
 
         Args:
             question: As a person was to be asked it, projected.
         """
 
-    async def decide(self, question: Mapping[str, Any], *, approved: bool) -> bool:
+    async def decide(self, question: QuestionFields, *, approved: bool) -> bool:
         """Record what the client's person says.
 
         Returns:

@@ -7,6 +7,7 @@ kernel supports it: no SIGCHLD handler, and no thread for each child.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -30,7 +31,10 @@ _SET_PIPE_SIZE = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
 class PipeReader(ByteReceiveStream):
-    """The reading end of a pipe.
+    """The reading end of a pipe. One event loop uses it.
+
+    The descriptor is registered with the loop once, and stays registered while somebody comes back for more: to
+    register it for every read takes as long as to answer a short message.
 
     Args:
         descriptor: The file descriptor, which the reader takes over.
@@ -46,6 +50,12 @@ class PipeReader(ByteReceiveStream):
         self._descriptor = descriptor
         self._on_data = on_data
         self._guard = anyio.ResourceGuard("reading from")
+        self._watching: asyncio.AbstractEventLoop | None = None
+        """The loop that the descriptor is registered with."""
+        self._waiter: asyncio.Future[bytes] | None = None
+        self._max_bytes = 0
+        self._left = b""
+        """What was read for a task that was cancelled in the same moment."""
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """Receive at least one byte and at most `max_bytes`.
@@ -55,25 +65,56 @@ class PipeReader(ByteReceiveStream):
         """
         with self._guard:
             await anyio.lowlevel.checkpoint_if_cancelled()
-            waited = False
-            while True:
-                if self._descriptor < 0:
-                    raise anyio.ClosedResourceError
-                try:
-                    data = os.read(self._descriptor, max_bytes)
-                except BlockingIOError:
-                    await anyio.wait_readable(self._descriptor)
-                    waited = True
-                    continue
-                break
-            if not waited:
-                # A sandbox that floods its output must not starve others. Shielded, because the data is read already.
-                await anyio.lowlevel.cancel_shielded_checkpoint()
+            if self._descriptor < 0:
+                raise anyio.ClosedResourceError
+            if self._left:
+                data, self._left = self._left[:max_bytes], self._left[max_bytes:]
+            else:
+                data = await self._next(max_bytes)
             if not data:
                 raise anyio.EndOfStream
             if self._on_data is not None:
                 self._on_data(data)
             return data
+
+    async def _next(self, max_bytes: int) -> bytes:
+        """What comes next, empty at the end of the stream.
+
+        Read by the loop, in a turn of its own: a sandbox that floods its output starves nobody.
+        """
+        loop = asyncio.get_running_loop()
+        self._max_bytes = max_bytes
+        waiter: asyncio.Future[bytes] = loop.create_future()
+        self._waiter = waiter
+        if self._watching is None:
+            loop.add_reader(self._descriptor, self._readable)
+            self._watching = loop
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._left = waiter.result()
+            raise
+        finally:
+            self._waiter = None
+
+    def _readable(self) -> None:
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            # Nobody waits for it: until somebody does, it would wake the loop again and again.
+            self._unwatch()
+            return
+        try:
+            waiter.set_result(os.read(self._descriptor, self._max_bytes))
+        except BlockingIOError:
+            pass
+        except OSError as exc:
+            waiter.set_exception(exc)
+
+    def _unwatch(self) -> None:
+        if self._watching is not None:
+            self._watching.remove_reader(self._descriptor)
+            self._watching = None
 
     async def aclose(self) -> None:
         """Close the descriptor; a task that waits for data gets ClosedResourceError."""
@@ -82,7 +123,13 @@ class PipeReader(ByteReceiveStream):
 
     def close(self) -> None:
         """As `aclose`, without a checkpoint."""
-        self._descriptor = _close(self._descriptor)
+        if self._descriptor < 0:
+            return
+        self._unwatch()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(anyio.ClosedResourceError())
+        os.close(self._descriptor)
+        self._descriptor = -1
 
 
 class PipeWriter(ByteSendStream):
@@ -116,6 +163,22 @@ class PipeWriter(ByteSendStream):
                 except BrokenPipeError as error:
                     raise anyio.BrokenResourceError from error
 
+    def write_now(self, item: bytes) -> int:
+        """Write as much as the pipe takes now; return how many bytes that were.
+
+        Raises:
+            BrokenResourceError, ClosedResourceError, BusyResourceError: As `send`.
+        """
+        with self._guard:
+            if self._descriptor < 0:
+                raise anyio.ClosedResourceError
+            try:
+                return os.write(self._descriptor, item)
+            except BlockingIOError:
+                return 0
+            except BrokenPipeError as error:
+                raise anyio.BrokenResourceError from error
+
     async def aclose(self) -> None:
         """Close the descriptor, which the child sees as EOF."""
         self.close()
@@ -124,6 +187,32 @@ class PipeWriter(ByteSendStream):
     def close(self) -> None:
         """As `aclose`, without a checkpoint."""
         self._descriptor = _close(self._descriptor)
+
+
+def pipe_pairs() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Pipes for the standard streams of a process that somebody else starts: our descriptors, and its.
+
+    Raises:
+        OSError: There are no more descriptors; none is left open.
+    """
+    made: list[int] = []
+    try:
+        for _ in range(3):
+            made += os.pipe()
+            _enlarge(made[-1])
+    except OSError:
+        for descriptor in made:
+            os.close(descriptor)
+        raise
+    (stdin, our_stdin, our_stdout, stdout, our_stderr, stderr) = made
+    return (our_stdin, our_stdout, our_stderr), (stdin, stdout, stderr)
+
+
+async def drain(stream: ByteReceiveStream) -> None:
+    """Read to the end of a stream unless another task is reading it."""
+    with contextlib.suppress(anyio.BusyResourceError, anyio.ClosedResourceError):
+        async for _ in stream:
+            pass
 
 
 class Child:
@@ -160,10 +249,7 @@ class Child:
         for stream in (process.stdin, process.stdout, process.stderr):
             out.append(os.dup(stream.fileno()))
             stream.close()
-            if _SET_PIPE_SIZE is not None:
-                # The user's limit on pipe memory is reached; the default size works too.
-                with contextlib.suppress(OSError):
-                    fcntl.fcntl(out[-1], _SET_PIPE_SIZE, PIPE_SIZE)
+            _enlarge(out[-1])
         return out[0], out[1], out[2]
 
     @property
@@ -192,6 +278,13 @@ class Child:
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _enlarge(descriptor: int) -> None:
+    if _SET_PIPE_SIZE is not None:
+        # If the user's limit on pipe memory is reached, the default size works too.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(descriptor, _SET_PIPE_SIZE, PIPE_SIZE)
 
 
 def _close(descriptor: int) -> int:

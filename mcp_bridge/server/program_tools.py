@@ -79,7 +79,7 @@ class DeleteProgram(_Arguments):
 async def _run_program(bridge: Bridge, arguments: RunProgram, questions: Questions) -> dict[str, Any]:
     name = arguments.program if isinstance(arguments.program, str) else arguments.save_as
     if arguments.save_as:
-        await bridge.programs.save(arguments.save_as, arguments.program, PRINCIPAL)
+        await bridge.programs.library.save(arguments.save_as, arguments.program, PRINCIPAL)
     record = await bridge.run_program(
         arguments.program,
         arguments.context,
@@ -102,16 +102,16 @@ async def _get_trace(bridge: Bridge, arguments: GetTrace, _: Questions) -> dict[
 
 
 async def _list_programs(bridge: Bridge, _: ListPrograms, __: Questions) -> dict[str, Any]:
-    rows = await bridge.programs.listed(PRINCIPAL)
+    rows = await bridge.programs.library.listed(PRINCIPAL)
     return {"programs": [{"id": row["name"], **row} for row in rows]}
 
 
 async def _get_program(bridge: Bridge, arguments: GetProgram, _: Questions) -> dict[str, Any]:
-    return (await bridge.programs.find(arguments.program_id, PRINCIPAL)).program.data
+    return (await bridge.programs.library.find(arguments.program_id, PRINCIPAL)).program.data
 
 
 async def _delete_program(bridge: Bridge, arguments: DeleteProgram, _: Questions) -> dict[str, Any]:
-    if not await bridge.programs.delete(arguments.program_id, PRINCIPAL):
+    if not await bridge.programs.library.delete(arguments.program_id, PRINCIPAL):
         raise BridgeError("unknown_program", f"There is no program {arguments.program_id[:100]!r}.")
     return {"deleted": True, "program_id": arguments.program_id}
 

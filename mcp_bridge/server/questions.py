@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from mcp.server import ServerRequestContext
 
+    from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.models.sampling import SamplingRequest
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class Questions:
         """Whether the client supports any requests."""
         return self._forms or self._samples
 
-    async def ask(self, question: dict[str, Any]) -> bool | None:
+    async def ask(self, question: QuestionFields) -> bool | None:
         """A person's decision, as `gate.admission.Asker`; None if there is none.
 
         A question that is too long to display is not asked here: it waits for `mcp-bridge approvals` or the viewer.
@@ -225,7 +226,7 @@ class Conversations:
             parked.scope.cancel()
 
 
-def _question_text(question: dict[str, Any]) -> str:
+def _question_text(question: QuestionFields) -> str:
     """A question as text, completely.
 
     A question about a call has `tool`, `arguments`, `filled`, `announced` and `why`; one of a step `message` and
@@ -247,9 +248,12 @@ def _question_text(question: dict[str, Any]) -> str:
         lines.append("Left to the tool, with the defaults that it announces:")
         lines.append(escape_invisible(json.dumps(question["announced"], ensure_ascii=False, indent=1)))
     whose = f" (the {question['origin']}'s)" if question.get("origin") else ""
-    for name, label in (("program", "Program"), ("step", "Step"), ("why", "Why")):
-        if question.get(name):
-            lines.append(f"{label}: {escape_name(str(question[name]))}{whose if name == 'program' else ''}")
+    if question.get("program"):
+        lines.append(f"Program: {escape_name(str(question['program']))}{whose}")
+    if question.get("step"):
+        lines.append(f"Step: {escape_name(str(question['step']))}")
+    if question.get("why"):
+        lines.append(f"Why: {escape_name(str(question['why']))}")
     if question.get("filled"):
         lines.append(f"Defaults of the tool, left out by the caller: {escape_name(', '.join(question['filled']))}")
     return "\n".join(lines)

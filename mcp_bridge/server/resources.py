@@ -43,7 +43,7 @@ async def listed(bridge: Bridge) -> list[types.Resource]:
     schema = types.Resource(
         uri=SCHEMA_URI, name="program schema", description="JSON Schema of programs", mime_type=JSON
     )
-    rows = await bridge.programs.listed(PRINCIPAL)
+    rows = await bridge.programs.library.listed(PRINCIPAL)
     return [
         schema,
         *(
@@ -101,7 +101,7 @@ async def read(bridge: Bridge, uri: str) -> types.TextResourceContents | types.B
     if scheme == TRACE_SCHEME:
         return _json(uri, to_record(await bridge.lifecycle.stored(rest, PRINCIPAL)))
     if scheme == PROGRAM_SCHEME:
-        return _json(uri, (await bridge.programs.find(rest, PRINCIPAL)).program.data)
+        return _json(uri, (await bridge.programs.library.find(rest, PRINCIPAL)).program.data)
     if scheme == OUTPUT_SCHEME:
         return await on_thread(_output, bridge, uri)
     return await on_thread(_artifact, bridge, uri)

@@ -87,7 +87,8 @@ def _loads(line: bytes, decoder: json.JSONDecoder) -> Any:
     return decoder.decode(line.decode())
 
 
-def _dumps(value: Any, encoder: json.JSONEncoder) -> str:
+def dumps(value: Any, encoder: json.JSONEncoder) -> str:
+    """Encode a value in one step."""
     return encoder.encode(value)
 
 
@@ -162,15 +163,21 @@ def _weight(line: bytes) -> int:
 
 def separators(line: bytes) -> int:
     """The estimated number of values in a line of JSON, including those inside its strings."""
+    if len(line) <= _PART_BYTES:
+        return line.count(b",") + _brackets(line)
     return sum(part.count(b",") + part.count(b"[") + part.count(b"{") for part in parts(line))
 
 
 def _brackets(line: bytes) -> int:
+    if len(line) <= _PART_BYTES:
+        return line.count(b"[") + line.count(b"{")
     return sum(part.count(b"[") + part.count(b"{") for part in parts(line))
 
 
 def may_hold_surrogates(line: bytes) -> bool:
     """Whether a line of JSON has an escaped surrogate: a lone one can't be encoded as UTF-8."""
+    if len(line) <= _PART_BYTES:
+        return b"\\ud" in line or b"\\uD" in line
     # Also across the boundaries of parts.
     return any(
         b"\\ud" in (piece := line[start : start + _PART_BYTES + 2]) or b"\\uD" in piece
@@ -183,7 +190,7 @@ def decode(
     *,
     max_depth: int = MAX_DEPTH,
     loads: Callable[[bytes, json.JSONDecoder], Any] = _loads,
-    dumps: Callable[[Any, json.JSONEncoder], str] = _dumps,
+    dumps: Callable[[Any, json.JSONEncoder], str] = dumps,
 ) -> Message:
     """Decode one line.
 
@@ -247,7 +254,7 @@ def encode(
     *,
     max_bytes: int = MAX_FRAME_BYTES,
     max_depth: int = MAX_DEPTH,
-    dumps: Callable[[Any, json.JSONEncoder], str] = _dumps,
+    dumps: Callable[[Any, json.JSONEncoder], str] = dumps,
 ) -> bytes:
     """Encode a message as one line with its newline. `dumps` as in `decode`.
 
@@ -259,7 +266,7 @@ def encode(
         body["id"] = message.id
         body["error"] = {"code": message.code, "message": message.message, "data": message.data}
     else:
-        body.update(message._asdict())
+        body.update(zip(message._fields, message, strict=True))
     try:
         line = dumps(body, _ENCODER).encode("utf-8")
     except RecursionError:

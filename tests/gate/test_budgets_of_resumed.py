@@ -6,6 +6,7 @@ import uuid
 import anyio
 import pytest
 
+from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.service import open_bridge
@@ -59,7 +60,7 @@ async def test_scripts_that_take_turns_at_a_program_share_its_limit(opened, poli
     steps = [row for number in range(8) for row in (rest(number), call(number))]
     async with opened(policy=policy) as bridge:
         programs = bridge.programs
-        turns = [bridge.programs.effects(bridge._gate(f"script{number}")) for number in range(gates)]
+        turns = [bridge.programs.effects(bridge.gate(f"script{number}", Client())) for number in range(gates)]
         run = await programs.start({"steps": steps}, {}, None, "local", turns[0])
         record = await left(bridge, run)
         for number in range(8):
@@ -73,14 +74,14 @@ async def test_a_policy_that_changes_while_it_serves_begins_no_count_anew(opened
     steps = [row for number in range(5) for row in (rest(number), call(number))]
     limited = {"rules": [{"tools": ["local.work"], "effect": "allow", "max_calls": 3}]}
     async with opened(policy=limited) as bridge:
-        effects = bridge.programs.effects(bridge._gate("0"))
+        effects = bridge.programs.effects(bridge.gate("0", Client()))
         run = await bridge.programs.start({"steps": steps}, {}, None, "local", effects)
         record = await left(bridge, run)
         for number in range(5):
             more = [{"tools": [f"other{number}.*"], "effect": "deny"}] if number % 2 else []
             changed = load_governance({"policy": {"rules": more + limited["rules"]}}, None, tmp_path, tmp_path)
             bridge.restrict(frozenset({"local"}), changed.snapshot)
-            effects = bridge.programs.effects(bridge._gate(str(number + 1)))
+            effects = bridge.programs.effects(bridge.gate(str(number + 1), Client()))
             run = await bridge.programs.resume(run.execution, Resume(1), "local", effects)
             record = await left(bridge, run)
         statuses = [row["status"] for row in record["steps"] if row["id"].startswith("work")]
@@ -91,7 +92,7 @@ async def test_a_policy_that_changes_while_it_serves_begins_no_count_anew(opened
 async def test_who_goes_on_with_its_own_program_counts_nothing_twice(opened, steps):
     model = {"provider": "scripted", "default_answer": "yes"}
     async with opened(model=model, policy={"limits": {"bytes": 10_000}}) as bridge:
-        gate = bridge._gate("script")
+        gate = bridge.gate("script", Client())
         effects = bridge.programs.effects(gate)
         run = await bridge.programs.start({"steps": [*steps, rest(1), rest(2)]}, {}, None, "local", effects)
         record = await left(bridge, run)
@@ -106,7 +107,7 @@ async def test_who_goes_on_with_its_own_program_counts_nothing_twice(opened, ste
 
 async def test_a_question_that_was_cut_short_counts_for_whoever_asks_it_again(opened, monkeypatch):
     async with opened(model={"provider": "scripted", "default_answer": "yes"}) as bridge:
-        gates = [bridge._gate(f"script{number}") for number in range(2)]
+        gates = [bridge.gate(f"script{number}", Client()) for number in range(2)]
         program = {"steps": [{"id": "say", "type": "llm", "prompt": "Well? " * 100}]}
         run = await bridge.programs.start(program, {}, None, "local", bridge.programs.effects(gates[0]))
         begun = anyio.Event()

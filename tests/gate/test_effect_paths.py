@@ -316,7 +316,7 @@ async def test_a_denied_tool_is_reached_by_no_path_of_a_program(sandboxes, tmp_p
     named = tool if "." in tool else f"local.{tool}"
     table = programs(tool)
     async with shop(sandboxes, tmp_path, RULES, target=tool) as bridge:
-        await bridge.programs.save("saved", {"steps": [step("hit", tool)]}, "local")
+        await bridge.programs.library.save("saved", {"steps": [step("hit", tool)]}, "local")
         if way == "from inside":
             code = f"""
 from mcp import programs, traces
@@ -377,7 +377,7 @@ async def test_no_path_leads_past_any_other_rule(sandboxes, tmp_path, policy):
                 await every_path_waits(bridge, server)
                 continue
             assert {row[0] for row in (await by_script(bridge, server)).values()} == {code}
-        await bridge.programs.save("saved", {"steps": [step("hit", "shop.remove")]}, "local")
+        await bridge.programs.library.save("saved", {"steps": [step("hit", "shop.remove")]}, "local")
         for name, steps in programs("shop.remove").items():
             record = await bridge.run_program({"steps": steps})
             if record["status"] == "suspended" and any(row["kind"] in {"event", "tool"} for row in record["waiting"]):
@@ -393,7 +393,7 @@ async def test_no_path_leads_past_any_other_rule(sandboxes, tmp_path, policy):
 async def test_what_a_person_denies_does_not_happen_and_what_one_approves_happens_once(sandboxes, tmp_path):
     rules = {"rules": [{"tools": ["*.remove"], "effect": "approve"}]}
     async with shop(sandboxes, tmp_path, rules, target="shop.remove") as bridge:
-        await bridge.programs.save("saved", {"steps": [step("hit", "shop.remove")]}, "local")
+        await bridge.programs.library.save("saved", {"steps": [step("hit", "shop.remove")]}, "local")
         person = Person(answer=False)
         found = await by_script(bridge, "shop", asker=person)
         assert {row[0] for row in found.values()} == {"denied"}

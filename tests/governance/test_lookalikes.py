@@ -122,8 +122,8 @@ OTHER = {"steps": [ASK]}
 async def test_no_program_is_saved_or_run_under_a_name_like_an_operators(opened, how):
     async with opened() as bridge:
         tries = [
-            bridge.programs.save(ALIKE[how], OTHER, "local"),
-            bridge.programs.save("mine", OTHER | {"name": ALIKE[how]}, "local"),
+            bridge.programs.library.save(ALIKE[how], OTHER, "local"),
+            bridge.programs.library.save("mine", OTHER | {"name": ALIKE[how]}, "local"),
             bridge.run_program(OTHER | {"name": ALIKE[how]}),
         ]
         for tried in tries:
@@ -137,7 +137,7 @@ async def test_no_program_is_saved_or_run_under_a_name_like_an_operators(opened,
 
 async def test_a_program_that_was_saved_before_under_such_a_name_is_not_run(opened):
     async with opened() as bridge:
-        program = (await bridge.programs.find(OTHER | {"name": "p\u0430yout"}, "local")).program
+        program = (await bridge.programs.library.find(OTHER | {"name": "p\u0430yout"}, "local")).program
         from mcp_bridge.kernel.program_parser import bundle
 
         row = SavedProgram("mine", program.hash, bundle(program), 0.0)

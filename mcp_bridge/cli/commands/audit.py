@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.log.file_size import Measured
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.publish.publish_loop import TargetState
+    from mcp_bridge.ledger.publish.protocol import TargetState
     from mcp_bridge.ledger.storage.database import Database
 
 audit = typer.Typer(
@@ -201,11 +201,11 @@ def consistency(
         own = given or [Verifier.parse(known_vkey(verifying.ledger_file(settings)))]
         with open_ledger(verifying.ledger_file(settings)) as ledger:
             before = [] if given else ledger.signing_keys()
-            found = auditing.consistency(ledger, earlier, later, own, before)
+            shown = auditing.consistency(ledger, earlier, later, own, before)
         if as_json:
-            print_json({"status": "consistent", **found})
+            print_json({"status": "consistent", **shown._asdict()})
         else:
-            showing.echo(f"consistent: the first {found['old']} of {found['new']} entries are those of {old}")
+            showing.echo(f"consistent: the first {shown.old} of {shown.new} entries are those of {old}")
         return common.OK
 
     finish(work, as_json=as_json)
@@ -248,21 +248,21 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         from mcp_bridge.ledger.log.reading import open_ledger
 
         with open_ledger(verifying.ledger_file(common.load(config or ctx.obj).settings)) as ledger:
-            facts = auditing.stats(ledger)
+            numbers = auditing.stats(ledger)
         if as_json:
-            print_json(facts)
+            print_json(numbers.to_json())
             return common.OK
-        showing.echo(f"log {facts['origin']}, {facts['entries']} entries, key {facts['key']}")
-        showing.echo(f"from {showing.moment(facts['first'])} to {showing.moment(facts['last'])}")
-        showing.echo(f"payloads {facts['payload_bytes']} bytes, file {facts['file_bytes']} bytes")
-        showing.table(("entries", "number"), [(kind, str(count)) for kind, count in facts["kinds"].items()])
-        rows = [*facts["executions"].items()]
+        showing.echo(f"log {numbers.origin}, {numbers.entries} entries, key {numbers.key}")
+        showing.echo(f"from {showing.moment(numbers.first)} to {showing.moment(numbers.last)}")
+        showing.echo(f"payloads {numbers.payload_bytes} bytes, file {numbers.file_bytes} bytes")
+        showing.table(("entries", "number"), [(kind, str(count)) for kind, count in numbers.kinds.items()])
+        rows = [*numbers.executions.items()]
         showing.table(("executions", "number"), [(status, str(count)) for status, count in rows])
-        for target, row in facts["published"].items():
-            showing.echo(f"published to {target}: {row['size']} entries, {row['status']}")
-            if row["conflict"]:
-                when = showing.moment(row["conflict"]["time"])
-                showing.echo(f"  ALARM of {when}: {row['conflict']['message']}")
+        for target, state in numbers.published.items():
+            showing.echo(f"published to {target}: {state.size} entries, {state.status}")
+            if state.conflict:
+                when = showing.moment(state.conflict["time"])
+                showing.echo(f"  ALARM of {when}: {state.conflict['message']}")
         return common.OK
 
     finish(work, as_json=as_json)

@@ -252,7 +252,7 @@ def save(
         configuration = common.configure(config or ctx.obj)
 
         async def saved(bridge: Bridge) -> str:
-            kept = await bridge.programs.save(name, _as_object(asked, file), PRINCIPAL)
+            kept = await bridge.programs.library.save(name, _as_object(asked, file), PRINCIPAL)
             return str(kept["hash"])
 
         showing.echo(f"saved {name}: {run_with_bridge(configuration, saved)}")
@@ -274,7 +274,7 @@ def delete(ctx: typer.Context, name: Name, config: Config = None) -> None:
 
     def work() -> int:
         async def deleted(bridge: Bridge) -> bool:
-            return await bridge.programs.delete(name, PRINCIPAL)
+            return await bridge.programs.library.delete(name, PRINCIPAL)
 
         if not run_with_bridge(common.configure(config or ctx.obj), deleted):
             raise BridgeError(
@@ -305,10 +305,10 @@ def plan(
         async def planned(bridge: Bridge) -> dict[str, Any]:
             if save_as is not None:
                 # Checked before the model is paid for.
-                bridge.programs.check_name(save_as)
+                bridge.programs.library.check_name(save_as)
             program = await bridge.plan_program(intent)
             if save_as is not None:
-                await bridge.programs.save(save_as, program, PRINCIPAL)
+                await bridge.programs.library.save(save_as, program, PRINCIPAL)
             return program
 
         print_json(run_with_bridge(configuration, planned), indent=True)

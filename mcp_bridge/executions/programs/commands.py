@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.executions.scripts.job import Job
+from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
@@ -31,34 +31,34 @@ class ProgramCommands:
         self._principal = principal
         self._runner = runner
 
-    async def start(self, program: Any, context: dict[str, Any], key: str | None, caller: Job) -> dict[str, Any]:
+    async def start(self, program: Any, context: dict[str, Any], key: str | None, client: Client) -> dict[str, Any]:
         """Start a program, or give the record of the execution that has its key.
 
         Raises:
             BridgeError: As `Programs.start`.
         """
         run = await self._programs.start(
-            program, context, key, self._principal, self._effects(caller), caller.starter, caller.asker
+            program, context, key, self._principal, self._effects(client), client.starter, client.asker
         )
         return to_record(run) if isinstance(run, StoredExecution) else await self._programs.drive(run)
 
-    async def resume(self, stored: StoredExecution, event: Resume | None, caller: Job) -> dict[str, Any]:
+    async def resume(self, stored: StoredExecution, event: Resume | None, client: Client) -> dict[str, Any]:
         """As `Commands.resume`."""
         return await self._programs.drive(
-            await self._programs.resume(stored.id, event, self._principal, self._effects(caller))
+            await self._programs.resume(stored.id, event, self._principal, self._effects(client))
         )
 
     async def settle(
-        self, stored: StoredExecution, asked: str | None, settlement: Settlement, caller: Job, *, go_on: bool
+        self, stored: StoredExecution, asked: str | None, settlement: Settlement, client: Client, *, go_on: bool
     ) -> dict[str, Any]:
         """As `Commands.settle`."""
-        run = await self._programs.settle(stored.id, asked, settlement, self._principal, self._effects(caller))
+        run = await self._programs.settle(stored.id, asked, settlement, self._principal, self._effects(client))
         return await (self._programs.drive(run) if go_on else self._programs.keep(run))
 
     async def cancel(self, stored: StoredExecution, reason: str) -> dict[str, Any]:
         """As `Commands.cancel`; what its steps want undone is undone."""
-        run = await self._programs.cancel(stored.id, reason, self._principal, self._effects(Job("")))
+        run = await self._programs.cancel(stored.id, reason, self._principal, self._effects(Client()))
         return await self._programs.drive(run)
 
-    def _effects(self, caller: Job) -> ProgramEffects:
-        return self._programs.effects(self._runner.gate(secrets.token_hex(8), caller))
+    def _effects(self, client: Client) -> ProgramEffects:
+        return self._programs.effects(self._runner.gate(secrets.token_hex(8), client))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Effect, OutcomeStatus
     from mcp_bridge.kernel.program_parser import Program
-    from mcp_bridge.ledger.log.payloads import Payload, ToolIntent
+    from mcp_bridge.ledger.log.payloads import Payload, QuestionFields, ToolIntent
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.secrets.value_references import Scalar
@@ -83,10 +83,10 @@ class StepCall:
         """As `Caller.program`."""
         return self._run.program.hash
 
-    async def decided(self, _question: Mapping[str, Any]) -> None:
+    async def decided(self, _question: QuestionFields) -> None:
         """As `Caller.decided`: what people decide about a suspended program's steps comes as `approved`."""
 
-    async def decide(self, question: Mapping[str, Any], *, approved: bool) -> bool:
+    async def decide(self, question: QuestionFields, *, approved: bool) -> bool:
         """As `Caller.decide`."""
         await self._record(CallDecision(Question(question), approved, "client"))
         return approved
@@ -105,7 +105,7 @@ class StepCall:
         """As `ModelCaller.ask`."""
         await self._record(ModelIntent(self.effect.id, arguments))
 
-    async def decide_step(self, question: Mapping[str, Any], *, approved: bool) -> None:
+    async def decide_step(self, question: QuestionFields, *, approved: bool) -> None:
         """Record what the client's person says to an approval step."""
         await self._record(StepDecision(Question(question), approved, "client"))
 
@@ -247,11 +247,11 @@ class ProgramEffects:
         values, asker = self._gate.values, self._gate.asker
         projector = await values.projector()
         asked = {**effect.arguments, "program": run.program.name, "step": effect.step}
-        question: dict[str, Any] = await off_loop(asked, projector.trace, asked)
+        question: QuestionFields = await off_loop(asked, projector.trace, asked)
         answer = None
         if asker is not None:
-            shown = await off_loop(asked, projector.person, asked, "the question")
-            answer = await asker.ask({**shown, "origin": run.origin})
+            shown: QuestionFields = await off_loop(asked, projector.person, asked, "the question")
+            answer = await asker.ask(shown | {"origin": run.origin})
         if answer is None:
             return Outcome(effect.id, "pending")
         values.keep(run.execution, question)

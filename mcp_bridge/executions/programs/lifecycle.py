@@ -85,7 +85,7 @@ class ProgramRules(NamedTuple):
     subject_fields: Sequence[str] = ()
 
 
-class Programs(ProgramLibrary):
+class Programs:
     """The programs of one bridge, as durable executions.
 
     Args:
@@ -102,15 +102,16 @@ class Programs(ProgramLibrary):
         tasks: TaskGroup,
         rules: ProgramRules | None = None,
     ) -> None:
-        super().__init__(lifecycle.store, operators)
         self.lifecycle = lifecycle
+        self.store = lifecycle.store
         self.recorder = lifecycle.recorder
+        self.library = ProgramLibrary(self.store, operators)
         self._tasks = tasks
         self._rules = rules or ProgramRules()
 
     def effects(self, gate: Gate) -> ProgramEffects:
         """What does the effects of programs, through a gate."""
-        return ProgramEffects(gate, self.operators, self.recorder)
+        return ProgramEffects(gate, self.library.operators, self.recorder)
 
     async def start(
         self,
@@ -136,16 +137,17 @@ class Programs(ProgramLibrary):
             request: The request that it is for.
 
         Raises:
-            BridgeError: As `find`; `reserved_name`: as `check_program`; `bad_context`, `context_too_large`; `bad_key`;
-                `program_sensitive`: as `without_values`; `key_conflict`: the key belongs to another program or context,
-                or to one of another origin, or perhaps to another starter.
+            BridgeError: As `ProgramLibrary.find`; `reserved_name`: as `ProgramLibrary.check_program`; `bad_context`,
+                `context_too_large`; `bad_key`; `program_sensitive`: as `ProgramLibrary.without_values`;
+                `key_conflict`: the key belongs to another program or context, to one of another origin, or perhaps to
+                another starter.
         """
         if isinstance(key, str):
             key = Key(key, starter)
-        found = await self.find(asked, principal)
+        found = await self.library.find(asked, principal)
         if starter == "agent" == found.origin:
             # Saved before there was such a check, or never saved.
-            self.check_program(found.program)
+            self.library.check_program(found.program)
         context = await off_loop(context, checked_context, context)
         # As it was given: without its values it has other references each time.
         written = programs.bundle(found.program)
@@ -182,7 +184,7 @@ class Programs(ProgramLibrary):
                 hint="Pass less: a program can read large data by a tool.",
             )
         if found.origin == "agent":
-            found = await self.without_values(found, effects.project)
+            found = await self.library.without_values(found, effects.project)
         machine = await off_loop([context, found.program.data], Machine, found.program, context)
         run = ProgramRun(
             found.program,
@@ -269,6 +271,8 @@ class Programs(ProgramLibrary):
         An empty name if they don't say.
         """
         named = next((given[name] for name in self._rules.subject_fields if isinstance(given.get(name), str | int)), "")
+        if named == "":
+            return "", False
         whole = fill_in(named, effects.values_behind(named))
         return str(whole), bool(whole) and await effects.project(whole) != whole
 

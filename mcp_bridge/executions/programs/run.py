@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.events import Event, Redo
     from mcp_bridge.kernel.machine import Machine
     from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.policy.secrets.value_references import Ids, Scalar
 
     Read = Callable[[str], Any]
@@ -122,7 +123,7 @@ class Earlier(NamedTuple):
 
     references: Ids
     waited: Sequence[dict[str, Any]]
-    approved: dict[int, dict[str, Any]]
+    approved: Mapping[int, QuestionFields]
     unresolved: list[dict[str, Any]]
 
 
@@ -182,7 +183,7 @@ class ProgramRun:
         self.references, self.waited, self.approved, self.unresolved = earlier or Earlier({}, (), {}, [])
         self.violated: str | None = None
         self.moved = False
-        self.questions: dict[int, dict[str, Any]] = {}
+        self.questions: dict[int, QuestionFields] = {}
         self.doubts: dict[int, dict[str, Any]] = {}
         self.effects = effects
         self._journal = journal

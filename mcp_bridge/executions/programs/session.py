@@ -292,6 +292,7 @@ class Session:
             context: The request while it is worked on.
         """
         service, principal = self._service, self._principal
+        library = service.library
         match request:
             case messages.ProgramStart():
                 return await self.start(request.program, request.context, request.idempotency_key, context)
@@ -302,18 +303,18 @@ class Session:
             case messages.ProgramLeave():
                 return await self.leave(request.execution)
             case messages.ProgramSave():
-                return await service.save(request.name, request.program, principal)
+                return await library.save(request.name, request.program, principal)
             case messages.ProgramList():
-                return {"programs": await service.listed(principal)}
+                return {"programs": await library.listed(principal)}
             case messages.ProgramGet():
-                found = await service.find(request.name, principal)
+                found = await library.find(request.name, principal)
                 return {"program": found.program.data, "hash": found.program.hash}
             case messages.ProgramDelete():
-                return {"found": await service.delete(request.name, principal)}
+                return {"found": await library.delete(request.name, principal)}
             case messages.ProgramValidate():
-                return await service.validate(request.program, principal)
+                return await library.validate(request.program, principal)
             case messages.ProgramPlan():
-                return {"program": await service.plan(request.intent, principal, self._planner)}
+                return {"program": await library.plan(request.intent, principal, self._planner)}
             case messages.TraceGet():
                 return self._record(await service.lifecycle.stored(request.trace_id, principal))
         raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")

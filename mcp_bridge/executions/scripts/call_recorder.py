@@ -5,7 +5,6 @@ A call has an intent, if something is about to happen, and one outcome. Nobody e
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_bridge.executions.scripts.call_history import Asked
@@ -26,13 +25,11 @@ from mcp_bridge.ledger.log.payloads import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mcp_bridge.downstream.catalog.bound_tool import ToolResult
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.gate.request_context import RequestContext
-    from mcp_bridge.ledger.log.payloads import Payload, Result, ToolIntent
+    from mcp_bridge.ledger.log.payloads import Payload, QuestionFields, Result, ToolIntent
 
 NOT_TAKEN = frozenset({"record_limit", "ledger_full"})
 """Codes of calls for which there was no room in the record: nor is there for what they were given."""
@@ -61,10 +58,10 @@ class CallLog(Protocol):
     def keep(self, value: Any) -> None:
         """Keep the values behind the references in a value that is recorded next."""
 
-    async def decided(self, call: str, question: Mapping[str, Any]) -> bool | None:
+    async def decided(self, call: str, question: QuestionFields) -> bool | None:
         """Whether a person has approved of exactly this call; None if nobody has decided."""
 
-    async def decide(self, call: str, question: Mapping[str, Any], *, approved: bool) -> bool | None:
+    async def decide(self, call: str, question: QuestionFields, *, approved: bool) -> bool | None:
         """Record a decision on an open question; what counts, or None if there is no such question."""
 
 
@@ -146,11 +143,11 @@ class CallRecorder:
 
     # --- what the gate has recorded ---
 
-    async def decided(self, question: Mapping[str, Any]) -> bool | None:
+    async def decided(self, question: QuestionFields) -> bool | None:
         """As `Caller.decided`."""
         return None if self.call is None else await self._log.decided(self.call, question)
 
-    async def decide(self, question: Mapping[str, Any], *, approved: bool) -> bool:
+    async def decide(self, question: QuestionFields, *, approved: bool) -> bool:
         """As `Caller.decide`."""
         counts = None if self.call is None else await self._log.decide(self.call, question, approved=approved)
         if counts is not None:
@@ -167,7 +164,7 @@ class CallRecorder:
         """As `Caller.begin`. Whether a call in doubt is repeatable is asked when somebody goes on with the script."""
         self._tool = intent.tool
         try:
-            await self._log.append(replace(intent, call=self._ref(intent.tool)))
+            await self._log.append(intent.called_by(self._ref(intent.tool)))
         except BaseException:
             # It has been announced, and won't be made.
             self._end(self._of_tool(NoAnswer(NOT_DONE)))

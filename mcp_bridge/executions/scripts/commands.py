@@ -9,8 +9,8 @@ from mcp_bridge.executions.status import not_suspended
 from mcp_bridge.executions.trace_record import to_record
 
 if TYPE_CHECKING:
+    from mcp_bridge.executions.commands import Client
     from mcp_bridge.executions.in_doubt import Settlement
-    from mcp_bridge.executions.scripts.job import Job
     from mcp_bridge.executions.scripts.lifecycle import Scripts
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.kernel.events import Resume
@@ -28,23 +28,23 @@ class ScriptCommands:
         self._scripts = scripts
         self._lifecycle = scripts.lifecycle
 
-    async def resume(self, stored: StoredExecution, event: Resume | None, caller: Job) -> dict[str, Any]:
+    async def resume(self, stored: StoredExecution, event: Resume | None, client: Client) -> dict[str, Any]:
         """As `Commands.resume`; in a sandbox."""
         if event is not None:
             is_given = await give(self._lifecycle, stored, event, await self._projection(stored))
             if not is_given and event.payload is not None:
                 raise not_suspended(stored.id, "none of its script's calls waits for a payload")
             stored = await self._again(stored)
-        await self._scripts.resume(stored, caller)
+        await self._scripts.resume(stored, client)
         return to_record(await self._again(stored))
 
     async def settle(
-        self, stored: StoredExecution, asked: str | None, settlement: Settlement, caller: Job, *, go_on: bool
+        self, stored: StoredExecution, asked: str | None, settlement: Settlement, client: Client, *, go_on: bool
     ) -> dict[str, Any]:
         """As `Commands.settle`."""
         await settle_script(self._lifecycle, stored, asked, settlement, await self._projection(stored))
         stored = await self._again(stored)
-        return await self.resume(stored, None, caller) if go_on else to_record(stored)
+        return await self.resume(stored, None, client) if go_on else to_record(stored)
 
     async def cancel(self, stored: StoredExecution, reason: str) -> dict[str, Any]:
         """As `Commands.cancel`; nothing is undone."""

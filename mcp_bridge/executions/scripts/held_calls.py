@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from mcp_bridge.executions.scripts.call_history import Asked
+    from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
 
 MAX_ASKED = 100
@@ -50,7 +51,7 @@ class HeldCall:
     asked: Asked
     kind: Literal["approval", "tool", "program"]
     since: float
-    question: Mapping[str, Any]
+    question: QuestionFields
     program: Mapping[str, Any]
 
 
@@ -108,7 +109,7 @@ async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall]) -> 
         row |= {"name": one.asked.name, "tool": one.asked.name}
         match one.kind:
             case "approval":
-                question = {**one.question, "call": one.call, "program": NAME, "step": one.call}
+                question = one.question | {"call": one.call, "program": NAME, "step": one.call}
                 size += await off_loop(question, _size, question)
                 if asked and (asked >= MAX_ASKED or size > MAX_ASKED_BYTES):
                     continue

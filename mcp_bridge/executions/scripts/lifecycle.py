@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.idempotency import KeyedRequest, find_or_start
 from mcp_bridge.executions.idempotency_key import Key, execution_of, if_generated, names_of_code
 from mcp_bridge.executions.lifecycle import new_execution
@@ -89,13 +90,16 @@ class SandboxRunner(Protocol):
     def max_artifact_size(self) -> int:
         """Bytes that a run may keep in files."""
 
-    def gate(self, execution: str, job: Job, recorder: Recorder | None = None) -> Gate:
-        """What an execution's calls pass.
+    def gate(
+        self, execution: str, client: Client, servers: Sequence[str] | None = None, recorder: Recorder | None = None
+    ) -> Gate:
+        """The gate for an execution's calls.
 
         Args:
             execution: Its id.
-            job: What is to be run.
-            recorder: Records the calls; by default that of the bridge.
+            client: Who has it run.
+            servers: Names or aliases of the servers that it may use; None for all.
+            recorder: Records the calls; by default the bridge's.
         """
 
     async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
@@ -132,9 +136,9 @@ class Scripts:
         named = waiting = None
         if key is not None:
             values = self.projection()
-            named = await whole_key(Key(key, job.starter), values.project, values.values_behind)
+            named = await whole_key(Key(key, job.client.starter), values.project, values.values_behind)
         elif (waiting := await self._same(job, requests[0])) is not None and waiting.key is not None:
-            named = Key(waiting.key, job.starter)
+            named = Key(waiting.key, job.client.starter)
         request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests)
         found = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
         if isinstance(found, ActiveScript):
@@ -148,7 +152,7 @@ class Scripts:
     async def _same(self, job: Job, request: str) -> StoredExecution | None:
         """A run of the same code that is suspended, or whose result nobody has been given."""
         names = names_of_code(request, self._runner.servers(job))
-        found = await self._store.by_keys(self._principal, names, job.starter)
+        found = await self._store.by_keys(self._principal, names, job.client.starter)
         for known in found:
             if effective_status(known) != "suspended" or await can_go_on(self._store, known):
                 return known
@@ -170,12 +174,12 @@ class Scripts:
                 " the same code is run anew from now on"
             )
 
-    async def resume(self, stored: StoredExecution, job: Job) -> ExecutionRecord:
+    async def resume(self, stored: StoredExecution, client: Client) -> ExecutionRecord:
         """Go on with a script whose process has died, or for which something has come about that it waits for.
 
         Args:
             stored: Its execution, as it was read.
-            job: For whom; its code is not looked at.
+            client: Who has it resumed.
 
         Raises:
             BridgeError: `not_suspended`, `still_waiting`; as `run`.
@@ -197,14 +201,14 @@ class Scripts:
             # The programs that it has started would be started anew.
             hint = f"mcp-bridge execution cancel {stored.id} ends it; what it did, mcp-bridge execution show has."
             raise not_suspended(stored.id, "it can't go on without an idempotency key", hint)
-        active = await self.go_on(stored, job)
+        active = await self.go_on(stored, client)
         if active is None:
             raise not_suspended(stored.id, "somebody has resumed it")
         return active if isinstance(active, ExecutionRecord) else await self._run(active)
 
     def projection(self) -> ExecutionValues:
         """What projects values of no execution."""
-        return self._runner.gate(secrets.token_hex(8), Job("", ())).values
+        return self._runner.gate(secrets.token_hex(8), Client(), ()).values
 
     async def is_same_code(self, known: StoredExecution, code: str) -> bool:
         """Whether an execution is of some code, save for values that are erased in its own."""
@@ -215,7 +219,7 @@ class Scripts:
     async def start(self, job: Job, key: Key | None, request: str) -> ActiveScript | None:
         """Start an execution; None if its key has one already."""
         execution = secrets.token_hex(8)
-        gate = self._runner.gate(execution, job)
+        gate = self._runner.gate(execution, job.client, job.servers)
         if gate.allowance is not None:
             await gate.allowance.require()
         # As they are resolved now: another server may have that name by the time that the script goes on.
@@ -227,7 +231,7 @@ class Scripts:
             hashlib.sha256(code.encode()).hexdigest(),
             servers,
             job.timeout,
-            job.starter,
+            job.client.starter,
             None if key is None else key.text,
         )
         bundle = {"code": job.code, "servers": servers, "timeout": job.timeout}
@@ -237,17 +241,17 @@ class Scripts:
             return None
         return ActiveScript(self._script(execution, gate, row.key), gate, job)
 
-    async def go_on(self, known: StoredExecution, job: Job) -> ActiveScript | ExecutionRecord | None:
+    async def go_on(self, known: StoredExecution, client: Client) -> ActiveScript | ExecutionRecord | None:
         """Go on with an execution from its record; None if another was quicker.
 
         Its record, if it can't go on: something of it may have happened, and nobody knows.
         """
-        job = job.of(known)
+        job = Job.from_stored(known, client)
         if not await self.lifecycle.take(known):
             return None
         try:
             history = await self.lifecycle.recorder.read(known.id)
-            gate = self._runner.gate(known.id, job)
+            gate = self._runner.gate(known.id, job.client, job.servers)
             if gate.allowance is not None:
                 gate.allowance.stored = await self._store.recorded_bytes(known.id)
             gate.values.adopt(await self._store.values(known.id))
@@ -357,7 +361,7 @@ class Scripts:
         stored = await self._store.execution(script.execution)
         if script.made_now is None or stored is None:
             return
-        named = replace(stored, key=script.made_now, key_space=job.starter)
+        named = replace(stored, key=script.made_now, key_space=job.client.starter)
         for name in names_of_code(stored.request, stored.bundle["servers"]):
             if await self._store.assign_key(named, name):
                 return
@@ -403,13 +407,13 @@ class _Request(NamedTuple):
 
     @property
     def asker(self) -> Asker | None:
-        return self.job.asker
+        return self.job.client.asker
 
     async def start(self) -> ActiveScript | ExecutionRecord | None:
         return await self.scripts.start(self.job, self.key, self.requests[0])
 
     async def resume(self, known: StoredExecution) -> ActiveScript | ExecutionRecord | None:
-        return await self.scripts.go_on(known, self.job)
+        return await self.scripts.go_on(known, self.job.client)
 
     async def is_same(self, known: StoredExecution) -> bool:
         if known.request:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.replay_result import NOT_YET, Difference, Replayed, not_replayable
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.job import Job
@@ -71,10 +72,10 @@ async def replayed_script(
     past = CallHistory(entries)
     record = stored.record or {}
     bundle = stored.bundle
-    job = Job(bundle["code"], bundle["servers"], bundle["timeout"], began=time.monotonic())
+    job = Job(bundle["code"], bundle["servers"], bundle["timeout"], Client(began=time.monotonic()))
     reading = _Reading(recorder)
     try:
-        gate = runner.gate(stored.id, job, reading)
+        gate = runner.gate(stored.id, job.client, job.servers, reading)
     except BridgeError as exc:
         if exc.code != "unknown_server":
             raise

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.log.entries import Entry
-    from mcp_bridge.ledger.log.payloads import Payload
+    from mcp_bridge.ledger.log.payloads import Payload, QuestionFields
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
     from mcp_bridge.wire.messages import ToolCall
@@ -328,7 +328,7 @@ class ScriptRun:
         call: CallRecorder,
         request: RequestContext,
         kind: Literal["approval", "tool", "program"],
-        question: Mapping[str, Any] = _NOTHING,
+        question: QuestionFields | None = None,
         program: Mapping[str, Any] = _NOTHING,
     ) -> NoReturn:
         """Give no answer to a call: until its script, which is suspended for it, is ended, or cancels it.
@@ -356,7 +356,7 @@ class ScriptRun:
 
         request.release_slot()
         request.effect_ended()
-        self.hold.add(HeldCall(name, asked, kind, time.time(), question, program))
+        self.hold.add(HeldCall(name, asked, kind, time.time(), question or {}, program))
         request.on_cancel(let_go)
         try:
             await anyio.sleep_forever()
@@ -414,7 +414,7 @@ class ScriptRun:
         execution = record["trace_id"]
         assert call.call is not None  # noqa: S101 - without a name it has no key
         self._programs[execution] = call, asked
-        self.lent[execution] = HeldCall(call.call, asked, "program", time.time(), _NOTHING, record)
+        self.lent[execution] = HeldCall(call.call, asked, "program", time.time(), {}, record)
         return answer
 
     async def _returned(self, call: CallRecorder) -> None:

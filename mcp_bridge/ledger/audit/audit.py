@@ -6,30 +6,30 @@ the hashes beside the entries, its keys, what was erased, and the rows that are 
 
 from __future__ import annotations
 
-import json
 import secrets
 import sqlite3
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.atomic_files import create_private, rename_noreplace, sync_directory, sync_file
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit.table_audit import TableAudit, check_master
-from mcp_bridge.ledger.log.codec import LEDGER, decode
+from mcp_bridge.ledger.log.entry_encoding import LEDGER, decode
 from mcp_bridge.ledger.log.reading import expected_schema, open_ledger, read_schema, unknown_entry
 from mcp_bridge.ledger.proofs import merkle, notes, tlog_proof
 from mcp_bridge.ledger.proofs.disclosures import Disclosed
 from mcp_bridge.ledger.proofs.disclosures import encode as encode_disclosed
 from mcp_bridge.ledger.proofs.exports import Picked, Signed, best_note, verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
+from mcp_bridge.ledger.publish.protocol import TargetState
 from mcp_bridge.ledger.storage.sealing import damaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from mcp_bridge.ledger.log.codec import Leaf
+    from mcp_bridge.ledger.log.entry_encoding import Leaf
     from mcp_bridge.ledger.log.reading import Ledger
     from mcp_bridge.ledger.proofs.exports import Progress, Verdict
     from mcp_bridge.ledger.storage.position import PositionFile
@@ -84,8 +84,7 @@ def verify_file(
         if master is not None:
             check_master(ledger.connection, master)
         beside = TableAudit()
-        lines = ledger.lines(payloads=True, see=beside.see)
-        found = verify_export(lines, verifiers, against, progress=progress)
+        found = verify_export(ledger.checked_lines(beside.see), verifiers, against, progress=progress)
         beside.check(ledger)
         if position is not None:
             position.check(ledger.connection)
@@ -223,8 +222,41 @@ def export(ledger: Ledger, file: IO[bytes], *, payloads: bool) -> int:
     return ledger.size
 
 
-def stats(ledger: Ledger) -> dict[str, Any]:
-    """Numbers of a ledger: entries by kind, executions by status, sizes in bytes, times in seconds since 1970.
+@dataclass(frozen=True, slots=True)
+class LedgerStats:
+    """Numbers of a ledger.
+
+    Attributes:
+        origin: The log's name.
+        entries: How many entries it has.
+        kinds: How many entries there are of each kind.
+        executions: How many executions there are of each status.
+        erased: How many executions are erased.
+        payload_bytes, file_bytes: Sizes, in bytes.
+        first, last: When the first and the last entry were written, in seconds since 1970; None if there is none.
+        key: The public key that signs it.
+        published: How publishing goes, by the ids of the targets.
+    """
+
+    origin: str
+    entries: int
+    kinds: dict[str, int]
+    executions: dict[str, int]
+    erased: int
+    payload_bytes: int
+    file_bytes: int
+    first: float | None
+    last: float | None
+    key: str
+    published: dict[str, TargetState]
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers as a JSON object, by these names."""
+        return asdict(self)
+
+
+def stats(ledger: Ledger) -> LedgerStats:
+    """Count what is in a ledger.
 
     Raises:
         BridgeError: `ledger_damaged`.
@@ -232,39 +264,39 @@ def stats(ledger: Ledger) -> dict[str, Any]:
     connection = ledger.connection
 
     def counts(query: str) -> dict[str, int]:
-        found: dict[str, int] = dict(connection.execute(query).fetchall())
-        if not all(isinstance(name, str) for name in found):
+        numbers: dict[str, int] = dict(connection.execute(query).fetchall())
+        if not all(isinstance(name, str) for name in numbers):
             raise damaged("a name in it is no text")
-        return found
+        return numbers
 
     first, last = (
         connection.execute(f"SELECT CAST(entry AS BLOB) FROM entries ORDER BY sequence {order} LIMIT 1").fetchone()  # noqa: S608
         for order in ("ASC", "DESC")
     )
     pages, page = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
-    return {
-        "origin": ledger.origin,
-        "entries": ledger.size,
-        "kinds": counts("SELECT kind, count(*) FROM entries GROUP BY kind ORDER BY kind"),
-        "executions": counts("SELECT status, count(*) FROM executions GROUP BY status ORDER BY status"),
-        "erased": connection.execute("SELECT count(*) FROM data_keys WHERE wrapped IS NULL").fetchone()[0],
-        "payload_bytes": connection.execute("SELECT coalesce(sum(length(sealed)), 0) FROM payloads").fetchone()[0],
-        "file_bytes": pages * page,
-        "first": _time(first[0]) if first else None,
-        "last": _time(last[0]) if last else None,
-        "key": ledger.vkey,
-        "published": published(ledger),
-    }
+    return LedgerStats(
+        origin=ledger.origin,
+        entries=ledger.size,
+        kinds=counts("SELECT kind, count(*) FROM entries GROUP BY kind ORDER BY kind"),
+        executions=counts("SELECT status, count(*) FROM executions GROUP BY status ORDER BY status"),
+        erased=connection.execute("SELECT count(*) FROM data_keys WHERE wrapped IS NULL").fetchone()[0],
+        payload_bytes=connection.execute("SELECT coalesce(sum(length(sealed)), 0) FROM payloads").fetchone()[0],
+        file_bytes=pages * page,
+        first=_time(first[0]) if first else None,
+        last=_time(last[0]) if last else None,
+        key=ledger.vkey,
+        published=published(ledger),
+    )
 
 
-def published(ledger: Ledger) -> dict[str, dict[str, Any]]:
-    """What is known of the targets of its checkpoints, by their ids, as `publisher.TargetState.record`.
+def published(ledger: Ledger) -> dict[str, TargetState]:
+    """The states of the targets of its checkpoints, by their ids.
 
     Raises:
         BridgeError: `ledger_damaged`.
     """
     rows = ledger.connection.execute("SELECT target, state FROM published ORDER BY target")
-    return {target: _published(state) for target, state in rows}
+    return {target: _target_state(state) for target, state in rows}
 
 
 def _time(entry: bytes) -> float:
@@ -274,20 +306,20 @@ def _time(entry: bytes) -> float:
         raise damaged(f"its first entry or its last one is none ({exc.message.rstrip('.')})") from None
 
 
-def _published(state: str) -> dict[str, Any]:
-    """As `publisher.TargetState.record`, as far as that is told."""
+def _target_state(record: str) -> TargetState:
+    """The state of a stored record. Everything of it that is displayed has been checked."""
     try:
-        found: dict[str, Any] = json.loads(state)
-        alarm = found["conflict"]
-        told = found["size"], found["status"], *((alarm["time"], alarm["message"]) if alarm is not None else ())
-        if [type(value) for value in told] not in ([int, str], [int, str, float, str]):
+        state = TargetState.parse(record)
+        alarm = state.conflict
+        values = state.size, state.status, *((alarm["time"], alarm["message"]) if alarm is not None else ())
+        if [type(value) for value in values] not in ([int, str], [int, str, float, str]):
             raise TypeError
         if alarm is not None:
-            # What is no time can't be shown as one.
+            # A number that is no time can't be displayed as one.
             time.localtime(alarm["time"])
     except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
         raise damaged("what it says of a target of its checkpoints can't be read") from None
-    return found
+    return state
 
 
 def backup(path: Path, target: Path, verifiers: Sequence[Verifier] | None, master: MasterKey | None) -> FileVerdict:
@@ -329,9 +361,22 @@ def backup(path: Path, target: Path, verifiers: Sequence[Verifier] | None, maste
     return verdict
 
 
+class Consistency(NamedTuple):
+    """The log of one checkpoint is the beginning of that of another.
+
+    Attributes:
+        old, new: The sizes of the two.
+        proof: The consistency proof's hashes, in hex (RFC 6962, section 2.1.2).
+    """
+
+    old: int
+    new: int
+    proof: list[str]
+
+
 def consistency(
     ledger: Ledger, old: str, new: str | None, verifiers: Sequence[Verifier], before: Sequence[Verifier] = ()
-) -> dict[str, Any]:
+) -> Consistency:
     """Show that the log of one checkpoint is the beginning of that of another, and both of this one.
 
     Args:
@@ -340,9 +385,6 @@ def consistency(
         new: Another; None for the log's own, now.
         verifiers: The keys that are trusted.
         before: Keys that the log has had before: they are good for what was signed with them and kept since.
-
-    Returns:
-        `old` and `new`, the sizes; `proof`, the hashes in hex (RFC 6962, section 2.1.2).
 
     Raises:
         BridgeError: `bad_note`, `unknown_key`, `bad_signature`, `retired_key`; `other_log`; `rolled_back`, `tampered`;
@@ -364,4 +406,4 @@ def consistency(
             raise BridgeError("tampered", f"The first {checkpoint.size} entries have another root than was signed.")
     hashes = merkle.consistency_proof(earlier.size, later.size, ledger.node)
     merkle.verify_consistency(earlier.size, later.size, earlier.root, later.root, hashes)
-    return {"old": earlier.size, "new": later.size, "proof": [each.hex() for each in hashes]}
+    return Consistency(earlier.size, later.size, [each.hex() for each in hashes])

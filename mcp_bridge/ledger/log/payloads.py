@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypedDict, cast
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Cancel, Outcome, Redo, Resume, Usage
@@ -411,6 +411,10 @@ class ToolIntent(Payload):
         """What the tool gets, projected."""
         return self.arguments if self.sent is None else self.sent
 
+    def called_by(self, call: CallRef | None) -> Self:
+        """The same, of a script's call."""
+        return type(self)(self.tool, self.arguments, call, self.sent, self.effect, self.rules)
+
     def filled(self, fill: Callable[[Any], Any]) -> Self:
         """The same with what the tool gets as its arguments, in which `fill` has put values for references."""
         return replace(self, arguments=fill(self.given), sent=None)
@@ -667,16 +671,38 @@ class Transition(Payload):
         return cls(event, payload.get("effects"))
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a person was asked, as a part of their decision's payload.
+class QuestionFields(TypedDict, total=False):
+    """A question to a person, about a call or of an approval step.
 
     Attributes:
-        fields: Of a call: `tool`, `arguments`, `filled`, `announced`, `why`. Of a program's step: `message`,
-            `details`. Where it is asked, as `program` and `step`; a script's that was queued names its `call`.
+        tool, arguments: Of a call: the tool's name, and what it would get.
+        filled: Of a call: the paths of the tool's defaults that are part of the arguments.
+        announced: Of a call: the tool's defaults that are left to it, by their paths.
+        why: Of a call: why the policy wants a person asked.
+        message, details: Of an approval step.
+        program, step: Where it is asked.
+        call: Of a script's call that waits: its name in the call history.
+        origin: Who wrote the program, `operator` or `agent`; only while a person is asked.
     """
 
-    fields: Object
+    tool: str
+    arguments: Any
+    filled: list[str]
+    announced: Any
+    why: str
+    message: str
+    details: Any
+    program: str
+    step: str
+    call: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question to a person, as a part of their decision's payload."""
+
+    fields: QuestionFields
 
     @property
     def subject(self) -> str:
@@ -686,12 +712,14 @@ class Question:
     @property
     def shown(self) -> dict[str, Any]:
         """What else a person was shown: arguments or details, and why they were asked."""
-        return {name: self.fields[name] for name in ("arguments", "details", "why") if self.fields.get(name)}
+        fields: Object = self.fields
+        return {name: fields[name] for name in ("arguments", "details", "why") if fields.get(name)}
 
     def filled(self, fill: Callable[[Any], Any]) -> Question:
         """The same, in which `fill` has put values for references."""
-        filled = {name: fill(self.fields[name]) for name in ("arguments", "details", "message") if name in self.fields}
-        return Question({**self.fields, **filled})
+        fields: dict[str, Any] = dict(self.fields)
+        filled = {name: fill(fields[name]) for name in ("arguments", "details", "message") if name in fields}
+        return Question(cast("QuestionFields", fields | filled))
 
 
 @dataclass(frozen=True, slots=True)
@@ -724,7 +752,7 @@ class CallDecision(Payload):
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        question = Question(_without(payload, "call", "asked", "raw", "approved", "by"))
+        question = _question_of(payload, "call", "asked", "raw", "approved", "by")
         return cls(question, payload["approved"], payload.get("by"), CallRef.decode(payload))
 
 
@@ -753,7 +781,7 @@ class StepDecision(Payload):
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        return cls(Question(_without(payload, "approved", "by")), payload["approved"], payload["by"])
+        return cls(_question_of(payload, "approved", "by"), payload["approved"], payload["by"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -783,7 +811,7 @@ class QueuedDecision(Payload):
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        question = Question(_without(payload, "approved", "by", "comment"))
+        question = _question_of(payload, "approved", "by", "comment")
         return cls(question, payload["approved"], payload["by"], payload["comment"])
 
 
@@ -1348,6 +1376,11 @@ def start_of(history: Iterable[Recorded]) -> ScriptStart | ProgramStart | None:
 def _given(**values: Any) -> dict[str, Any]:
     """The names that have a value."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _question_of(payload: Object, *names: str) -> Question:
+    """The question in a decision's payload: all but the decision's own keys."""
+    return Question(cast("QuestionFields", _without(payload, *names)))
 
 
 def _without(payload: Object, *names: str) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, Protocol, TypedDict, cast
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.proofs.notes import parse_checkpoint, split_note
@@ -59,6 +60,69 @@ class Published:
     size: int
     note: str
     cosignatures: tuple[str, ...] = ()
+
+
+class TargetFailure(TypedDict):
+    """Why an attempt at a target failed: `BridgeError.record`."""
+
+    code: str
+    message: str
+    hint: NotRequired[str]
+    target: NotRequired[str]
+
+
+class Alarm(TargetFailure):
+    """A target has seen another history.
+
+    `size` is that of the checkpoint it has seen; `time` is when it said so, in seconds since 1970, UTC.
+    """
+
+    size: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """How publishing to a target goes.
+
+    Attributes:
+        target: The target's id.
+        status: `new`: nothing was tried. `ok`. `failing`: the last attempt failed. `conflict`: it was an alarm.
+        size: Of the last checkpoint that it has taken; 0 for none.
+        time: When it did, in seconds since 1970, UTC.
+        error: Why the last attempt failed.
+        conflict: The last alarm. It stays when the target takes checkpoints again.
+    """
+
+    target: str
+    status: Literal["new", "ok", "failing", "conflict"] = "new"
+    size: int = 0
+    time: float = 0.0
+    error: TargetFailure | None = None
+    conflict: Alarm | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The state as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, record: str) -> TargetState:
+        """The state of a stored record, whose values are not checked.
+
+        Raises:
+            ValueError, TypeError: It isn't JSON, or not an object with these names.
+        """
+        return cls(**json.loads(record))
+
+
+def error_of(error: BridgeError) -> TargetFailure:
+    """An error as a target's state has it."""
+    return cast("TargetFailure", error.record())
+
+
+def alarm_of(error: BridgeError, time: float) -> Alarm:
+    """A `publish_conflict` as a target's state has it, with the time in seconds since 1970, UTC."""
+    return cast("Alarm", error.record() | {"time": time})
 
 
 def checkpoint_of(note: str) -> Checkpoint:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import anyio
 
 from mcp_bridge.errors import BridgeError, log_failure
-from mcp_bridge.ledger.publish.protocol import CONFLICT, checkpoint_of
+from mcp_bridge.ledger.publish.protocol import CONFLICT, TargetState, alarm_of, checkpoint_of, error_of
 from mcp_bridge.ledger.publish.targets import INTERVAL_SECONDS
 from mcp_bridge.ledger.publish.to_target import publish
 
@@ -32,31 +32,6 @@ MAX_BACK_OFF_SECONDS = 3600.0
 
 CLOSE_SECONDS = 5.0
 """For the last attempt of all targets, when the bridge ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class TargetState:
-    """How publishing to a target goes.
-
-    Attributes:
-        target: The target's id.
-        status: `new`: nothing was tried. `ok`. `failing`: the last attempt failed. `conflict`: it was an alarm.
-        size: Of the last checkpoint that it has taken; 0 for none.
-        time: When it did, in seconds since 1970, UTC.
-        error: Why the last attempt failed, as `BridgeError.record`.
-        conflict: The last alarm, likewise, with its `time`. It stays when the target takes checkpoints again.
-    """
-
-    target: str
-    status: Literal["new", "ok", "failing", "conflict"] = "new"
-    size: int = 0
-    time: float = 0.0
-    error: dict[str, Any] | None = None
-    conflict: dict[str, Any] | None = None
-
-    def record(self) -> dict[str, Any]:
-        """As a JSON object; `TargetState(**record)` gives the same again."""
-        return asdict(self)
 
 
 class Publisher:
@@ -165,13 +140,14 @@ class Publisher:
         return published is not None
 
     def _failed(self, before: TargetState, exc: BridgeError) -> TargetState:
-        error = exc.record()
+        error = error_of(exc)
         if exc.code == CONFLICT:
             if before.status != "conflict":
                 logger.error("ALARM: %s", exc)
-            # What was seen first stays: that the target goes on saying so is nothing new.
-            seen = before.conflict is not None and before.conflict["size"] == error["size"]
-            alarm = before.conflict if seen else error | {"time": self._clock()}
+            alarm = alarm_of(exc, self._clock())
+            # The first alarm about a size stays: that the target repeats it is nothing new.
+            if before.conflict is not None and before.conflict["size"] == alarm["size"]:
+                alarm = before.conflict
             return replace(before, status="conflict", error=error, conflict=alarm)
         # Once, not every time.
         logger.log(logging.DEBUG if before.error == error else logging.WARNING, "%s", exc)

@@ -18,13 +18,14 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.notes import open_checkpoint
-from mcp_bridge.ledger.publish.protocol import CONFLICT, checkpoint_of, rolled_back
+from mcp_bridge.ledger.publish.protocol import CONFLICT, checkpoint_of, error_of, rolled_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from mcp_bridge.ledger.proofs.signing import Verifier
+    from mcp_bridge.ledger.publish.protocol import TargetFailure
     from mcp_bridge.ledger.publish.targets import Target
 
 logger = logging.getLogger(__name__)
@@ -41,13 +42,13 @@ class TargetCheck:
         target: The target's id.
         status: `agrees`: what it has seen is the log's. `unasked`: it could not be asked.
         size: The size of the largest checkpoint that it has seen; 0 for none.
-        error: Why it could not be asked, as `BridgeError.record`.
+        error: Why it could not be asked.
     """
 
     target: str
     status: Literal["agrees", "unasked"]
     size: int = 0
-    error: dict[str, Any] | None = None
+    error: TargetFailure | None = None
 
     def record(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -135,11 +136,11 @@ async def check_targets(targets: Iterable[Target], log: FileLog) -> list[TargetC
             if exc.code == CONFLICT:
                 alarms.append(exc)
             else:
-                found[target.id] = TargetCheck(target.id, "unasked", error=exc.record())
+                found[target.id] = TargetCheck(target.id, "unasked", error=error_of(exc))
         except Exception as exc:  # the other targets are asked all the same
             logger.exception("the %s could not be asked", target.id)
             error = BridgeError("internal_error", f"Asking the {target.id} failed: {type(exc).__name__}.")
-            found[target.id] = TargetCheck(target.id, "unasked", error=error.record())
+            found[target.id] = TargetCheck(target.id, "unasked", error=error_of(error))
 
     with anyio.move_on_after(ASK_SECONDS):
         async with anyio.create_task_group() as tasks:
@@ -148,7 +149,7 @@ async def check_targets(targets: Iterable[Target], log: FileLog) -> list[TargetC
     if alarms:
         raise alarms[0]
     late = BridgeError("publish_unreachable", f"It has not answered in {ASK_SECONDS:g} s.")
-    return [found.get(target.id, TargetCheck(target.id, "unasked", error=late.record())) for target in targets]
+    return [found.get(target.id, TargetCheck(target.id, "unasked", error=error_of(late))) for target in targets]
 
 
 async def _seen(target: Target, log: FileLog) -> int:

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.codec import LEDGER
+from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.log.reading import Ledger
 from mcp_bridge.ledger.log.transaction import check_row
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.notes import open_checkpoint, split_note
 from mcp_bridge.ledger.proofs.signing import ID_BYTES
-from mcp_bridge.ledger.publish.publish_loop import TargetState
+from mcp_bridge.ledger.publish.protocol import TargetState
 
 if TYPE_CHECKING:
     import sqlite3
@@ -118,7 +118,7 @@ class PublishedLog:
                 transaction.authenticate(("checkpoints", "size = ? AND note = ?", row))
                 do(_FORGET, (LEDGER, MAX_COSIGNED))
             found = do("SELECT state FROM published WHERE target = ?", (state.target,)).fetchone()
-            kept = TargetState(state.target) if found is None else TargetState(**json.loads(found[0]))
+            kept = TargetState(state.target) if found is None else TargetState.parse(found[0])
             # A stored alarm stays as it is: a person may have acknowledged it, or another process have raised it. Only
             # an alarm that this process hasn't stored yet is new. Times don't decide: a clock may be put back.
             new = state.conflict is not None and state.conflict != before.conflict
@@ -156,7 +156,7 @@ async def read_states(database: Database) -> dict[str, TargetState]:
     rows = await database.read("SELECT * FROM published")
     for row in rows:
         check_row(database.master, "published", row)
-    return {state.target: state for state in (TargetState(**json.loads(text)) for _, _, text, _ in rows)}
+    return {state.target: state for state in (TargetState.parse(text) for _, _, text, _ in rows)}
 
 
 async def acknowledge(database: Database) -> None:

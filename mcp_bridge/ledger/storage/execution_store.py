@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from mcp_bridge.ledger.log.entries import Entry
+    from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.storage.blind_indexes import KeySpace
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.sealing import DataKey
@@ -135,7 +136,7 @@ class Approval:
     execution: str
     effect: int
     asked: float
-    question: dict[str, Any]
+    question: QuestionFields
     status: Literal["open", "approved", "denied"]
     decided: float | None
     decision: dict[str, Any] | None
@@ -517,7 +518,7 @@ class ProgramStore:
 
     # --- approvals ---
 
-    async def ask(self, execution: str, effect: int, question: dict[str, Any]) -> None:
+    async def ask(self, execution: str, effect: int, question: QuestionFields) -> None:
         """Open an approval for an effect, unless there is one already."""
         row = ("approvals", "execution = ? AND effect = ?", (execution, effect))
         await self._database.write(
@@ -560,13 +561,14 @@ class ProgramStore:
             self._check("approvals", row)
             number, of, effect, asked, question, status, decided, decision, _ = row
             key = None if wrapped is None else self._database.master.open(of, wrapped)
+            fields: QuestionFields | None = open_sealed(key, question, label_of(of, f"question/{effect}"))
             found.append(
                 Approval(
                     number,
                     of,
                     effect,
                     asked,
-                    open_sealed(key, question, label_of(of, f"question/{effect}")) or {"message": TOMBSTONE},
+                    fields or {"message": TOMBSTONE},
                     status,
                     decided,
                     open_sealed(key, decision, label_of(of, f"decision/{effect}")),

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_bridge.executions.approvals import Asked
+    from mcp_bridge.ledger.audit.evidence import Evidence
     from mcp_bridge.ledger.audit.overview import EntryCounts
     from mcp_bridge.ledger.log.entries import Recorded
-    from mcp_bridge.ledger.proofs.evidence import Evidence
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
     from mcp_bridge.views.timeline import TimelineRow
 

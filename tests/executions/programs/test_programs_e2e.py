@@ -136,18 +136,18 @@ async def test_programs_are_kept_within_a_limit(sandboxes, tmp_path, monkeypatch
 
     monkeypatch.setattr(library, "MAX_SAVED_CHARS", 400)
     async with sandboxes.open(faulty(), state_dir=tmp_path / "state") as bridge:
-        await bridge.programs.save(
+        await bridge.programs.library.save(
             "a", {"steps": [{"id": "x", "type": "wait", "seconds": 1}], "description": "d" * 200}, "local"
         )
-        await bridge.programs.save(
+        await bridge.programs.library.save(
             "a", {"steps": [{"id": "x", "type": "wait", "seconds": 1}], "description": "e" * 200}, "local"
         )
         with pytest.raises(BridgeError) as caught:
-            await bridge.programs.save(
+            await bridge.programs.library.save(
                 "b", {"steps": [{"id": "x", "type": "wait", "seconds": 1}], "description": "f" * 200}, "local"
             )
         assert caught.value.code == "too_many_programs"
-        assert [row["name"] for row in await bridge.programs.listed("local")] == ["a"]
+        assert [row["name"] for row in await bridge.programs.library.listed("local")] == ["a"]
 
 
 async def test_a_trace_shows_little_of_itself(sandboxes, tmp_path):

@@ -80,7 +80,7 @@ class Sandboxes:
     def servers(self, job):
         return None
 
-    def gate(self, execution, job, recorder=None):
+    def gate(self, execution, client, servers=None, recorder=None):
         return Gate()
 
     async def sandboxed(self, begun, artifacts=None):

@@ -38,8 +38,8 @@ from mcp_bridge.host.publishing import publisher
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.audit.audit import verify_file
 from mcp_bridge.ledger.config import LedgerConfig
-from mcp_bridge.ledger.log.codec import Leaf
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.entry_encoding import Leaf
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
@@ -170,7 +170,7 @@ async def test_a_head_that_is_no_text_is_an_error_of_ours(kept, copy, place):
 
 def read_everything(path, kept):
     uses = (
-        lambda ledger: json.dumps(audit.stats(ledger)),
+        lambda ledger: json.dumps(audit.stats(ledger).to_json()),
         lambda ledger: audit.export(ledger, io.BytesIO(), payloads=True),
         lambda ledger: audit.prove(ledger, 7, payload=True),
         lambda ledger: audit.consistency(ledger, kept.elsewhere[2], None, [Verifier.parse(kept.vkey)]),

@@ -749,7 +749,7 @@ async def test_a_ledger_of_0_1_0_is_read_written_and_erased(old):
         entries = [json.loads(line)["entry"].encode() for line in before]
         assert [found.data for found in ledger.entries()][: len(entries)] == entries
         last = (old / "export.jsonl").read_bytes().splitlines()[-1]
-        assert audit.consistency(ledger, json.loads(last)["checkpoint"], None, verifiers)["old"] == len(entries)
+        assert audit.consistency(ledger, json.loads(last)["checkpoint"], None, verifiers).old == len(entries)
 
 
 async def test_a_small_ledger_of_0_1_0_gives_space_back_once_it_was_opened(old):

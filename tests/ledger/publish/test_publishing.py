@@ -5,6 +5,7 @@ import fcntl
 import gzip
 import hashlib
 import itertools
+import json
 import logging
 import os
 import shutil
@@ -28,15 +29,15 @@ from mcp_bridge.host.service import open_bridge
 from mcp_bridge.ledger.admin.key_rotation import rotate_key
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.config import LedgerConfig
-from mcp_bridge.ledger.log.codec import LEDGER
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.publish import http_client, publish_loop, to_file
 from mcp_bridge.ledger.publish import target_checks as asking
-from mcp_bridge.ledger.publish.protocol import Published
-from mcp_bridge.ledger.publish.publish_loop import Publisher, TargetState
+from mcp_bridge.ledger.publish.protocol import Published, TargetState
+from mcp_bridge.ledger.publish.publish_loop import Publisher
 from mcp_bridge.ledger.publish.target_checks import check_targets
 from mcp_bridge.ledger.publish.target_state import PublishedLog, acknowledge, read_states
 from mcp_bridge.ledger.publish.targets import PublishingConfig, Target
@@ -969,7 +970,7 @@ async def test_a_conflict_is_an_alarm_that_stays(caplog, file, target):
     for state in first.values():
         assert (state.status, state.size, state.conflict["code"]) == ("conflict", 5, "publish_conflict")
         assert state.conflict["size"] == 5
-        assert TargetState(**state.record()) == state
+        assert TargetState.parse(json.dumps(state.record())) == state
     fork.grow(1)
     await task.publish_now()
     assert dict(task.states) == first

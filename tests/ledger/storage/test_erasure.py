@@ -261,7 +261,7 @@ def test_every_proof_export_and_checkpoint_of_before_still_verifies(state, tmp_p
     assert verify_export(io.BytesIO(exported), trusted, [note]).authenticated
     with open_ledger(state / FILE_NAME, master) as ledger:
         size = notes.open_checkpoint(note, trusted)[0].size
-        assert audit.consistency(ledger, note, None, trusted)["old"] == size == len(made)
+        assert audit.consistency(ledger, note, None, trusted).old == size == len(made)
     assert verify_export(io.BytesIO(export(state, tmp_path / "after")), trusted, [note]).undisclosed
     assert verdict(state / FILE_NAME, [trusted[0].vkey], [note], master) is None
 

@@ -26,6 +26,7 @@ from tampered_fixtures import ANNA, HOLDER, Writer, dump, verdict
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import retention
+from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.request_identity import Keys, script_macs
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.service import open_bridge
@@ -234,7 +235,7 @@ async def test_what_is_met_again_after_its_erasure_is_as_any_other_value(tmp_pat
 
 
 def gate_of(bridge):
-    return bridge.programs.effects(bridge._gate(os.urandom(8).hex()))
+    return bridge.programs.effects(bridge.gate(os.urandom(8).hex(), Client()))
 
 
 async def test_a_key_belongs_to_the_same_values_by_whatever_references_they_are_asked_for(tmp_path):

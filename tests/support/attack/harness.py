@@ -28,6 +28,7 @@ from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
+from mcp_bridge.executions.commands import Client
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.host import sandbox_run
@@ -176,8 +177,8 @@ class CaseBridge(Bridge):
     latest: Any = None
     latest_execution = ""
 
-    def gate(self, execution: str, job: Any, recorder: Any = None) -> Any:
-        self.latest, self.latest_execution = super().gate(execution, job, recorder), execution
+    def gate(self, execution: str, *arguments: Any) -> Any:
+        self.latest, self.latest_execution = super().gate(execution, *arguments), execution
         return self.latest
 
 
@@ -516,7 +517,7 @@ class _Run:
             if part in known:
                 continue
             if isinstance(part, Foreign):
-                gate = self.bridge._gate("0" * 16)
+                gate = self.bridge.gate("0" * 16, Client())
                 known[part] = await gate.values.project(part.value)
             elif attack.path == "echoed" and isinstance(part.value, str):
                 try:
@@ -568,7 +569,7 @@ class _Run:
         program, context = program_of(attack)
         payload = None
         if attack.path == "saved":
-            await self.bridge.programs.save("saved", program, PRINCIPAL)
+            await self.bridge.programs.library.save("saved", program, PRINCIPAL)
             program = running("saved", context)
         elif attack.path in {"operators", "by a step", "copied"}:
             context = call_of(attack, written=False)[1]
@@ -622,7 +623,7 @@ class _Run:
                 if self.case.attacks[0].path == "run":
                     await self.bridge.run_program(program)
                 else:
-                    await self.bridge.programs.save(name, program, PRINCIPAL)
+                    await self.bridge.programs.library.save(name, program, PRINCIPAL)
             except BridgeError as exc:
                 if name == "shopping":
                     self.outcome.refused.append(f"{name}: {exc}")
