@@ -148,9 +148,9 @@ class Sources:
         Raises:
             BridgeError: `bad_state`.
         """
-        from mcp_bridge.executions.programs.library import kept_program
+        from mcp_bridge.executions.programs.library import parse_saved
 
-        return kept_program(self.saved[name])
+        return parse_saved(self.saved[name])
 
     def _from_file(self, name: str) -> Program:
         if name not in self._parsed:

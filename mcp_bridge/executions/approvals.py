@@ -59,8 +59,8 @@ async def asked(
     rows = await store.approvals(execution, open_only=open_only)
     known = {one: await store.execution(one) for one in dict.fromkeys(row.execution for row in rows)}
     values = {one: await store.values(one) for one in known}
-    found = [Asked(row, known[row.execution], fill_in(row.question, values[row.execution])) for row in rows]
-    return [row for row in found if row.execution is None or row.execution.principal == principal]
+    requests = [Asked(row, known[row.execution], fill_in(row.question, values[row.execution])) for row in rows]
+    return [row for row in requests if row.execution is None or row.execution.principal == principal]
 
 
 async def decide(

@@ -83,22 +83,22 @@ def verify_file(
             raise damaged(f"SQLite finds: {verdict}")
         if master is not None:
             check_master(ledger.connection, master)
-        beside = TableAudit()
-        lines = ledger.lines(payloads=True, see=beside.see)
-        found = verify_export(lines, verifiers, against, progress=progress)
-        beside.check(ledger)
+        tables = TableAudit()
+        lines = ledger.lines(payloads=True, see=tables.see)
+        log = verify_export(lines, verifiers, against, progress=progress)
+        tables.check(ledger)
         if position is not None:
             position.check(ledger.connection)
-        return FileVerdict(found, len(beside.erased), master is not None)
+        return FileVerdict(log, len(tables.erased), master is not None)
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
     wanted = expected_schema(connection.execute("PRAGMA user_version").fetchone()[0])
-    found = read_schema(connection)
+    actual = read_schema(connection)
     for row in wanted:
-        if row not in found:
+        if row not in actual:
             raise damaged(f"the {row[0]} {row[1]} is missing or changed")
-    for row in found:
+    for row in actual:
         if row not in wanted:
             raise damaged(f"there is a {row[0]!r:.20} {row[1]!r:.60} that doesn't belong there")
 
@@ -112,11 +112,11 @@ def checkpoint(ledger: Ledger) -> str:
     note = ledger.head_note()
     try:
         key = Verifier.parse(ledger.vkey)
-        found, _ = notes.open_checkpoint(note, [key])
+        parsed, _ = notes.open_checkpoint(note, [key])
     except BridgeError as exc:
         raise damaged(f"its head can't be taken: {exc.message.rstrip('.')}") from None
     # The log's own says nothing else, and can be shown to whoever.
-    if not note.startswith(f"{notes.checkpoint_text(found)}\n") or (found.origin, found.size) != (
+    if not note.startswith(f"{notes.checkpoint_text(parsed)}\n") or (parsed.origin, parsed.size) != (
         key.name,
         ledger.size,
     ):
@@ -135,26 +135,26 @@ def prove(ledger: Ledger, sequence: int, *, payload: bool) -> bytes:
     Raises:
         BridgeError: `unknown_entry`; `ledger_damaged`.
     """
-    found = ledger.entry(sequence)
-    disclosed = Disclosed(found.data, found.payload, found.salt)
+    entry = ledger.entry(sequence)
+    disclosed = Disclosed(entry.data, entry.payload, entry.salt)
     best = _best_note(ledger, sequence)
     hashes = merkle.inclusion_proof(sequence, best.checkpoint.size, ledger.node)
-    return _proof(found.leaf, disclosed, hashes, best.note, payload=payload)
+    return _proof(entry.leaf, disclosed, hashes, best.note, payload=payload)
 
 
 def _best_note(ledger: Ledger, sequence: int) -> Signed:
     """The kept checkpoint that an entry's proof is to lead to: signed with the key of now, and cosigned if one is."""
     key = Verifier.parse(ledger.vkey)
-    found = []
+    candidates = []
     for note in ledger.checkpoints():
         text, signatures = notes.split_note(note)
         checkpoint = notes.parse_checkpoint(text)
         if sequence < checkpoint.size <= ledger.size:
             by_key = any((name, one[: len(key.key_id)]) == (key.name, key.key_id) for name, one in signatures)
-            found.append(Signed(checkpoint, note, ((key, None),) if by_key else ()))
-    if not found:
+            candidates.append(Signed(checkpoint, note, ((key, None),) if by_key else ()))
+    if not candidates:
         raise damaged("its head is of another size than it says")
-    return best_note(found, {ledger.vkey})
+    return best_note(candidates, {ledger.vkey})
 
 
 def prove_exported(
@@ -207,8 +207,8 @@ def prove_by(
 
 def _proof(leaf: Leaf, disclosed: Disclosed, hashes: Sequence[bytes], note: str, *, payload: bool) -> bytes:
     # The log's own entries are about keys and clocks, and of no use without that.
-    shown = disclosed if payload or leaf.execution == LEDGER else Disclosed(disclosed.entry)
-    return tlog_proof.encode(tlog_proof.Proof(leaf.sequence, tuple(hashes), note, encode_disclosed(shown)))
+    content = disclosed if payload or leaf.execution == LEDGER else Disclosed(disclosed.entry)
+    return tlog_proof.encode(tlog_proof.Proof(leaf.sequence, tuple(hashes), note, encode_disclosed(content)))
 
 
 def export(ledger: Ledger, file: IO[bytes], *, payloads: bool) -> int:

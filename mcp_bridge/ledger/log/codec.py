@@ -69,7 +69,7 @@ def fitting(text: str) -> str:
     """A text as an entry can have it, whoever chose it: a control character as its escape, and the end cut off."""
     if len(text) <= MAX_TEXT_CHARS and text.isascii() and text.isprintable():
         return text
-    text = _UNFIT.sub(lambda found: f"\\u{ord(found[0]):04x}", text[: MAX_TEXT_CHARS + 1])
+    text = _UNFIT.sub(lambda match: f"\\u{ord(match[0]):04x}", text[: MAX_TEXT_CHARS + 1])
     return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
 
 
@@ -102,24 +102,24 @@ def decode(data: bytes) -> Leaf:
     """
     try:
         # Numbers are read as texts: a long one takes long.
-        found = _decoder.decode(_text_of(data))
+        fields = _decoder.decode(_text_of(data))
     except (ValueError, RecursionError):
         raise _bad("it is no JSON object of texts and whole numbers") from None
-    if not isinstance(found, dict) or tuple(found) != _NAMES:
+    if not isinstance(fields, dict) or tuple(fields) != _NAMES:
         raise _bad(f"its names are not {', '.join(_NAMES)}")
-    leaf = Leaf(**found)
+    leaf = Leaf(**fields)
     for name in ("commitment", "previous"):
-        value = found[name]
+        value = fields[name]
         if not (isinstance(value, str) and _HASH.fullmatch(value)) and not (name == "previous" and value is None):
             raise _bad(f"its {name} is no hash")
     for name in ("execution", "policy", "program", "step"):
-        value = found[name]
+        value = fields[name]
         if not _is_text(value) and not (name in {"program", "step"} and value is None):
             raise _bad(f"its {name} is no text")
     if not isinstance(leaf.kind, str) or leaf.kind not in KINDS:
         raise _bad("its kind is none that there is")
     for name in ("sequence", "time"):
-        if not (isinstance(found[name], int) and not isinstance(found[name], bool)):
+        if not (isinstance(fields[name], int) and not isinstance(fields[name], bool)):
             raise _bad(f"its {name} is no whole number")
     if not leaf.execution or encode(leaf) != data:
         raise _bad("it is not in canonical form (RFC 8785)")

@@ -37,28 +37,28 @@ def keys_of(events: Iterable[tuple[int, KeyEvent]]) -> list[Verifier]:
     Raises:
         BridgeError: `bad_key`.
     """
-    found: list[Verifier] = []
+    verifiers: list[Verifier] = []
     for sequence, event in events:
-        if found:
-            found[-1] = retired_by(event, found[-1], sequence)
-        found.append(signing.Verifier.parse(event.vkey))
-    return found
+        if verifiers:
+            verifiers[-1] = retired_by(event, verifiers[-1], sequence)
+        verifiers.append(signing.Verifier.parse(event.vkey))
+    return verifiers
 
 
 class KeyHistory:
     """The keys of one log while it is read."""
 
-    def __init__(self, origin: str, given: Iterable[Verifier] | None) -> None:
+    def __init__(self, origin: str, trusted: Iterable[Verifier] | None) -> None:
         """Begin.
 
         Args:
             origin: The log's.
-            given: What the reader trusts to begin with; None to trust nothing.
+            trusted: The keys that the reader trusts at the start; None to trust none.
 
         Raises:
             BridgeError: `bad_key`: two of the keys can't be told apart.
         """
-        self._known = notes.keyring(given or ())
+        self._known = notes.keyring(trusted or ())
         self._given = {by.vkey for by in self._known.values() if by.is_of_log(origin)}
         self._origin = origin
         self._events: list[tuple[int, KeyEvent]] = []
@@ -113,9 +113,9 @@ class KeyHistory:
 
     def trusted(self) -> list[str]:
         """The keys that can be trusted, given all checkpoints: those given first, then as the log names them."""
-        found = dict.fromkeys(sorted(self._given))
+        trusted = dict.fromkeys(sorted(self._given))
         for sequence, event in self._events:
             before = event.before
-            if event.event == "rotated" and before in found and self._signed.get(str(before), 0) > sequence:
-                found[event.vkey] = None
-        return list(found)
+            if event.event == "rotated" and before in trusted and self._signed.get(str(before), 0) > sequence:
+                trusted[event.vkey] = None
+        return list(trusted)

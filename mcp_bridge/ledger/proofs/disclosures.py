@@ -84,8 +84,8 @@ def decode(data: bytes) -> tuple[Disclosed, codec.Leaf]:
         None if salt is None else bytes.fromhex(str(salt)),
     )
     if disclosed.payload is not None and disclosed.salt is not None:
-        found = commitment(disclosed.payload, disclosed.salt)
-        if not hmac.compare_digest(found, leaf.commitment):
+        computed = commitment(disclosed.payload, disclosed.salt)
+        if not hmac.compare_digest(computed, leaf.commitment):
             raise BridgeError("tampered", f"The payload of entry {leaf.sequence} is not what the entry commits to.")
     return disclosed, leaf
 
@@ -128,8 +128,8 @@ def _value(text: str, at: int) -> tuple[Value, int]:
     if text.startswith('"', at):
         value, end = _decode_text(text, at)
         return str(value), end
-    if found := _WHOLE.match(text, at):
-        return int(found[0]), found.end()
+    if match := _WHOLE.match(text, at):
+        return int(match[0]), match.end()
     if text.startswith("null", at):
         return None, at + 4
     raise _bad("it has a value that is neither a text nor a whole number nor null")

@@ -132,18 +132,18 @@ def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes],
     _check_hashes([leaf, root, *proof[: MAX_PROOF_HASHES + 1]], len(proof))
     if not 0 <= index < size:
         raise BridgeError("bad_proof", f"A tree of {size} entries has no entry {index}.")
-    node, last, found = index, size - 1, leaf
+    node, last, computed = index, size - 1, leaf
     for sibling in proof:
         if not last:
             raise BridgeError("bad_proof", f"The proof of entry {index} has too many hashes.")
         if node & 1 or node == last:
-            found = node_hash(sibling, found)
+            computed = node_hash(sibling, computed)
             while node and not node & 1:
                 node, last = node >> 1, last >> 1
         else:
-            found = node_hash(found, sibling)
+            computed = node_hash(computed, sibling)
         node, last = node >> 1, last >> 1
-    if last or found != root:
+    if last or computed != root:
         raise BridgeError("bad_proof", f"The proof of entry {index} does not lead to the root of {size} entries.")
 
 
@@ -209,7 +209,7 @@ def _range_hash(start: int, end: int, read: NodeReader) -> bytes:
 
 
 def _folded(peaks: Sequence[bytes]) -> bytes:
-    found = peaks[-1]
+    folded = peaks[-1]
     for peak in reversed(peaks[:-1]):
-        found = node_hash(peak, found)
-    return found
+        folded = node_hash(peak, folded)
+    return folded

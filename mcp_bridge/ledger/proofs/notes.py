@@ -96,7 +96,7 @@ def split_note(note: str) -> tuple[str, list[tuple[str, bytes]]]:
     text, separator, lines = note.rpartition("\n\n")
     if not separator or not lines.endswith("\n"):
         raise _bad_note("it has no signature after an empty line, or doesn't end with a newline")
-    found = []
+    parsed = []
     signatures = lines[:-1].split("\n")
     if len(signatures) > MAX_SIGNATURES:
         raise _bad_note(f"it has more than {MAX_SIGNATURES} signatures")
@@ -107,8 +107,8 @@ def split_note(note: str) -> tuple[str, list[tuple[str, bytes]]]:
             raise _bad_note("a line after its empty line is no signature")
         if signature is None or len(signature) <= ID_BYTES:
             raise _bad_note(f"the signature by {plain_name(name)} is not base64 of a key's id and a signature")
-        found.append((name, signature))
-    return text + "\n", found
+        parsed.append((name, signature))
+    return text + "\n", parsed
 
 
 def open_note(note: str, verifiers: Iterable[Verifier]) -> tuple[str, list[tuple[Verifier, int | None]]]:
@@ -150,16 +150,16 @@ def check_signatures(
 
     A cosignature of a time that can't be is passed over like one by nobody who is known: it says when, or nothing.
     """
-    found, names, untimely = [], [], []
+    valid, names, untimely = [], [], []
     for name, signature in signatures:
         names.append(plain_name(name))
         if by := known.get((name, signature[:ID_BYTES])):
             time = by.verify(text, signature[ID_BYTES:])
             if time is None or is_timely(time):
-                found.append((by, time))
+                valid.append((by, time))
             else:
                 untimely.append((by, time))
-    if not found and untimely:
+    if not valid and untimely:
         by, time = untimely[0]
         raise BridgeError(
             "unknown_key",
@@ -168,7 +168,7 @@ def check_signatures(
             hint="Is the witness's clock right, and the one here?",
             time=time,
         )
-    if not found:
+    if not valid:
         by_whom = ", ".join(names[:4])
         replaced = {name for name, _ in known} & {name for name, _ in signatures}
         raise BridgeError(
@@ -178,7 +178,7 @@ def check_signatures(
             if replaced
             else None,
         )
-    return found
+    return valid
 
 
 def open_checkpoint(note: str, verifiers: Iterable[Verifier]) -> tuple[Checkpoint, list[tuple[Verifier, int | None]]]:
@@ -200,8 +200,8 @@ def signed_checkpoint(
     """
     text, signatures = split_note(note)
     checkpoint = parse_checkpoint(text)
-    found = check_signatures(text, signatures, known)
-    return checkpoint, in_use(checkpoint, found)
+    signers = check_signatures(text, signatures, known)
+    return checkpoint, in_use(checkpoint, signers)
 
 
 def in_use(
@@ -212,8 +212,8 @@ def in_use(
     Raises:
         BridgeError: `retired_key`: there are none.
     """
-    found = [(by, time) for by, time in signers if by.may_sign(checkpoint.size)]
-    if signers and not found:
+    current = [(by, time) for by, time in signers if by.may_sign(checkpoint.size)]
+    if signers and not current:
         (by, _), *_ = signers
         raise BridgeError(
             "retired_key",
@@ -222,7 +222,7 @@ def in_use(
             hint="Whoever has the old key can have made it. Ask for a checkpoint that the log's key of now has signed.",
             key=by.vkey,
         )
-    return found
+    return current
 
 
 def is_timely(time: int) -> bool:
@@ -276,9 +276,9 @@ def merged(notes: Sequence[str]) -> str:
         for name, signature in signatures:
             line = f"{MARK}{name} {base64.b64encode(signature).decode()}\n"
             lines.setdefault((name, signature[:ID_BYTES]), line)
-    found = f"{text}\n{''.join(lines.values())}"
-    split_note(found)
-    return found
+    combined = f"{text}\n{''.join(lines.values())}"
+    split_note(combined)
+    return combined
 
 
 def _is_unicode(text: str) -> bool:

@@ -148,10 +148,10 @@ class Verifier:
         material = decode_base64(parts[2])
         if not material:
             raise _bad_key("what follows the id is not base64")
-        found = cls(parts[0], material[1:], material[0])
-        if found.vkey != vkey:
+        verifier = cls(parts[0], material[1:], material[0])
+        if verifier.vkey != vkey:
             raise _bad_key("its id is that of another key")
-        return found
+        return verifier
 
     def verify(self, text: str, signature: bytes) -> int | None:
         """Check a signature (what follows the key's id) of a text.
@@ -176,9 +176,9 @@ class Verifier:
 
     def retired(self, until: int) -> Verifier:
         """The same key, which signs no checkpoint of more than so many entries any more."""
-        found = Verifier.parse(self.vkey)
-        found.until = until
-        return found
+        retired = Verifier.parse(self.vkey)
+        retired.until = until
+        return retired
 
     def may_sign(self, size: int) -> bool:
         """Whether a checkpoint of so many entries may be signed by it."""

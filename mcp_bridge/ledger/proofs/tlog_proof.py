@@ -133,7 +133,7 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[
     """
     proof = decode(data)
     known = None if verifiers is None else notes.keyring(verifiers)
-    checkpoint, found = _signed(proof.note, known)
+    checkpoint, signers = _signed(proof.note, known)
     if proof.extra is None:
         raise _bad("it doesn't have the entry that it proves")
     disclosed, leaf = disclosures.decode(proof.extra)
@@ -143,20 +143,22 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[
         codec.leaf_hash(disclosed.entry), proof.index, checkpoint.size, proof.hashes, checkpoint.root
     )
     elsewhere = [_signed(note, known)[0] for note in against]
-    for kept in elsewhere:
-        if kept.origin != checkpoint.origin:
-            raise BridgeError("other_log", f"A checkpoint kept elsewhere is of the log {kept.origin!a}.")
-        if kept.size == checkpoint.size and kept.root != checkpoint.root:
-            raise BridgeError("tampered", f"A checkpoint kept elsewhere has another root of {kept.size} entries.")
-    compared = sum(kept.size == checkpoint.size for kept in elsewhere)
+    for known_checkpoint in elsewhere:
+        if known_checkpoint.origin != checkpoint.origin:
+            raise BridgeError("other_log", f"A checkpoint kept elsewhere is of the log {known_checkpoint.origin!a}.")
+        if known_checkpoint.size == checkpoint.size and known_checkpoint.root != checkpoint.root:
+            raise BridgeError(
+                "tampered", f"A checkpoint kept elsewhere has another root of {known_checkpoint.size} entries."
+            )
+    compared = sum(known_checkpoint.size == checkpoint.size for known_checkpoint in elsewhere)
     if elsewhere and not compared:
         raise BridgeError(
             "bad_argument",
             f"A proof from a log of {checkpoint.size} entries can't be held against a checkpoint of "
-            f"{', '.join(str(kept.size) for kept in elsewhere[:_SIZES_TOLD])}.",
+            f"{', '.join(str(known_checkpoint.size) for known_checkpoint in elsewhere[:_SIZES_TOLD])}.",
             hint="Hold an export against it (audit verify), or the log itself (audit consistency).",
         )
-    return Proved(leaf, disclosed, checkpoint, tuple(found), verifiers is not None, compared)
+    return Proved(leaf, disclosed, checkpoint, tuple(signers), verifiers is not None, compared)
 
 
 def _signed(
@@ -167,10 +169,10 @@ def _signed(
     checkpoint = notes.parse_checkpoint(text)
     if known is None:
         return checkpoint, []
-    found = notes.in_use(checkpoint, notes.check_signatures(text, signatures, known))
-    if not any(by.is_of_log(checkpoint.origin) for by, _ in found):
+    signers = notes.in_use(checkpoint, notes.check_signatures(text, signatures, known))
+    if not any(by.is_of_log(checkpoint.origin) for by, _ in signers):
         raise BridgeError("unknown_key", f"No known key of the log {checkpoint.origin!a} has signed the checkpoint.")
-    return checkpoint, found
+    return checkpoint, signers
 
 
 def _bad(why: str) -> BridgeError:

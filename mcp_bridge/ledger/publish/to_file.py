@@ -97,8 +97,8 @@ class _Carried(NamedTuple):
 def notes_in(text: str) -> list[str]:
     """The notes of a file, in their order; what a crash has left of one is left out, and no signature is verified."""
     notes, carried = _Carried().and_then(text.encode())
-    found = (note.decode(errors="replace") for note in (*notes, *carried.last()))
-    return [note for note in found if _ENDED.search(note)]
+    texts = (note.decode(errors="replace") for note in (*notes, *carried.last()))
+    return [note for note in texts if _ENDED.search(note)]
 
 
 _ENDED = re.compile(r" ([A-Za-z0-9+/=]{4}){23,}\n\Z")
@@ -361,14 +361,14 @@ class _Note(NamedTuple):
 
 def _parsed(log: _Log, notes: Sequence[bytes]) -> tuple[list[_Note], bool]:
     """The notes of the log's name, and whether there are others."""
-    found = []
+    parsed = []
     for data in notes:
         note = data.decode(errors="replace")
         with contextlib.suppress(BridgeError):
             checkpoint = parse_checkpoint(note.partition("\n\n")[0] + "\n")
             if checkpoint.origin == log.origin:
-                found.append(_Note(checkpoint, note))
-    return found, len(found) < len(notes)
+                parsed.append(_Note(checkpoint, note))
+    return parsed, len(parsed) < len(notes)
 
 
 def _check(target: Target, log: _Log, checkpoint: Checkpoint, read: FileRead, notes: Sequence[_Note]) -> FileRead:
@@ -450,13 +450,13 @@ def _signatures(note: _Note) -> list[tuple[str, bytes]]:
 
     What is none is passed over: a crash may have cut it, and somebody may have added it.
     """
-    found = []
+    signatures = []
     for line in note.text.partition("\n\n")[2].split("\n")[:MAX_SIGNATURES]:
         name, _, encoded = line.removeprefix(MARK).partition(" ")
         signature = decode_base64(encoded)
         if line.startswith(MARK) and signature is not None and len(signature) >= ID_BYTES + SIGNATURE_BYTES:
-            found.append((name, signature))
-    return found
+            signatures.append((name, signature))
+    return signatures
 
 
 def _lock(target: Target, fd: int) -> None:

@@ -117,8 +117,8 @@ async def _add_checkpoint(client: httpx2.AsyncClient, target: Target, note: str,
 
 def _size_of(answer: Answer) -> int | None:
     """What a witness says it has cosigned; None where it doesn't say, as it may when only the roots differ."""
-    found = _SIZE.fullmatch(answer.body)
-    return int(found[1]) if found else None
+    match = _SIZE.fullmatch(answer.body)
+    return int(match[1]) if match else None
 
 
 def _key(target: Target) -> Verifier:
@@ -130,7 +130,7 @@ def _cosignatures(target: Target, note: str, body: bytes) -> tuple[str, ...]:
     """The lines of an answer that the witness's key has made; lines by other keys are passed over."""
     key = _key(target)
     text, _ = split_note(note)
-    found = []
+    cosignatures = []
     try:
         # All of it, first: a wrong signature by this key, or what is no signature line, spoils the answer.
         split_note(f"{text}\n{body.decode()}")
@@ -141,14 +141,14 @@ def _cosignatures(target: Target, note: str, body: bytes) -> tuple[str, ...]:
                 if exc.code != "unknown_key" or "time" in exc.details:
                     raise
             else:
-                found.append(line)
-        if found:
-            split_note(note + "".join(found))
+                cosignatures.append(line)
+        if cosignatures:
+            split_note(note + "".join(cosignatures))
     except (BridgeError, UnicodeDecodeError) as exc:
         raise bad_answer(target, f"with no cosignatures of this checkpoint ({exc})") from None
-    if not found:
+    if not cosignatures:
         raise bad_answer(target, "without a cosignature by its key")
-    return tuple(found)
+    return tuple(cosignatures)
 
 
 def _rewritten(target: Target, size: int, origin: str) -> BridgeError:

@@ -110,7 +110,7 @@ class WitnessHead(PositionFile):
         digest = hashlib.sha256(json.dumps(rows).encode()).digest()
         return Position(self._key, sum(last.size for last in known.values()), digest, conflicts)
 
-    def check_position(self, found: Position) -> None:
+    def check_position(self, position: Position) -> None:
         """Hold what a state knows against what it did know.
 
         Raises:
@@ -118,16 +118,16 @@ class WitnessHead(PositionFile):
         """
         if self.known is None or self.known.origin != self._key:
             return
-        if found.size < self.known.size or found.writes < self.known.writes:
+        if position.size < self.known.size or position.writes < self.known.writes:
             raise self.behind("less than")
-        if found.size == self.known.size and found.root != self.known.root:
+        if position.size == self.known.size and position.root != self.known.root:
             raise self.behind("as much as, and not what,")
 
-    def behind(self, found: str) -> BridgeError:
+    def behind(self, known_history: str) -> BridgeError:
         """The error of a state that has known more than it does."""
         return BridgeError(
             "witness_behind",
-            f"{self._state} knows {found} the witness has cosigned, as {self.path.name} says.",
+            f"{self._state} knows {known_history} the witness has cosigned, as {self.path.name} says.",
             hint="Its write-ahead log was changed or removed, or an older copy was put in its place. Logs could be"
             " rolled back, so nothing is cosigned. Keep a copy of the directory as it is, and put the file back as it"
             f" was, with its -wal file. If that can't be had, begin as another witness: move {KEY_FILE} and"

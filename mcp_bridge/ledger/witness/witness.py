@@ -232,10 +232,10 @@ def _parse(body: bytes) -> _Request:
         raise _bad_request(f"its proof has more than {MAX_PROOF_LINES} lines")
     proof = []
     for line in lines:
-        found = decode_base64(line)
-        if found is None or len(found) != HASH_BYTES:
+        node = decode_base64(line)
+        if node is None or len(node) != HASH_BYTES:
             raise _bad_request("a line of its proof is no hash in base64")
-        proof.append(found)
+        proof.append(node)
     return _Request(int(old[1]), proof, note)
 
 

@@ -138,17 +138,17 @@ def readings(text: str) -> set[str]:
     A password may hold `%41`. Where it is escaped for JSON, taking that off takes off the other too. The characters
     that its UTF-8 bytes are in Latin-1 are read in the same way, since escaped bytes become those.
     """
-    found = set()
+    texts = set()
     # A plus is read as a space before other escapes are, where those are in several layers.
     for start in {form for each in (text, text.replace("+", " ")) for form in (each, each.encode().decode("latin-1"))}:
-        found.add(start)
+        texts.add(start)
         layer = decoded(start)
         for _ in range(MAX_LAYERS):
             if layer is None:
                 break
-            found.add(layer.text)
+            texts.add(layer.text)
             layer = decoded(layer.text)
-    return found
+    return texts
 
 
 class Base64Form(NamedTuple):

@@ -31,8 +31,8 @@ def is_document(text: str) -> bool:
     if text.lstrip()[:1] not in {"[", "{"}:
         return False
     at = 0
-    while (found := _TOKENS.match(text, at)) is not None:
-        at = found.end()
+    while (match := _TOKENS.match(text, at)) is not None:
+        at = match.end()
     return at == len(text)
 
 
@@ -40,7 +40,7 @@ def quoted(text: str) -> str:
     """A document with every reference in it that isn't within quotes, and what is left of its number, in quotes."""
     return "".join(
         part if part[0] == '"' or not any(mark in part for mark in _MARKS) else _BARE.sub(r'"\g<0>"', part)
-        for part in (found[0] for found in _PARTS.finditer(text))
+        for part in (match[0] for match in _PARTS.finditer(text))
     )
 
 
@@ -71,7 +71,7 @@ class Numbers:
         # Of what is no document nothing is outside of quotes.
         edges = array("Q") if is_document(self._text) else array("Q", [0])
         if not edges:
-            for found in _PARTS.finditer(self._text):
-                if self._text[found.start()] == '"':
-                    edges.extend(found.span())
+            for match in _PARTS.finditer(self._text):
+                if self._text[match.start()] == '"':
+                    edges.extend(match.span())
         return edges

@@ -79,12 +79,12 @@ class Masker:
 
     def mask(self, text: str) -> str:
         """The text with references for secrets; the same object if it holds none."""
-        found = self._found(text)
-        if not found:
+        spans = self._found(text)
+        if not spans:
             return text
         pieces: list[str] = []
         done = 0
-        for start, end, secret_id in self._outside_references(text, found):
+        for start, end, secret_id in self._outside_references(text, spans):
             pieces += (text[done:start], secret_uri(secret_id))
             done = end
         return "".join((*pieces, text[done:])) if pieces else text
@@ -94,12 +94,12 @@ class Masker:
         if self._literals is None:
             return []
         layers = [Layer(text)]
-        found: list[tuple[int, int, str]] = []
+        spans: list[tuple[int, int, str]] = []
         while True:
-            found.extend(self._in_layer(self._literals, layers))
+            spans.extend(self._in_layer(self._literals, layers))
             layer = decoded(layers[-1].text) if len(layers) <= MAX_LAYERS else None
             if layer is None:
-                return _merged(found)
+                return _merged(spans)
             layers.append(layer)
 
     def _in_layer(self, literals: Literals[_Form], layers: list[Layer]) -> Iterator[tuple[int, int, str]]:
@@ -118,11 +118,11 @@ class Masker:
                 if torn is not None:
                     yield *torn, form.secret_id
 
-    def _outside_references(self, text: str, found: list[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
+    def _outside_references(self, text: str, spans: list[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
         """What was found, without the parts that are in references: masking twice changes nothing."""
-        kept = ((each.start, each.end) for each in mentions(text, self._ids) if each.known)
-        reference = next(kept, None)
-        for start, end, secret_id in found:
+        references = ((each.start, each.end) for each in mentions(text, self._ids) if each.known)
+        reference = next(references, None)
+        for start, end, secret_id in spans:
             at = start
             while reference is not None and reference[0] < end:
                 if at < reference[0]:
@@ -130,7 +130,7 @@ class Masker:
                 at = max(at, reference[1])
                 if reference[1] > end:
                     break
-                reference = next(kept, None)
+                reference = next(references, None)
             if at < end:
                 yield at, end, secret_id
 
@@ -153,10 +153,10 @@ def _is_word(char: str) -> bool:
     return char == "_" or char.isalnum()
 
 
-def _merged(found: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+def _merged(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     merged: list[tuple[int, int, str]] = []
     longest = 0
-    for start, end, secret_id in sorted(found, key=lambda each: (each[0], -each[1], each[2])):
+    for start, end, secret_id in sorted(spans, key=lambda each: (each[0], -each[1], each[2])):
         if merged and start < merged[-1][1]:
             first, last, name = merged[-1]
             if end - start > longest:

@@ -332,14 +332,14 @@ class Projector:
 
     def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
         """The text in pieces: what is to be looked at, and references and markers, which are finished."""
-        kept = [
+        protected = [
             (mention.start, mention.end)
             for mention in mentions(text, self._ids)
             if mention.known or mention.reference in self._references
         ]
-        kept += [match.span() for match in _MARKERS.finditer(text)]
+        protected += [match.span() for match in _MARKERS.finditer(text)]
         done = 0
-        for start, end in sorted(kept):
+        for start, end in sorted(protected):
             yield text[done:start], False
             yield text[start:end], True
             done = end
@@ -419,5 +419,5 @@ def _as_text(data: bytes, text: Callable[[str], str]) -> bytes:
     except UnicodeDecodeError:
         encoding = "latin-1"
         read = data.decode(encoding)
-    shown = text(read)
-    return data if shown is read else shown.encode(encoding)
+    projected = text(read)
+    return data if projected is read else projected.encode(encoding)

@@ -55,13 +55,13 @@ def warnings(
             known.
     """
     globs = [[ToolGlob(text) for text in rule.tools] for rule in policy.rules]
-    found: list[_Found] = [
+    findings: list[_Found] = [
         *_unreachable(policy.rules, globs),
         *_pointless(policy),
         *(_unpinned(policy.rules, programs) if programs is not None else ()),
         *(_unknown_servers(policy, globs, servers) if servers is not None else ()),
     ]
-    return [PolicyWarning(f"{shown_place(path)}: {text}.", source.file, source.line(path)) for text, path in found]
+    return [PolicyWarning(f"{shown_place(path)}: {text}.", source.file, source.line(path)) for text, path in findings]
 
 
 def _unreachable(rules: tuple[Rule, ...], globs: list[list[ToolGlob]]) -> Iterator[_Found]:

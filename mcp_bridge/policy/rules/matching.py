@@ -213,12 +213,12 @@ class CompiledRules:
 
     def fitting(self, tool: ToolNames) -> Fitting:
         """The rules that match a tool."""
-        found = self._fitting.get(tool)
-        if found is None:
+        rules = self._fitting.get(tool)
+        if rules is None:
             if len(self._fitting) >= _MAX_CACHED_TOOLS:
                 self._fitting.clear()
-            found = self._fitting[tool] = self._fit(tool)
-        return found
+            rules = self._fitting[tool] = self._fit(tool)
+        return rules
 
     def _fit(self, tool: ToolNames) -> Fitting:
         read = [(rule, rule.reading(tool)) for rule in self.rules]

@@ -281,10 +281,10 @@ def read(table: object, source: Source = NOWHERE) -> Policy:
     try:
         return Policy.model_validate(dict(table))
     except ValidationError as exc:
-        found = exc.errors(include_url=False)
+        errors = exc.errors(include_url=False)
         # A misspelt key also leaves the right one missing: the misspelling is the one to tell of.
-        misspelt = [error for error in found if error["type"] == "extra_forbidden"]
-        raise _from_validation((misspelt or found)[0], source) from None
+        misspelt = [error for error in errors if error["type"] == "extra_forbidden"]
+        raise _from_validation((misspelt or errors)[0], source) from None
 
 
 def _from_validation(error: ErrorDetails, source: Source) -> BridgeError:

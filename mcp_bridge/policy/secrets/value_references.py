@@ -130,10 +130,10 @@ def fill_in(value: Any, values: Mapping[str, Scalar | None]) -> Any:
             if mention.reference is None or mention.reference not in values:
                 continue
             known = values[mention.reference]
-            found = TOMBSTONE if known is None else known
+            replacement = TOMBSTONE if known is None else known
             if mention.start == 0 and mention.end == len(text):
-                return found
-            pieces += (text[done : mention.start], str(found))
+                return replacement
+            pieces += (text[done : mention.start], str(replacement))
             done = mention.end
         return "".join((*pieces, text[done:])) if pieces else text
 
@@ -158,8 +158,8 @@ def equal_by_values(recorded: Any, now: Any, values: Mapping[str, Scalar]) -> bo
     # What is behind none of the recorded references may be what is behind those of which nothing is known.
     again = {name: value for name, value in values.items() if _key(value) in had}
     before, after = (
-        REFERENCE.split(json.dumps(fill_in(whole, shown), sort_keys=True))
-        for whole, shown in ((recorded, known), (now, again))
+        REFERENCE.split(json.dumps(fill_in(whole, by_reference), sort_keys=True))
+        for whole, by_reference in ((recorded, known), (now, again))
     )
     if before[::2] != after[::2]:
         return False
@@ -180,11 +180,11 @@ def ids_of(values: Mapping[str, Scalar | None]) -> Ids:
     Args:
         values: By the ids of their references, in their order.
     """
-    found: Ids = {}
+    ids: Ids = {}
     for name, value in values.items():
         if value is not None:
-            found.setdefault(_key(value), name)
-    return found
+            ids.setdefault(_key(value), name)
+    return ids
 
 
 def renamed(value: Any, behind: Mapping[str, Scalar], ids: Ids) -> Any:
@@ -259,12 +259,12 @@ class MemoryReferences:
         """As `References.values_behind`."""
         if not self._values:
             return {}
-        found: dict[str, Scalar] = {}
+        values: dict[str, Scalar] = {}
         for name in _named(value):
-            kept = self._values.get(name)
-            if kept is not None:
-                found[name] = kept
-        return found
+            known = self._values.get(name)
+            if known is not None:
+                values[name] = known
+        return values
 
     def adopt(self, values: Mapping[str, Scalar | None]) -> None:
         """As `References.adopt`."""
@@ -273,8 +273,8 @@ class MemoryReferences:
                 if name not in self._values:
                     self._values[name] = value
                     self._chars += 0 if value is None else len(str(value))
-                if (kept := self._values[name]) is not None:
-                    self._ids.setdefault(_key(kept), name)
+                if (current := self._values[name]) is not None:
+                    self._ids.setdefault(_key(current), name)
 
     def erase(self, reference_id: str) -> bool:
         """As `References.erase`."""

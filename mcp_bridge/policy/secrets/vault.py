@@ -335,10 +335,10 @@ class Vault:
         """
         plaintexts: dict[str, str] = {}
         problems: dict[str, BridgeError] = {}
-        kept = self._kept() if any(config.file for config in self._configs.values()) else {}
+        stored = self._kept() if any(config.file for config in self._configs.values()) else {}
         for name, config in self._configs.items():
             try:
-                plaintexts[name] = self._read(name, config, kept)
+                plaintexts[name] = self._read(name, config, stored)
             except BridgeError as error:
                 problems[name] = error
         grants = {name: tuple(map(ToolGlob, config.tools)) for name, config in self._configs.items()}
@@ -361,9 +361,9 @@ class Vault:
             )
             for name, config in self._configs.items()
         ]
-        kept = self._kept()
-        if isinstance(kept, dict):
-            rows += [SecretStatus(name, "file", configured=False) for name in kept if name not in self._configs]
+        stored = self._kept()
+        if isinstance(stored, dict):
+            rows += [SecretStatus(name, "file", configured=False) for name in stored if name not in self._configs]
         return sorted(rows, key=lambda row: row.id)
 
     def set(self, secret_id: str, plaintext: str, store: Literal["file", "keyring"] | None = None) -> Source:
@@ -420,13 +420,13 @@ class Vault:
         except BridgeError as error:
             return error
 
-    def _read(self, name: str, config: SecretConfig, kept: dict[str, str] | BridgeError) -> str:
+    def _read(self, name: str, config: SecretConfig, stored: dict[str, str] | BridgeError) -> str:
         if config.env is not None:
             value, hint = self._environ.get(config.env), f"Set the environment variable {config.env}."
         elif config.file:
-            if isinstance(kept, BridgeError):
-                raise kept
-            value, hint = kept.get(name), f"Keep it with: mcp-bridge secret set {name}"
+            if isinstance(stored, BridgeError):
+                raise stored
+            value, hint = stored.get(name), f"Keep it with: mcp-bridge secret set {name}"
         else:
             value, hint = self._keyring.get(name), f"Keep it with: mcp-bridge secret set {name}"
         if not value:
