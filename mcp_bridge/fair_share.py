@@ -95,12 +95,18 @@ class Party:
         """Whether it has used more than it may use at once."""
         return self._credit < 0
 
+    def has_turn(self) -> bool:
+        """Whether `turn` wouldn't wait."""
+        if self._credit >= BURST_SECONDS:
+            return True
+        if self._credit >= 0 and self._shared.clock() - self._counted < _COUNT_SECONDS:
+            return True
+        self._count()
+        return self._credit >= 0 or not self._shared.is_shared(self)
+
     async def turn(self) -> None:
         """Wait for its turn if it is over its share and others are active."""
-        if self._credit >= BURST_SECONDS:
-            return
-        self._count()
-        if self._credit >= 0 or not self._shared.is_shared(self):
+        if self.has_turn():
             return
         until = self._shared.clock() + MAX_WAIT_SECONDS
         self._shared.waiting += not self._waiting
@@ -138,6 +144,9 @@ class Bill:
 
 
 _LOOK_SECONDS = 0.1
+
+_COUNT_SECONDS = 0.01
+"""A party's credit isn't counted again so soon, as long as there is some: it is asked for by every request."""
 
 _shared: RunVar[FairShare] = RunVar("mcp_bridge_fair_share")
 

@@ -206,6 +206,7 @@ def stuck(monkeypatch):
             await anyio.sleep_forever()
 
     monkeypatch.setattr(Party, "turn", turn)
+    monkeypatch.setattr(Party, "has_turn", lambda self: self is not party)
     return party
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from mcp_bridge.cli.streams import hold_streams
@@ -13,6 +14,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments in ([], ["serve"]):
         # The path that MCP clients run and wait for: it skips the option parser, an eighth of the whole start.
+        # Garbage collections would scan what is imported again and again, and find nothing. `server.process` enables
+        # them before anything is served.
+        gc.disable()
         from mcp_bridge.cli.commands.serve import serve
 
         sys.exit(serve(None, bare=not arguments))

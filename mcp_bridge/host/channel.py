@@ -6,12 +6,14 @@ looked at. An invalid frame ends the sandbox, never the host.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -19,7 +21,8 @@ import anyio.lowlevel
 from mcp_bridge import fair_share, large_json
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.gate.request_context import RequestContext
-from mcp_bridge.offload import off_loop
+from mcp_bridge.host.frame_writer import FrameWriter
+from mcp_bridge.offload import is_large, off_loop, on_thread
 from mcp_bridge.wire import jsonrpc, messages
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder, excerpt
@@ -27,9 +30,10 @@ from mcp_bridge.wire.framing import LineDecoder, excerpt
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from anyio.abc import ByteReceiveStream, ByteSendStream, TaskGroup
+    from anyio.abc import ByteReceiveStream, TaskGroup
 
     from mcp_bridge.error_codes import Code
+    from mcp_bridge.sandbox.engine import InputStream
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +64,15 @@ REQUEST_SECONDS, NOTIFICATION_SECONDS, BYTE_SECONDS = 0.002, 0.0001, 60e-9
 AT_ONCE = 20
 """Frames that are looked at before others have their turn."""
 
-MAX_TOGETHER_BYTES = 64 << 10
-"""Of the frames that are sent as one."""
+SMALL_FRAME_BYTES = 1 << 10
+"""Of a request below that, the first step takes no longer than any other of the event loop's."""
+
+SMALL_AT_ONCE = 4
+"""So many of those get going together, and of larger ones each alone: the first step of some, such as a check of
+arguments, takes its time, and a whole chunk of them at once would hold up every other execution."""
+
+IDLE_WORKERS = 32
+"""Tasks that are kept for the next requests: to make one takes as long as to decode a request."""
 
 MAX_UNSENT_BYTES = 32 << 20
 """Answers that the guest hasn't read; beyond that no further request is worked on."""
@@ -157,6 +168,14 @@ class _Amount:
             if self._less.is_set():
                 self._less = anyio.Event()
             await self._less.wait()
+
+
+class _Job(NamedTuple):
+    """A request to be worked on: with its parameters, and with the memory that it takes."""
+
+    request: _Request
+    params: Any
+    size: int
 
 
 class _Request(RequestContext):
@@ -256,7 +275,7 @@ class HostChannel:
 
     def __init__(
         self,
-        stdin: ByteSendStream,
+        stdin: InputStream,
         stdout: ByteReceiveStream,
         limits: ChannelLimits,
         answer: Callable[[Any, RequestContext], Awaitable[Any]],
@@ -265,7 +284,7 @@ class HostChannel:
         on_cancelled_before_start: Callable[[Any], None] = lambda _: None,
         on_closed: Callable[[], Awaitable[bool]] = _waits_for_no_effect,
     ) -> None:
-        self._stdin = stdin
+        self._writer = FrameWriter(stdin)
         self._stdout = stdout
         self._limits = limits
         self._answer = answer
@@ -273,9 +292,7 @@ class HostChannel:
         self._on_wait = on_wait
         self._on_cancelled_before_start = on_cancelled_before_start
         self._on_closed = on_closed
-        self._ready: list[bytes] = []
         self._ahead: deque[bytes] = deque()
-        self._send_lock = anyio.Lock(fast_acquire=True)
         self._held = _Amount(MAX_HELD_BYTES)
         self._unsent = _Amount(MAX_UNSENT_BYTES)
         self.requests: dict[int, _Request] = {}
@@ -298,18 +315,21 @@ class HostChannel:
         self._deaf = False
         self._party = fair_share.Party()
         self._together = 0
+        self._begun_together = 0
+        self._idle: list[asyncio.Future[_Job]] = []
+        """What each task waits for that has no request to work on."""
         self._reading = anyio.CancelScope()
 
     async def start(self, data: bytes) -> None:
         """Send the guest itself and what it is to run."""
-        await self._send(data)
+        await self._writer.send(data)
 
     async def beat(self) -> None:
         """Tell the guest at intervals that the host lives; runs until cancelled."""
         line = jsonrpc.encode(messages.notification(messages.HostBeat()))
         while True:
             await anyio.sleep(HOST_BEAT_SECONDS)
-            await self._send(line)
+            await self._writer.send(line)
 
     @property
     def heard_at(self) -> float:
@@ -353,6 +373,7 @@ class HostChannel:
         finish: messages.ExecutionFinish | None = None
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._writer.run)
             try:
                 with self._reading:
                     while finish is None:
@@ -393,8 +414,11 @@ class HostChannel:
                 request.scope.cancel()
 
     async def _take(self, line: bytes, tasks: TaskGroup) -> messages.ExecutionFinish | None:
-        with self._held_up():
-            message = await off_loop(line, _decoded, line)
+        if is_large(line):
+            with self._held_up():
+                message = await on_thread(_decoded, line)
+        else:
+            message = _decoded(line)
         if not isinstance(message, (jsonrpc.Request, jsonrpc.Notification)):
             raise WireError("unexpected_response", "an answer came to a question that was never asked", excerpt(line))
         kind = messages.method_params(message.method)
@@ -419,8 +443,7 @@ class HostChannel:
                 request.cancel()
             return
         self._party.charge(NOTIFICATION_SECONDS + size * BYTE_SECONDS)
-        with self._held_up():
-            await self._party.turn()
+        await self._turn()
         self._on_notification(params)
 
     async def _take_request(
@@ -431,14 +454,13 @@ class HostChannel:
             await anyio.lowlevel.checkpoint_if_cancelled()
             # What the script leaves behind at its end, it no longer wants.
             self.finished = True
-            await self._send(jsonrpc.encode(jsonrpc.Response(number, {})))
+            await self._writer.send(jsonrpc.encode(jsonrpc.Response(number, {})))
             return params
         self._party.mark_active()
         # A script that asks one thing after the other can't take more time than its answers do.
         is_flood = max(len(self.requests), self._together) > FEW_REQUESTS
         self._party.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
-        with self._held_up():
-            await self._party.turn()
+        await self._turn()
         self.moved_at = time.monotonic()
         if self._refusing:
             return None
@@ -452,21 +474,30 @@ class HostChannel:
             if self._refused > max(self._limits.total, MIN_REFUSALS):
                 raise TooManyRequestsError(f"The script went on after {self._refused - 1} refusals: {refusal.message}")
             # Not waited for: podman's monitor takes no input for a container while nobody takes its output.
-            tasks.start_soon(self._send, jsonrpc.encode(error_response(number, refusal)))
+            self._writer.post(jsonrpc.encode(error_response(number, refusal)))
             return None
-        with self._held_up():
-            size = len(line) + VALUE_BYTES * await off_loop(line, jsonrpc.separators, line)
+        if is_large(line):
+            with self._held_up():
+                size = len(line) + VALUE_BYTES * await on_thread(jsonrpc.separators, line)
+        else:
+            size = len(line) + VALUE_BYTES * jsonrpc.separators(line)
         # Acquired here and not in the task: a flood then waits in the pipe and not in our memory.
         await self._take_place(size)
         self._held.add(size)
         self.working += 1
         request = self.requests[number] = _Request(self, number)
         self._on_wait(1)
-        tasks.start_soon(self._work, request, params, size)
-        # One at a time gets going: the first step of some, such as a check of arguments, takes its time, and a whole
-        # chunk of them at once would hold up every other execution.
-        await anyio.lowlevel.checkpoint()
+        self._begin(_Job(request, params, size), tasks)
+        self._begun_together += 1
+        if len(line) >= SMALL_FRAME_BYTES or self._begun_together >= SMALL_AT_ONCE:
+            self._begun_together = 0
+            await anyio.lowlevel.checkpoint()
         return None
+
+    async def _turn(self) -> None:
+        if not self._party.has_turn():
+            with self._held_up():
+                await self._party.turn()
 
     @contextlib.contextmanager
     def _held_up(self) -> Iterator[None]:
@@ -506,6 +537,28 @@ class HostChannel:
             while sum(map(len, self._ahead)) < MAX_AHEAD_BYTES:
                 self._ahead.append(await self._stdout.receive())
 
+    def _begin(self, job: _Job, tasks: TaskGroup) -> None:
+        """Have a request worked on: by a task that has nothing to do, or by a new one."""
+        while self._idle:
+            waiting = self._idle.pop()
+            if not waiting.done():
+                waiting.set_result(job)
+                return
+        tasks.start_soon(self._work_on, job)
+
+    async def _work_on(self, job: _Job) -> None:
+        """Work on one request after the other."""
+        while True:
+            await self._work(*job)
+            # A request holds what was sent with it.
+            del job
+            if len(self._idle) >= IDLE_WORKERS:
+                return
+            waiting: asyncio.Future[_Job] = asyncio.get_running_loop().create_future()
+            self._idle.append(waiting)
+            job = await waiting
+            del waiting
+
     async def _work(self, request: _Request, params: Any, size: int) -> None:
         answer: bytes | None = None
         has_started = False
@@ -526,14 +579,19 @@ class HostChannel:
                 request.effect_ended()
                 if request.was_cancelled and not has_started:
                     self._on_cancelled_before_start(params)
-            if answer is not None:
-                self._unsent.add(len(answer))
-                await self._send(answer)
-                self._unsent.add(-len(answer))
         finally:
-            # After it: a guest that doesn't read its answers gets no more of them.
-            request.release_slot()
-            self._held.add(-size)
+            if answer is None:
+                self._worked(request, size)
+            else:
+                self._unsent.add(len(answer))
+                # After it is sent: a guest that doesn't read its answers gets no more of them.
+                self._writer.post(answer, functools.partial(self._worked, request, size, len(answer)))
+
+    def _worked(self, request: _Request, size: int, sent: int = 0) -> None:
+        """A request has had its answer, of so many bytes, or gets none."""
+        self._unsent.add(-sent)
+        request.release_slot()
+        self._held.add(-size)
 
     def _over(self) -> BridgeError | None:
         if self._total > self._limits.total:
@@ -560,31 +618,6 @@ class HostChannel:
             return error_response(
                 number, BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
             )
-
-    async def _send(self, data: bytes) -> None:
-        """Send a frame; those that are ready at the same time go as one, since each write wakes the engine's client."""
-        self._ready.append(data)
-        async with self._send_lock:
-            if self.requests:
-                await anyio.lowlevel.cancel_shielded_checkpoint()
-            ready, self._ready = self._ready, []
-            together = b""
-            # When the guest is gone, `serve` sees it at its end of the channel.
-            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                for frame in _emptied(ready):
-                    if len(together) + len(frame) > MAX_TOGETHER_BYTES and together:
-                        await self._stdin.send(together)
-                        together = b""
-                    together = together + frame if together else frame
-                if together:
-                    await self._stdin.send(together)
-
-
-def _emptied(frames: list[bytes]) -> Iterator[bytes]:
-    """The frames in their order, each given up as it is taken: together they may be large."""
-    frames.reverse()
-    while frames:
-        yield frames.pop()
 
 
 def start_line(start: messages.ExecutionStart) -> bytes:

@@ -25,6 +25,7 @@ from mcp_bridge.kernel.values import same
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mcp_bridge.kernel.conditions import Reference
     from mcp_bridge.kernel.events import Effect, StepResult, Usage
     from mcp_bridge.kernel.references import Lookup
     from mcp_bridge.kernel.step_types import Program
@@ -60,6 +61,7 @@ class Level:
         changed: Whether an output has changed since the last comparison; None before the first.
         max_steps: Most steps that it may execute.
         has_token_budget: Whether it, or a level above it, has a limit on tokens.
+        missing: The references of the last condition that led nowhere, for the explanation of its row.
         undo: The compensations of what has been done, latest last.
         ending: How it will end once everything is undone, or None while it goes on.
         status: `running`, or how it has ended.
@@ -67,8 +69,8 @@ class Level:
     """
 
     __slots__ = (
-        "branch", "changed", "context", "ending", "has_token_budget", "last_output", "max_steps", "outputs", "owner",
-        "position", "prefix", "program", "stalled", "status", "steps", "task", "tokens", "undo",
+        "branch", "changed", "context", "ending", "has_token_budget", "last_output", "max_steps", "missing",
+        "outputs", "owner", "position", "prefix", "program", "stalled", "status", "steps", "task", "tokens", "undo",
     )  # fmt: skip
 
     def __init__(self, program: Program, context: dict[str, Any], owner: Nested | None, prefix: str) -> None:
@@ -89,6 +91,7 @@ class Level:
         self.has_token_budget: bool = program.max_tokens is not None or (
             owner is not None and owner.level.has_token_budget
         )
+        self.missing: list[Reference] = []
         self.undo: list[Undo] = []
         self.ending: Ending | None = None
         self.status = "running"
@@ -104,18 +107,26 @@ class Level:
     def filled(self, root: str, path: tuple[str, ...]) -> Any:
         """What a reference in a template stands for: outputs of steps come before the context."""
         if root in self.outputs:
-            return walk(self.outputs[root], path, of_step=True)
+            value = self.outputs[root]
+            return walk(value, path, of_step=True) if path else value
         if root in self.context:
-            return walk(self.context[root], path, of_step=False)
+            value = self.context[root]
+            return walk(value, path, of_step=False) if path else value
         return walk(dict(self.context), path, of_step=False) if root == CONTEXT else MISSING
 
     def compared(self, root: str, path: tuple[str, ...]) -> Any:
         """What a reference in a condition stands for: the context comes before outputs of steps."""
         if root in self.context:
-            return walk(self.context[root], path, of_step=False, compares=True)
-        if root in self.outputs:
-            return walk(self.outputs[root], path, of_step=True, compares=True)
-        return walk(dict(self.context), path, of_step=False, compares=True) if root == CONTEXT else MISSING
+            value = self.context[root]
+            found = walk(value, path, of_step=False, compares=True) if path else value
+        elif root in self.outputs:
+            value = self.outputs[root]
+            found = walk(value, path, of_step=True, compares=True) if path else value
+        else:
+            found = walk(dict(self.context), path, of_step=False, compares=True) if root == CONTEXT else MISSING
+        if found is MISSING:
+            self.missing.append((root, path))
+        return found
 
     def within(self, scope: dict[str, Any] | None) -> Lookup:
         """A lookup for templates, with some more names.

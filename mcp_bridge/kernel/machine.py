@@ -329,16 +329,16 @@ class Machine(Interpreter):
             state, signal = self._state_of(number), _as_pending(event.code) if signal == "pending" else signal
             _ON_SIGNAL[state][signal](self, number, event)
             return
-        assert task.effect is not None  # noqa: S101 - it waits for this one
-        kind = task.effect.kind
+        kind = effect_kind(task)
         event = checked_outcome(event, kind)
-        if signal == "pending" or (event.value == PENDING and kind == "tool"):
+        if signal == "pending" or (kind == "tool" and event.value == PENDING):
             signal = _as_pending(event.code)
             if signal not in PENDABLE[kind]:
                 is_answer = kind == "llm"
                 why = "a model's answer can't be pending" if is_answer else "only a tool's call can be in doubt"
                 raise IllegalEventError("bad_value", why)
-        _ON_SIGNAL[self._state_of(number)][signal](self, number, event)
+        state = self._state_of(number) if number in self.pending else "awaited"
+        _ON_SIGNAL[state][signal](self, number, event)
 
     def _take_resume(self, event: Resume) -> None:
         number = event.effect

@@ -35,6 +35,8 @@ SHORT_CHARS = 200
 STANDALONE = re.compile(rf"\${PATH}")
 """A text that is one reference, written as `over`, `seconds` and conditions may have it."""
 
+_TOO_LARGE = f"a value of more than {MAX_FILLED} characters and values"
+
 _MAX_INDEX_DIGITS = 9
 
 _Part = str | tuple[str, str, tuple[str, ...]]
@@ -170,21 +172,31 @@ def measured(value: Any) -> tuple[int, int]:
     return characters, count
 
 
+_Fields = tuple[tuple[str, str, tuple[str, ...]], ...]
+"""Fields that are one reference each: the field's name, the reference's first name, and the rest of its path."""
+
+_UNREAD: _Fields = (("", "", ()),)
+
+_FEW_FIELDS = 8
+"""Most fields of an object that is kept as `_Fields`."""
+
+
 class Template:
     """A value with references in it.
 
-    Its texts are parsed each time that it is filled; only short ones are cached. A program may have a million
-    references, and each takes a hundred times the memory of its text when it is parsed.
+    Its texts are parsed each time that it is filled; only short ones are cached, and the fields of small objects. A
+    program may have a million references, and each takes a hundred times the memory of its text when it is parsed.
 
     Args:
         value: Normal JSON.
     """
 
-    __slots__ = ("_is_constant", "_value")
+    __slots__ = ("_fields", "_value")
 
     def __init__(self, value: Any) -> None:
         self._value = value
-        self._is_constant = not any("$" in text for text in _texts(value))
+        self._fields: _Fields | None = _UNREAD if any("$" in text for text in _texts(value)) else None
+        """See `_fields_of`, when it is first filled; `_UNREAD` until then, and None where it has no reference."""
 
     @property
     def roots(self) -> frozenset[str]:
@@ -198,12 +210,59 @@ class Template:
         Raises:
             TextTooLongError: It would be larger or deeper than values may be.
         """
-        if self._is_constant:
+        fields = self._fields
+        if fields is None:
             return self._value
+        if fields is _UNREAD:
+            fields = self._fields = _fields_of(self._value)
+        if fields:
+            return _filled_fields(self._value, fields, lookup)
         value = _filled(self._value, lookup)
-        if _room_beside(value, MAX_FILLED) < 0:
-            raise TextTooLongError(f"a value of more than {MAX_FILLED} characters and values")
+        if (type(value) is not str or len(value) > MAX_TEXT_CHARS) and _room_beside(value, MAX_FILLED) < 0:
+            raise TextTooLongError(_TOO_LARGE)
         return value
+
+
+def _fields_of(value: Any) -> _Fields:
+    """The references of a small flat object whose texts are one reference each, or have none; else nothing."""
+    if type(value) is not dict or len(value) > _FEW_FIELDS:
+        return ()
+    found = []
+    for name, item in value.items():
+        if isinstance(item, (dict, list)) or len(name) > SHORT_CHARS:
+            return ()
+        if isinstance(item, str):
+            if len(item) > SHORT_CHARS:
+                return ()
+            if "$" in item:
+                first, *more = _short_parts(item)
+                if more or isinstance(first, str):
+                    return ()
+                found.append((name, first[1], first[2]))
+    return tuple(found)
+
+
+def _filled_fields(value: dict[str, Any], fields: _Fields, lookup: Lookup) -> dict[str, Any]:
+    """A value whose references are these, filled.
+
+    Raises:
+        TextTooLongError: As `Template.fill`.
+    """
+    filled = value.copy()
+    characters, is_flat = 0, True
+    for name, root, path in fields:
+        item = lookup(root, path)
+        if item is not MISSING:
+            filled[name] = item
+            kind = type(item)
+            if kind is str:
+                characters += len(item)
+            elif kind is dict or kind is list:
+                is_flat = False
+    # A few short names and texts don't matter beside what is looked at here.
+    if (not is_flat or characters > MAX_TEXT_CHARS) and _room_beside(filled, MAX_FILLED) < 0:
+        raise TextTooLongError(_TOO_LARGE)
+    return filled
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -250,7 +309,7 @@ def _filled_text(text: str, lookup: Lookup) -> Any:
             value = lookup(root, path)
             if reference == text:
                 return text if value is MISSING else value
-            piece = _piece(value, reference)
+            piece = value if type(value) is str else _piece(value, reference)
         size += len(piece)
         if size > MAX_TEXT_CHARS:
             raise TextTooLongError

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.condition_errors import counted_as_none, reason
-from mcp_bridge.kernel.conditions import ConditionError, Reference, condition
+from mcp_bridge.kernel.conditions import ConditionError, condition
 from mcp_bridge.kernel.events import Effect, EffectKind, StepResult, StepStatus, new
 from mcp_bridge.kernel.level import Group, Leaf, Level, Nested, Parallel, Task, compensation_for, task_for
-from mcp_bridge.kernel.references import MISSING, Lookup, TextTooLongError, measured, quoted, written
+from mcp_bridge.kernel.references import Lookup, TextTooLongError, measured, quoted, written
 from mcp_bridge.kernel.step_types import CompensationStep, ConditionStep, LeafStep, MapStep, ModelStep, StepFailedError
 
 if TYPE_CHECKING:
@@ -132,29 +132,25 @@ class Interpreter:
 
     def _decide(self, level: Level, step: ConditionStep) -> StepResult:
         path = level.prefix + step.id
+        text = step.condition
         # A long condition may have to be parsed anew each time.
-        self._work_left -= len(step.condition) // 500
-        read = condition(step.condition)
-        lookup = self._weighed(level.compared)
-        missing: list[Reference] = []
-
-        def looked_up(root: str, names: tuple[str, ...]) -> Any:
-            found = lookup(root, names)
-            if found is MISSING and (root, names) in read.equated:
-                missing.append((root, names))
-            return found
-
+        self._work_left -= len(text) // 500
+        read = condition(text)
+        missing = level.missing
+        missing.clear()
+        lookup = level.compared if self._work_left >= _WEIGHED_BELOW else self._weighed(level.compared)
         try:
-            target = step.then if read.holds(looked_up) else step.otherwise
+            target = step.then if read.holds(lookup) else step.otherwise
         except ConditionError as exc:
             status: StepStatus = "skipped" if step.on_error == "skip" else "failed"
-            message = f"the condition {quoted(step.condition)} fails: {exc}"
+            message = f"the condition {quoted(text)} fails: {exc}"
             self._explain(reason(exc, level.compared))
             return StepResult(path, status, None, message, "bad_condition")
-        if missing and level is self.level:
+        if missing and level is self.level and (equated := [each for each in missing if each in read.equated]):
             # The row of an inner program's step comes when that program has ended.
-            self._explain(counted_as_none(missing, level.compared))
-        return StepResult(path, "success", None if target is None else level.program.steps[target].id)
+            self._explain(counted_as_none(equated, level.compared))
+        chosen = None if target is None else level.program.steps[target].id
+        return new(StepResult, (path, "success", chosen, None, None, 0, None))
 
     def _explain(self, why: str) -> None:
         """Keep why the condition whose row is the next one failed."""

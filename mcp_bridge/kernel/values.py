@@ -22,6 +22,9 @@ MAX_INTEGER = 10**100
 MAX_PARSED_CHARS = 1 << 20
 """Longest text that is parsed as JSON."""
 
+_SMALL = 1 << 60
+"""Integers that are compared in no time."""
+
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _BEYOND_BMP = re.compile(rb"[\xf0-\xf4]")
 _SHOWN_CHARS = 60
@@ -57,7 +60,8 @@ def normal(value: Any, path: str = "") -> Any:
         ValueFaultError: A type that JSON doesn't have, a key that isn't text, NaN or an infinity, text with a lone
             surrogate, an integer of over 100 digits, nesting beyond `MAX_DEPTH`.
     """
-    if value is None or value is True or value is False:
+    kind = type(value)
+    if value is None or kind is bool or (kind is str and value.isascii()):
         return value
     try:
         return _normal(value, MAX_DEPTH)
@@ -80,13 +84,23 @@ def _normal(value: Any, depth: int) -> Any:
             raise ValueFaultError("", f"nested deeper than {MAX_DEPTH} levels")
         depth -= 1
         if kind is dict:
+            # Most items are these, and a call for each would cost more than all else.
             return {
                 name if type(name) is str and name.isascii() else _key(name): (
-                    item if (type(item) is str and item.isascii()) or type(item) is bool else _normal(item, depth)
+                    item
+                    if ((kind := type(item)) is str and item.isascii())
+                    or kind is bool
+                    or (kind is int and -_SMALL < item < _SMALL)
+                    else _normal(item, depth)
                 )
                 for name, item in value.items()
             }
-        return [item if type(item) is str and item.isascii() else _normal(item, depth) for item in value]
+        return [
+            item
+            if ((kind := type(item)) is str and item.isascii()) or (kind is int and -_SMALL < item < _SMALL)
+            else _normal(item, depth)
+            for item in value
+        ]
     if kind is float:
         return _number(value)
     return _normal(_plain(value), depth)

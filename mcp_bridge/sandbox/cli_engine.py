@@ -43,7 +43,9 @@ from mcp_bridge.sandbox.pipes import Child, PipeReader, PipeWriter
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from anyio.abc import ByteReceiveStream, ByteSendStream
+    from anyio.abc import ByteReceiveStream
+
+    from mcp_bridge.sandbox.engine import InputStream
 
 COMMAND_SECONDS = 20.0
 """How long `kill`, `rm` and `ps` may take: the engine may be waiting for the lock of its store."""
@@ -316,7 +318,7 @@ class CliProcess(SandboxProcess):
         self._stderr = PipeReader(stderr, on_data=self._on_stderr)
 
     @property
-    def stdin(self) -> ByteSendStream:
+    def stdin(self) -> InputStream:
         """The container's standard input."""
         return self._stdin
 

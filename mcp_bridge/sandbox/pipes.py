@@ -7,6 +7,7 @@ kernel supports it: no SIGCHLD handler, and no thread for each child.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -30,7 +31,10 @@ _SET_PIPE_SIZE = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
 class PipeReader(ByteReceiveStream):
-    """The reading end of a pipe.
+    """The reading end of a pipe. One event loop uses it.
+
+    The descriptor is registered with the loop once, and stays registered while somebody comes back for more: to
+    register it for every read takes as long as to answer a short message.
 
     Args:
         descriptor: The file descriptor, which the reader takes over.
@@ -46,6 +50,12 @@ class PipeReader(ByteReceiveStream):
         self._descriptor = descriptor
         self._on_data = on_data
         self._guard = anyio.ResourceGuard("reading from")
+        self._watching: asyncio.AbstractEventLoop | None = None
+        """The loop that the descriptor is registered with."""
+        self._waiter: asyncio.Future[bytes] | None = None
+        self._max_bytes = 0
+        self._left = b""
+        """What was read for a task that was cancelled in the same moment."""
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """Receive at least one byte and at most `max_bytes`.
@@ -55,18 +65,13 @@ class PipeReader(ByteReceiveStream):
         """
         with self._guard:
             await anyio.lowlevel.checkpoint_if_cancelled()
-            waited = False
-            while True:
-                if self._descriptor < 0:
-                    raise anyio.ClosedResourceError
-                try:
-                    data = os.read(self._descriptor, max_bytes)
-                except BlockingIOError:
-                    await anyio.wait_readable(self._descriptor)
-                    waited = True
-                    continue
-                break
-            if not waited:
+            if self._descriptor < 0:
+                raise anyio.ClosedResourceError
+            try:
+                data = self._taken_back(max_bytes) or os.read(self._descriptor, max_bytes)
+            except BlockingIOError:
+                data = await self._next(max_bytes)
+            else:
                 # A sandbox that floods its output must not starve others. Shielded, because the data is read already.
                 await anyio.lowlevel.cancel_shielded_checkpoint()
             if not data:
@@ -75,6 +80,46 @@ class PipeReader(ByteReceiveStream):
                 self._on_data(data)
             return data
 
+    def _taken_back(self, max_bytes: int) -> bytes:
+        data, self._left = self._left[:max_bytes], self._left[max_bytes:]
+        return data
+
+    async def _next(self, max_bytes: int) -> bytes:
+        """What comes next, read as soon as it is there; empty at the end of the stream."""
+        loop = asyncio.get_running_loop()
+        self._max_bytes = max_bytes
+        waiter: asyncio.Future[bytes] = loop.create_future()
+        self._waiter = waiter
+        if self._watching is None:
+            loop.add_reader(self._descriptor, self._readable)
+            self._watching = loop
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._left = waiter.result()
+            raise
+        finally:
+            self._waiter = None
+
+    def _readable(self) -> None:
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            # Nobody waits for it: until somebody does, it would wake the loop again and again.
+            self._unwatch()
+            return
+        try:
+            waiter.set_result(os.read(self._descriptor, self._max_bytes))
+        except BlockingIOError:
+            pass
+        except OSError as exc:
+            waiter.set_exception(exc)
+
+    def _unwatch(self) -> None:
+        if self._watching is not None:
+            self._watching.remove_reader(self._descriptor)
+            self._watching = None
+
     async def aclose(self) -> None:
         """Close the descriptor; a task that waits for data gets ClosedResourceError."""
         self.close()
@@ -82,7 +127,13 @@ class PipeReader(ByteReceiveStream):
 
     def close(self) -> None:
         """As `aclose`, without a checkpoint."""
-        self._descriptor = _close(self._descriptor)
+        if self._descriptor < 0:
+            return
+        self._unwatch()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(anyio.ClosedResourceError())
+        os.close(self._descriptor)
+        self._descriptor = -1
 
 
 class PipeWriter(ByteSendStream):
@@ -93,7 +144,7 @@ class PipeWriter(ByteSendStream):
         self._descriptor = descriptor
         self._guard = anyio.ResourceGuard("writing to")
 
-    async def send(self, item: bytes) -> None:
+    async def send(self, item: bytes | memoryview) -> None:
         """Write all of the data. If cancelled, a part of it may have been written.
 
         Raises:
@@ -115,6 +166,22 @@ class PipeWriter(ByteSendStream):
                     await anyio.wait_writable(self._descriptor)
                 except BrokenPipeError as error:
                     raise anyio.BrokenResourceError from error
+
+    def send_nowait(self, item: bytes) -> int:
+        """Write as much as the pipe takes now; return how many bytes that were.
+
+        Raises:
+            BrokenResourceError, ClosedResourceError, BusyResourceError: As `send`.
+        """
+        with self._guard:
+            if self._descriptor < 0:
+                raise anyio.ClosedResourceError
+            try:
+                return os.write(self._descriptor, item)
+            except BlockingIOError:
+                return 0
+            except BrokenPipeError as error:
+                raise anyio.BrokenResourceError from error
 
     async def aclose(self) -> None:
         """Close the descriptor, which the child sees as EOF."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import logging
@@ -93,21 +94,26 @@ class _OpenBridge:
 
 def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, Any]]:
     """The MCP server of a bridge; with `programs`, it also has the tools for programs."""
-    return _server(_OpenBridge(bridge), programs=programs)
+    return _server(_OpenBridge(bridge), anyio.Event(), programs=programs)
 
 
-def _server(supervisor: BridgeSupervisor | _OpenBridge, *, programs: bool) -> Server[dict[str, Any]]:
+def _server(
+    supervisor: BridgeSupervisor | _OpenBridge, begun: anyio.Event, *, programs: bool
+) -> Server[dict[str, Any]]:
+    """The server. `begun` is set once the client has been told the tools, or has called one."""
     # Only imported if it is used.
     offered = importlib.import_module("mcp_bridge.server.program_tools") if programs else None
 
     async def list_tools(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
+        begun.set()
         return types.ListToolsResult(tools=[tool(supervisor.settings), *(offered.tools() if offered else ())])
 
     async def call_tool(
         ctx: ServerRequestContext[dict[str, Any]], params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
+        begun.set()
         name, arguments = params.name, params.arguments or {}
         if name != TOOL and not (offered and name in offered.NAMES):
             raise MCPError(types.INVALID_PARAMS, f"There is no tool {name!r}; the one tool is {TOOL}.")
@@ -196,8 +202,9 @@ async def serve_stdio(source: Source, first: Configured | BridgeError, *, progra
         The error because of which nothing could be run at the end, or None.
     """
     process.configure_interpreter()
-    async with keep_open(source, first, _prepare_ahead) as supervisor:
-        server = _server(supervisor, programs=programs)
+    begun = anyio.Event()
+    async with keep_open(source, first, functools.partial(_prepare_ahead, begun)) as supervisor:
+        server = _server(supervisor, begun, programs=programs)
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, scope)
@@ -220,10 +227,17 @@ _OF_A_SERVER = ("mcp_bridge.downstream.client.connection", "jsonschema.validator
 """Modules that the first call imports, and those that the first call of a server's tool imports."""
 
 
-async def _prepare_ahead(bridge: Bridge) -> None:
-    """Run the probe and build the image in advance. Errors are reported by the first call."""
+BEGIN_SECONDS = 1.0
+"""How long modules are not imported in advance, for a client that hasn't asked for the tools yet."""
+
+
+async def _prepare_ahead(begun: anyio.Event, bridge: Bridge) -> None:
+    """Run the probe, build the image and import modules in advance. Errors are reported by the first call."""
     with contextlib.suppress(BridgeError):
         await bridge.prepare()
+    # An import on a thread would take the interpreter lock from the answers that the client waits for at its start.
+    with anyio.move_on_after(BEGIN_SECONDS):
+        await begun.wait()
     for name in (*_OF_A_CALL, *(_OF_A_SERVER if bridge.fleet.servers else ())):
         # One at a time on a thread: each takes up to 100 ms, which the first call would spend on the event loop.
         await on_thread(importlib.import_module, name)

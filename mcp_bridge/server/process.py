@@ -48,10 +48,16 @@ _KEPT_BYTES = 1 << 20
 
 
 def configure_interpreter() -> None:
-    """Let the event loop get the interpreter lock soon, and return large freed blocks to the system."""
+    """Let the event loop get the interpreter lock soon, and return large freed blocks to the system.
+
+    It also enables garbage collection, which the command line disables while it imports.
+    """
     sys.setswitchinterval(SWITCH_SECONDS)
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, 1 << 30)
+    # What was imported stays, and is never scanned again.
+    gc.freeze()
+    gc.enable()
     library = _c_library()
     if library is not None:
         # Otherwise every thread has an arena of its own, and freeing a large block raises the size above which blocks

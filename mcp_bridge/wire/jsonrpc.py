@@ -162,15 +162,21 @@ def _weight(line: bytes) -> int:
 
 def separators(line: bytes) -> int:
     """The estimated number of values in a line of JSON, including those inside its strings."""
+    if len(line) <= _PART_BYTES:
+        return line.count(b",") + _brackets(line)
     return sum(part.count(b",") + part.count(b"[") + part.count(b"{") for part in parts(line))
 
 
 def _brackets(line: bytes) -> int:
+    if len(line) <= _PART_BYTES:
+        return line.count(b"[") + line.count(b"{")
     return sum(part.count(b"[") + part.count(b"{") for part in parts(line))
 
 
 def may_hold_surrogates(line: bytes) -> bool:
     """Whether a line of JSON has an escaped surrogate: a lone one can't be encoded as UTF-8."""
+    if len(line) <= _PART_BYTES:
+        return b"\\ud" in line or b"\\uD" in line
     # Also across the boundaries of parts.
     return any(
         b"\\ud" in (piece := line[start : start + _PART_BYTES + 2]) or b"\\uD" in piece

@@ -47,6 +47,9 @@ class Guest:
     async def receive(self, _size=0):
         return await self._receive.receive()
 
+    def send_nowait(self, _data):
+        return 0
+
     async def send(self, _data):
         await anyio.lowlevel.checkpoint()
         self.told.set()
@@ -217,8 +220,9 @@ async def test_a_request_that_is_taken_back_while_it_waits_for_a_place_is_not_wo
         guest.say(frame(messages.RequestCancel(1)))
         await anyio.wait_all_tasks_blocked()
         release.set()
-        await anyio.wait_all_tasks_blocked()
-        assert served.quiet_seconds > 0
+        with anyio.fail_after(30):
+            while not served.quiet_seconds:
+                await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
 
 

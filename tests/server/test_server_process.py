@@ -77,3 +77,18 @@ print(gc.get_threshold()[2] < 1000, sys.getswitchinterval() > 0.001)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
     assert ended.stdout.endswith("True True\n")
+
+
+ENABLES = """
+import gc
+gc.disable()
+kept = [[number] for number in range(50_000)]
+from mcp_bridge.server import process
+process.configure_interpreter()
+assert gc.isenabled()
+assert gc.get_freeze_count() > 50_000
+"""
+
+
+def test_what_was_imported_without_collections_is_kept_out_of_later_ones():
+    subprocess.run([sys.executable, "-c", ENABLES], check=True, timeout=60)

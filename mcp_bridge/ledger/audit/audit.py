@@ -84,8 +84,7 @@ def verify_file(
         if master is not None:
             check_master(ledger.connection, master)
         tables = TableAudit()
-        lines = ledger.lines(payloads=True, see=tables.see)
-        log = verify_export(lines, verifiers, against, progress=progress)
+        log = verify_export(ledger.checked_lines(tables.see), verifiers, against, progress=progress)
         tables.check(ledger)
         if position is not None:
             position.check(ledger.connection)

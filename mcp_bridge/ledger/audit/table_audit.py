@@ -37,10 +37,14 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.log.codec import Leaf
     from mcp_bridge.ledger.log.payloads import Decoded
-    from mcp_bridge.ledger.log.reading import Ledger, ReadEntry
+    from mcp_bridge.ledger.log.reading import Ledger
+    from mcp_bridge.ledger.proofs.exports import ReadEntry
     from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
 
 _MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "holders", "checkpoints", "published")
+
+_TELLING = frozenset({"start", "suspension", "resume", "end", "decision"})
+"""The kinds of entries that tell of rows of other tables, besides those about the log itself."""
 
 _WITH_PIECES, _WITH_TOKENS = 2, 3
 """The schema versions that added pieces, and tokens of erased references."""
@@ -81,10 +85,13 @@ class TableAudit:
             raise damaged(f"the payload of the entry {entry.leaf.sequence} isn't of its kind") from None
 
     def _take(self, leaf: Leaf, data: bytes | None) -> None:
-        payload = None if data is None else decode(leaf.kind, json.loads(data))
+        content = None if data is None else json.loads(data.decode())
+        if leaf.execution != LEDGER and leaf.kind not in _TELLING:
+            return
+        payload = None if data is None else decode(leaf.kind, content)
         if leaf.execution == LEDGER:
             self._take_of_log(leaf, payload, data)
-        elif leaf.kind in {"start", "suspension", "resume", "end"}:
+        elif leaf.kind != "decision":
             self._left[leaf.execution] = payload
         elif isinstance(payload, QueuedDecision):
             self._decided[leaf.execution, _canonical(payload.encode())] += 1

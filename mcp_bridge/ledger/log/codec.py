@@ -29,6 +29,18 @@ LEDGER = "ledger"
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
+_PLAIN_TEXT = rb"[ !#-\[\]-~]"
+"""ASCII that JSON writes as it is."""
+
+_PLAIN = re.compile(
+    rb'\{"commitment":"([0-9a-f]{64})","execution":"(%(text)s{1,%(most)d})","kind":"([a-z]+)",'
+    rb'"policy":"(%(text)s{0,%(most)d})","previous":(?:null|"([0-9a-f]{64})"),'
+    rb'"program":(?:null|"(%(text)s{0,%(most)d})"),"sequence":(0|[1-9][0-9]{0,15}),'
+    rb'"step":(?:null|"(%(text)s{0,%(most)d})"),"time":(0|[1-9][0-9]{0,15})\}'
+    % {b"text": _PLAIN_TEXT, b"most": MAX_TEXT_CHARS}
+)
+"""The canonical form of an entry whose texts have nothing to escape: nearly all of them."""
+
 # By code points, and not by what a version of Python takes for printable: readers must agree for ever.
 _TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -100,6 +112,29 @@ def decode(data: bytes) -> Leaf:
     Raises:
         BridgeError: `bad_entry`: they are none, or not in the one form that it has.
     """
+    return _decode_plain(data) or _decode_any(data)
+
+
+def _decode_plain(data: bytes) -> Leaf | None:
+    """As `decode`, in a tenth of the time; None of an entry that isn't of the form of `_PLAIN`, or is none."""
+    if not isinstance(data, bytes) or len(data) > MAX_ENTRY_BYTES or (found := _PLAIN.fullmatch(data)) is None:
+        return None
+    commitment, execution, kind, policy, previous, program, sequence, step, time = found.groups()
+    leaf = Leaf(
+        commitment.decode(),
+        execution.decode(),
+        kind.decode(),
+        policy.decode(),
+        None if previous is None else previous.decode(),
+        None if program is None else program.decode(),
+        int(sequence),
+        None if step is None else step.decode(),
+        int(time),
+    )
+    return leaf if leaf.kind in KINDS and leaf.sequence <= MAX_NUMBER and leaf.time <= MAX_NUMBER else None
+
+
+def _decode_any(data: bytes) -> Leaf:
     try:
         # Numbers are read as texts: a long one takes long.
         fields = _decoder.decode(_text_of(data))

@@ -13,7 +13,6 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.log.pieces import payload_of, pieces_of
 from mcp_bridge.ledger.proofs import merkle
-from mcp_bridge.ledger.proofs.exports import checkpoint_line, entry_line, header_line
+from mcp_bridge.ledger.proofs.exports import MAX_LINE_BYTES, ReadEntry, checkpoint_line, entry_line, header_line
 from mcp_bridge.ledger.proofs.notes import merged
 from mcp_bridge.ledger.storage.failures import is_full
 from mcp_bridge.ledger.storage.position import PositionFile, read_head
@@ -35,7 +34,6 @@ from mcp_bridge.ledger.storage.sealing import damaged, master_key, naming_file, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from mcp_bridge.ledger.log.codec import Leaf
     from mcp_bridge.ledger.log.pieces import Pieces
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.storage.sealing import MasterKey
@@ -51,6 +49,9 @@ takes. Pages that refer to the same pages again and again could be followed for 
 
 _STEPS_BETWEEN_LOOKS = 100_000
 
+MAX_ESCAPED_BYTES = 6
+"""The most that one byte of a text becomes in JSON: a control character is `\\u0000`."""
+
 INDEX_BYTES = 32 << 10
 """The size of a block of a write-ahead log's index (sqlite.org/walformat.html, section 2)."""
 
@@ -58,22 +59,6 @@ MAX_SCHEMA_ROWS = 1000
 
 SchemaRow = tuple[str, str, str, str | None]
 """A row of SQLite's schema table: type, name, table, SQL."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadEntry:
-    """An entry with its payload.
-
-    Attributes:
-        leaf: The decoded entry.
-        data: The entry's bytes.
-        payload, salt: The payload's bytes and its salt; None if they are erased, or sealed and no key is given.
-    """
-
-    leaf: Leaf
-    data: bytes
-    payload: bytes | None
-    salt: bytes | None
 
 
 class Ledger:
@@ -148,17 +133,17 @@ class Ledger:
             raise damaged(f"it has {frontier.size} entries, and its head is of {self.size}")
 
     def _read(
-        self, sequence: int, execution: str, kind: str, data: bytes, _nodes: bytes, sealed: bytes | None
+        self, sequence: int, execution: str, kind: str, data: bytes, nodes: bytes, sealed: bytes | None
     ) -> ReadEntry:
         leaf = decode(data)
         if (leaf.sequence, leaf.execution, leaf.kind) != (sequence, execution, kind):
             raise damaged(f"what stands beside the entry {sequence} is not its own")
         if self.master is None and execution != LEDGER:
-            return ReadEntry(leaf, data, None, None)
+            return ReadEntry(leaf, data, None, None, nodes)
         payload = payload_of(leaf, sealed, self._pieces_of(execution))
-        return (
-            ReadEntry(leaf, data, None, None) if payload is None else ReadEntry(leaf, data, payload.data, payload.salt)
-        )
+        if payload is None:
+            return ReadEntry(leaf, data, None, None, nodes)
+        return ReadEntry(leaf, data, payload.data, payload.salt, nodes)
 
     def _pieces_of(self, execution: str) -> Pieces | None:
         if execution == LEDGER or self.master is None:
@@ -173,11 +158,28 @@ class Ledger:
             self._pieces[execution] = None if key is None else pieces_of(self.connection, execution, key)
         return self._pieces[execution]
 
-    def lines(self, *, payloads: bool, see: Callable[[ReadEntry], None] | None = None) -> Iterator[bytes]:
+    def lines(self, *, payloads: bool) -> Iterator[bytes]:
         """The lines of an export.
 
         Args:
             payloads: Whether it holds all readable payloads, and not just those about the log itself.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        yield header_line(self.origin, self.size)
+        for found in self.entries():
+            if payloads or found.leaf.execution == LEDGER:
+                yield entry_line(found.data, found.payload, found.salt)
+            else:
+                yield entry_line(found.data)
+        for note in self.checkpoints():
+            yield checkpoint_line(note)
+
+    def checked_lines(self, see: Callable[[ReadEntry], None]) -> Iterator[bytes | ReadEntry]:
+        """The lines of an export with all readable payloads, for `verify_export`, its entries as they were read.
+
+        Args:
             see: Called with every entry on the way.
 
         Raises:
@@ -185,12 +187,13 @@ class Ledger:
         """
         yield header_line(self.origin, self.size)
         for found in self.entries():
-            if see is not None:
-                see(found)
-            if payloads or found.leaf.execution == LEDGER:
-                yield entry_line(found.data, found.payload, found.salt)
+            see(found)
+            if found.payload is not None and len(found.payload) > MAX_LINE_BYTES // MAX_ESCAPED_BYTES:
+                line = entry_line(found.data, found.payload, found.salt)
+                # No export has such a line. Who verifies it says so.
+                yield line if len(line) > MAX_LINE_BYTES else found
             else:
-                yield entry_line(found.data)
+                yield found
         for note in self.checkpoints():
             yield checkpoint_line(note)
 

@@ -140,6 +140,23 @@ class Verdict:
         return tuple(newest.values())
 
 
+class ReadEntry(NamedTuple):
+    """An entry with its payload, after all checks that need no other entry.
+
+    Attributes:
+        leaf: The decoded entry.
+        data: The entry's bytes.
+        payload, salt: The payload's bytes and its salt; None if they are erased, or sealed and no key is given.
+        nodes: What `merkle.Frontier.append` gives for it; empty if nobody has computed that.
+    """
+
+    leaf: codec.Leaf
+    data: bytes
+    payload: bytes | None
+    salt: bytes | None
+    nodes: bytes = b""
+
+
 class Signed(NamedTuple):
     """A checkpoint, its note, and whose signatures of it hold; a witness's with its time."""
 
@@ -185,7 +202,7 @@ def checkpoint_line(note: str) -> bytes:
 
 
 def verify_export(
-    source: IO[bytes] | Iterable[bytes],
+    source: IO[bytes] | Iterable[bytes | ReadEntry],
     verifiers: Iterable[Verifier] | None,
     against: Sequence[str] = (),
     picked: Picked | None = None,
@@ -194,7 +211,7 @@ def verify_export(
     """Verify an export as it is read, in memory that grows with nothing but the number of its executions.
 
     Args:
-        source: A file opened to be read as bytes, or its lines, each with its newline.
+        source: A file opened to be read as bytes, or its lines, each with its newline; an entry may be a `ReadEntry`.
         verifiers: The keys that are trusted, of the log and of witnesses; None to trust none, which shows no more than
             that the file agrees with itself.
         against: Signed checkpoints of the log that were kept elsewhere; each must agree with the file.
@@ -216,7 +233,7 @@ def verify_export(
 class _Reader:
     def __init__(
         self,
-        source: IO[bytes] | Iterable[bytes],
+        source: IO[bytes] | Iterable[bytes | ReadEntry],
         verifiers: Iterable[Verifier] | None,
         nodes: IO[bytes],
         picked: Picked | None,
@@ -229,7 +246,8 @@ class _Reader:
         self._picked = picked
         self._progress = progress
         self._frontier = merkle.Frontier()
-        self._heads: dict[str, bytes] = {}
+        self._size = 0
+        self._heads: dict[str, str] = {}
         self._time = 0
         self._disclosed = 0
         self._undisclosed: Counter[str] = Counter()
@@ -240,11 +258,12 @@ class _Reader:
         with self._at_line():
             origin, size = self._header()
         self._keys = KeyHistory(origin, self._given)
-        for done in range(size):
-            if self._progress is not None and done % PROGRESS_ENTRIES == 0:
-                self._progress(done, size)
+        for first in range(0, size, PROGRESS_ENTRIES):
+            if self._progress is not None:
+                self._progress(first, size)
             with self._at_line():
-                self._entry(self._next())
+                for _ in range(min(PROGRESS_ENTRIES, size - first)):
+                    self._entry(self._next())
         self._nodes.flush()
         last = notes.Checkpoint(origin, 0, merkle.empty_root())
         count = 0
@@ -315,7 +334,7 @@ class _Reader:
 
     def _header(self) -> tuple[str, int]:
         try:
-            form, origin, size = disclosures.decode_object(self._next(), ("format", "origin", "size"))
+            form, origin, size = disclosures.decode_object(self._next_line(), ("format", "origin", "size"))
         except BridgeError as error:
             raise BridgeError("bad_export", "This is no export of a ledger: it has no header.") from error
         if form != FORMAT or not isinstance(origin, str) or not signing.is_key_name(origin):
@@ -324,13 +343,15 @@ class _Reader:
             raise BridgeError("bad_export", "The header's size is no number of entries.")
         return origin, size
 
-    def _entry(self, line: bytes) -> None:
-        disclosed, leaf = disclosures.decode(line)
-        sequence = self._frontier.size
+    def _entry(self, found: bytes | ReadEntry) -> None:
+        if not isinstance(found, ReadEntry):
+            disclosed, decoded = disclosures.decode(found)
+            found = ReadEntry(decoded, disclosed.entry, disclosed.payload, disclosed.salt)
+        leaf, data, payload, salt, nodes = found
+        sequence = self._size
         if leaf.sequence != sequence:
             raise BridgeError("tampered", f"Entry {leaf.sequence} is in the place of entry {sequence}.")
-        head = self._heads.get(leaf.execution)
-        if leaf.previous != (None if head is None else head.hex()):
+        if leaf.previous != self._heads.get(leaf.execution):
             raise BridgeError("tampered", f"Entry {sequence} doesn't follow its execution's entry before it.")
         # A person has accepted that the clock had gone back.
         if leaf.time < self._time and leaf.kind != "clock":
@@ -338,27 +359,28 @@ class _Reader:
         if sequence == 0 and leaf.kind != "key":
             raise BridgeError("bad_entry", "The first entry doesn't name the log's key.")
         if leaf.kind == "key":
-            if leaf.execution != codec.LEDGER or disclosed.payload is None:
+            if leaf.execution != codec.LEDGER or payload is None:
                 raise BridgeError(
                     "bad_entry", f"Entry {sequence} is to name a key: it doesn't, or is not the log's own."
                 )
-            self._keys.take(sequence, disclosed.payload)
-        digest = codec.leaf_hash(disclosed.entry)
-        self._nodes.write(self._frontier.append(digest))
-        self._heads[leaf.execution], self._time = digest, leaf.time
-        self._disclosed += disclosed.payload is not None
-        if disclosed.payload is None:
+            self._keys.take(sequence, payload)
+        nodes = nodes or self._frontier.append(codec.leaf_hash(data))
+        self._nodes.write(nodes)
+        self._size += 1
+        self._heads[leaf.execution], self._time = nodes[: merkle.HASH_BYTES].hex(), leaf.time
+        self._disclosed += payload is not None
+        if payload is None:
             self._undisclosed[leaf.execution] += 1
         elif leaf.kind == "erasure" and leaf.execution == codec.LEDGER:
-            self._erased.update(self._heads.keys() & _erased_by(disclosed.payload))
+            self._erased.update(self._heads.keys() & _erased_by(payload))
         if leaf.kind == "loss" and leaf.execution == codec.LEDGER and len(self._losses) < _MAX_LOSSES:
-            self._losses.append(_lost(sequence, leaf.time, disclosed.payload))
+            self._losses.append(_lost(sequence, leaf.time, payload))
         if self._picked is not None and self._picked.sequence == sequence:
-            self._picked.leaf, self._picked.disclosed = leaf, disclosed
+            self._picked.leaf, self._picked.disclosed = leaf, Disclosed(data, payload, salt)
 
     def _checkpoint_line(self) -> str:
         try:
-            (note,) = disclosures.decode_object(self._next(), ("checkpoint",))
+            (note,) = disclosures.decode_object(self._next_line(), ("checkpoint",))
         except BridgeError as error:
             if error.code == "bad_export":
                 raise
@@ -379,7 +401,7 @@ class _Reader:
             raise BridgeError("unknown_key", "No key of the log has signed the checkpoint.")
         notes.in_use(checkpoint, of_log)
         signers = notes.in_use(checkpoint, valid)
-        if checkpoint.size <= self._frontier.size and checkpoint.root != merkle.root(checkpoint.size, self._node):
+        if checkpoint.size <= self._size and checkpoint.root != merkle.root(checkpoint.size, self._node):
             raise BridgeError("tampered", f"The first {checkpoint.size} entries have another root than was signed.")
         return checkpoint, signers
 
@@ -399,15 +421,21 @@ class _Reader:
         self._nodes.seek(merkle.HASH_BYTES * (2 * row - row.bit_count() + level))
         return self._nodes.read(merkle.HASH_BYTES)
 
-    def _next(self) -> bytes:
-        """The next line without its newline."""
+    def _next(self) -> bytes | ReadEntry:
+        """The next entry, if it is decoded; otherwise the next line without its newline."""
         line = next(self._lines, b"")
         self._line += 1
+        if isinstance(line, ReadEntry):
+            return line
         if not line.endswith(b"\n"):
             raise BridgeError("bad_export", f"The file is cut off, or a line has more than {MAX_LINE_BYTES} bytes.")
         if len(line) > MAX_LINE_BYTES:
             raise BridgeError("bad_export", f"A line has more than {MAX_LINE_BYTES} bytes.")
         return line[:-1]
+
+    def _next_line(self) -> bytes:
+        found = self._next()
+        return entry_line(*found[1:4])[:-1] if isinstance(found, ReadEntry) else found
 
     @contextmanager
     def _at_line(self) -> Iterator[None]:
@@ -457,7 +485,7 @@ def _lost(sequence: int, time: int, payload: bytes | None) -> Lost:
     return Lost(sequence, time / 1e6, None, None)
 
 
-def _lines(source: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:
+def _lines(source: IO[bytes] | Iterable[bytes | ReadEntry]) -> Iterator[bytes | ReadEntry]:
     readline = getattr(source, "readline", None)
     if readline is None:
         yield from source
