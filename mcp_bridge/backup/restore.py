@@ -41,7 +41,7 @@ from mcp_bridge.ledger.audit.table_audit import check_master
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import sealing
-from mcp_bridge.ledger.storage.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, put_back
+from mcp_bridge.ledger.storage.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, move_back
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.witness import files as witness_files
@@ -563,7 +563,7 @@ def _undo(directory: Path, staging: Path) -> None:
         elif placed.is_file() and not placed.stat().st_size and os.path.lexists(back):
             # Where there are no links, `place` begins with an empty file.
             placed.unlink()
-    put_back(directory)
+    move_back(directory)
 
 
 def _clear(directory: Path, staging: Path) -> None:

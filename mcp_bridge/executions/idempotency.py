@@ -8,7 +8,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency_key import MAX_KEY_CHARS, execution_of
-from mcp_bridge.executions.readiness import may_go_on
+from mcp_bridge.executions.readiness import can_resume_with_answers
 from mcp_bridge.executions.status import UNFINISHED, effective_status
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.ledger.storage.schema import ERASED
@@ -109,7 +109,7 @@ async def find_or_start(
             request.release_slot()
             await (left.wait() if left else anyio.sleep(POLL_SECONDS))
         elif status == "interrupted" or (
-            status == "suspended" and await may_go_on(lifecycle.store, known, keyed.asker)
+            status == "suspended" and await can_resume_with_answers(lifecycle.store, known, keyed.asker)
         ):
             if (resumed := await keyed.resume(known)) is not None:
                 return resumed

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.approvals import asked, decide
+from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.kernel.machine import IN_DOUBT
 
@@ -18,7 +18,7 @@ PROGRAM = "program"
 """The kind of a script's wait for a program that it has started; the other kinds are those of a program's steps."""
 
 
-async def can_go_on(store: ProgramStore, stored: StoredExecution) -> bool:
+async def can_resume(store: ProgramStore, stored: StoredExecution) -> bool:
     """Whether a suspended execution would make progress if it were resumed now.
 
     One decision of several is enough: the other questions are asked again. A script with a call in doubt can't be
@@ -42,30 +42,30 @@ async def can_go_on(store: ProgramStore, stored: StoredExecution) -> bool:
             return True
         if row["kind"] == PROGRAM:
             program = await store.execution(row["execution"])
-            if program is None or effective_status(program) != "suspended" or await can_go_on(store, program):
+            if program is None or effective_status(program) != "suspended" or await can_resume(store, program):
                 return True
     return False
 
 
-async def may_go_on(store: ProgramStore, stored: StoredExecution, asker: Asker | None) -> bool:
-    """As `can_go_on`; if it can't, ask a person its open questions first.
+async def can_resume_with_answers(store: ProgramStore, stored: StoredExecution, asker: Asker | None) -> bool:
+    """As `can_resume`; if it can't, ask a person its open questions first.
 
     Args:
         store: Has the questions.
         stored: The execution, as it was read.
         asker: Asks a person, or None.
     """
-    if await can_go_on(store, stored):
+    if await can_resume(store, stored):
         return True
     if asker is None or not await _asked_now(store, stored, asker):
         return False
-    return await can_go_on(store, stored)
+    return await can_resume(store, stored)
 
 
 async def _asked_now(store: ProgramStore, stored: StoredExecution, asker: Asker) -> bool:
     """Ask a person the open questions of an execution and of the programs that it waits for; whether any is decided."""
     is_decided = False
-    for question in await asked(store, stored.principal, stored.id, open_only=True):
+    for question in await approval_requests(store, stored.principal, stored.id, open_only=True):
         if question.status != "open":
             continue
         answer = await asker.ask(question.question | {"origin": stored.origin})

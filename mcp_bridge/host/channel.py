@@ -313,7 +313,7 @@ class HostChannel:
         self._refusing = False
         self._heard_at = time.monotonic()
         self._deaf = False
-        self._party = fair_share.Party()
+        self._tenant = fair_share.Tenant()
         self._together = 0
         self._begun_together = 0
         self._idle: list[asyncio.Future[_Job]] = []
@@ -362,7 +362,7 @@ class HostChannel:
             WireError: What came is no message of this channel.
             TooManyRequestsError: It went on after its requests were refused.
         """
-        whose = fair_share.current.set(self._party)
+        whose = fair_share.current.set(self._tenant)
         try:
             return await self._serve()
         finally:
@@ -433,7 +433,7 @@ class HostChannel:
     async def _note(self, params: Any, size: int) -> None:
         if isinstance(params, messages.RequestCancel):
             # What it cancels has been begun, and leaves room for the next.
-            self._party.charge(REQUEST_SECONDS)
+            self._tenant.charge(REQUEST_SECONDS)
             # A script that is being suspended for what it waits for cancels nothing of that.
             await anyio.lowlevel.checkpoint_if_cancelled()
             # Also for a request that was answered: the answer came too late.
@@ -442,7 +442,7 @@ class HostChannel:
             if (request := self.requests.get(params.id)) is not None:
                 request.cancel()
             return
-        self._party.charge(NOTIFICATION_SECONDS + size * BYTE_SECONDS)
+        self._tenant.charge(NOTIFICATION_SECONDS + size * BYTE_SECONDS)
         await self._turn()
         self._on_notification(params)
 
@@ -456,10 +456,10 @@ class HostChannel:
             self.finished = True
             await self._writer.send(jsonrpc.encode(jsonrpc.Response(number, {})))
             return params
-        self._party.mark_active()
+        self._tenant.mark_active()
         # A script that asks one thing after the other can't take more time than its answers do.
         is_flood = max(len(self.requests), self._together) > FEW_REQUESTS
-        self._party.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
+        self._tenant.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
         await self._turn()
         self.moved_at = time.monotonic()
         if self._refusing:
@@ -495,9 +495,9 @@ class HostChannel:
         return None
 
     async def _turn(self) -> None:
-        if not self._party.has_turn():
+        if not self._tenant.has_turn():
             with self._held_up():
-                await self._party.turn()
+                await self._tenant.turn()
 
     @contextlib.contextmanager
     def _held_up(self) -> Iterator[None]:

@@ -310,7 +310,7 @@ def settle(
     ] = None,
     not_done: Annotated[bool, typer.Option("--not-done", help="It hasn't happened: it is made now.")] = False,
     reason: Annotated[str | None, typer.Option(help="Kept with the decision.")] = None,
-    go_on: Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")] = False,
+    and_resume: Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")] = False,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -319,7 +319,7 @@ def settle(
 
     def work() -> int:
         settlement = _settlement(value, failed, reason, happened=happened, not_done=not_done)
-        return _settled(named, execution, doubt, settlement, go_on=go_on, as_json=as_json)
+        return _settled(named, execution, doubt, settlement, and_resume=and_resume, as_json=as_json)
 
     finish(work, as_json=as_json)
 
@@ -345,16 +345,16 @@ def _settlement(
 
 
 def _settled(
-    named: Path | None, execution: str, doubt: str | None, settlement: Settlement, *, go_on: bool, as_json: bool
+    named: Path | None, execution: str, doubt: str | None, settlement: Settlement, *, and_resume: bool, as_json: bool
 ) -> int:
     from mcp_bridge.cli.asking import terminal
 
     async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        return await bridge.settle_execution(row.id, doubt, settlement, go_on=go_on, asker=terminal())
+        return await bridge.settle_execution(row.id, doubt, settlement, and_resume=and_resume, asker=terminal())
 
-    record = drive(common.configure(named), work, named, as_json=as_json, settled=not go_on)
-    return showing.status_of(record) if go_on else common.OK
+    record = drive(common.configure(named), work, named, as_json=as_json, settled=not and_resume)
+    return showing.status_of(record) if and_resume else common.OK
 
 
 @executions.command(epilog="Example:\n\nmcp-bridge execution cancel 3f9a1c --reason 'the customer has left'")

@@ -152,7 +152,7 @@ class StdioTransport:
         log: Its stderr output.
         closed: Set when no further message will arrive.
         outgoing: Large arguments, which are written in place of their markers.
-        party: The server as a party that shares the interpreter.
+        tenant: The server as a tenant that shares the interpreter.
         received: The number of bytes received.
     """
 
@@ -163,7 +163,7 @@ class StdioTransport:
         env: Mapping[str, str],
         cwd: str | None,
         max_message: int,
-        party: fair_share.Party,
+        tenant: fair_share.Tenant,
     ) -> None:
         self._argv = list(argv)
         self.environment = dict(env)
@@ -176,8 +176,8 @@ class StdioTransport:
         self.closed = anyio.Event()
         self.end_reason: str | None = None
         self.outgoing = DetachedArguments()
-        self.party = party
-        self._askers: dict[object, fair_share.Party] = {}
+        self.tenant = tenant
+        self._askers: dict[object, fair_share.Tenant] = {}
         self.received = 0
         self._has_ended = False
         self._waiting = anyio.CancelScope()
@@ -238,18 +238,18 @@ class StdioTransport:
         await tasks.__aexit__(None, None, None)
 
     def track_request(self, number: str | int) -> None:
-        """Register a request that is sent for the current task's party."""
+        """Register a request that is sent for the current task's tenant."""
         whose = fair_share.current.get()
-        if isinstance(number, int) and isinstance(whose, fair_share.Party):
+        if isinstance(number, int) and isinstance(whose, fair_share.Tenant):
             self._askers[number] = whose
 
     def forget_request(self, number: object) -> None:
         """Unregister a request whose answer nobody waits for any more."""
         self._askers.pop(number, None)
 
-    def take_requester(self, number: object) -> fair_share.Party:
-        """The party that an answer is charged to: the server itself if nobody waits for it."""
-        return self._askers.pop(number, self.party)
+    def take_requester(self, number: object) -> fair_share.Tenant:
+        """The tenant that an answer is charged to: the server itself if nobody waits for it."""
+        return self._askers.pop(number, self.tenant)
 
     async def wait_turn(self) -> None:
         """Wait for the server's turn to be read.
@@ -258,7 +258,7 @@ class StdioTransport:
         """
         if not self._has_ended:
             with anyio.CancelScope() as self._waiting:
-                await self.party.turn()
+                await self.tenant.turn()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -356,7 +356,7 @@ class _Messages:
             self._transport.take_requester(line.request_id)
             await self._refuse(line.size, line.request_id)
             return
-        whose = self._transport.party
+        whose = self._transport.tenant
         # The requester is charged if it is known, and doesn't keep others from their answers.
         with fair_share.billed() as bill:
             try:
@@ -364,8 +364,8 @@ class _Messages:
             finally:
                 whose.charge(bill.seconds)
 
-    async def _decode_line(self, line: bytes) -> fair_share.Party:
-        """Pass on a line if it is a message; return the party to charge."""
+    async def _decode_line(self, line: bytes) -> fair_share.Tenant:
+        """Pass on a line if it is a message; return the tenant to charge."""
         if CONTAINER_WEIGHT * len(line) > MAX_VALUES and await on_thread(values_exceed, line, MAX_VALUES):
             # As for a guest's frame: a value may take only a few bytes, and each takes time and memory.
             return await self._refuse_line(line, f"{MAX_VALUES} values")
@@ -381,9 +381,9 @@ class _Messages:
                 return await self._pass_on(message, line, over)
         if line:
             self._transport.log.add(b"(stdout) " + line[:_CHUNK] + b"\n")
-        return self._transport.party
+        return self._transport.tenant
 
-    async def _pass_on(self, message: JSONRPCMessage, line: bytes, over: str) -> fair_share.Party:
+    async def _pass_on(self, message: JSONRPCMessage, line: bytes, over: str) -> fair_share.Tenant:
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             number = _number(message.id)
             if over:
@@ -391,18 +391,18 @@ class _Messages:
             else:
                 self._ready.append(SessionMessage(message))
             return self._transport.take_requester(number)
-        party = self._transport.party
+        tenant = self._transport.tenant
         if message.method in _RATE_LIMITED and not self._may_forward_notification():
-            party.charge(_LINE_SECONDS)
+            tenant.charge(_LINE_SECONDS)
         elif len(line) >= large_json.LARGE_CHARS:
             # The SDK would inspect it on the event loop, and nothing is done with it.
             self._transport.log.add(b"(stdout, not looked at) " + line[:_CHUNK] + b"\n")
             if isinstance(message, JSONRPCRequest):
                 await self._transport.refuse(message.id)
         else:
-            party.charge(_MESSAGE_SECONDS)
+            tenant.charge(_MESSAGE_SECONDS)
             self._ready.append(SessionMessage(message))
-        return party
+        return tenant
 
     def _may_forward_notification(self) -> bool:
         """Whether the rate limit allows one more notification that is shown to people."""
@@ -414,7 +414,7 @@ class _Messages:
         self._tokens -= 1
         return True
 
-    async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Party:
+    async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Tenant:
         number = request_id_of(line)
         await self._refuse(len(line), number, parts=parts)
         return self._transport.take_requester(number)

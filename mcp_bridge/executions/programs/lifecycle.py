@@ -298,13 +298,13 @@ class Programs:
         return run
 
     async def settle(
-        self, execution: str, asked: str | None, settlement: Settlement, principal: str, effects: Effects
+        self, execution: str, name: str | None, settlement: Settlement, principal: str, effects: Effects
     ) -> ProgramRun:
         """End a doubt by a person's word; to be driven, or kept until somebody goes on with it.
 
         Args:
             execution: Its id.
-            asked: The step's path or the effect's number; None if only one is in doubt.
+            name: The step's path or the effect's number; None if only one is in doubt.
             settlement: The person's word.
             principal: Whose it has to be.
             effects: Does what the program asks for.
@@ -313,7 +313,7 @@ class Programs:
             BridgeError: `unknown_trace`; `erased`; `not_suspended`; as `doubts.find_doubt` and `ProgramRun.resolve`.
         """
         async with self._taken(execution, principal, effects) as (_, run):
-            doubt = in_doubt.find_doubt(run.doubts, asked, execution)
+            doubt = in_doubt.find_doubt(run.doubts, name, execution)
             told = await run.own(await effects.project(settlement._asdict()))
             settlement = settlement._replace(**told)
             arguments = await effects.project(doubt["arguments"])

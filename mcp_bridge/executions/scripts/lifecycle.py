@@ -24,7 +24,7 @@ from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.idempotency import KeyedRequest, find_or_start
 from mcp_bridge.executions.idempotency_key import Key, execution_of, if_generated, names_of_code
 from mcp_bridge.executions.lifecycle import new_execution
-from mcp_bridge.executions.readiness import can_go_on
+from mcp_bridge.executions.readiness import can_resume
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.request_identity import script_macs, whole_key
 from mcp_bridge.executions.scripts.call_history import CallHistory
@@ -154,7 +154,7 @@ class Scripts:
         names = names_of_code(request, self._runner.servers(job))
         found = await self._store.by_keys(self._principal, names, job.client.starter)
         for known in found:
-            if effective_status(known) != "suspended" or await can_go_on(self._store, known):
+            if effective_status(known) != "suspended" or await can_resume(self._store, known):
                 return known
         return found[0] if found else None
 
@@ -185,7 +185,7 @@ class Scripts:
             BridgeError: `not_suspended`, `still_waiting`; as `run`.
         """
         status = effective_status(stored)
-        can = status == "interrupted" or (status == "suspended" and await can_go_on(self._store, stored))
+        can = status == "interrupted" or (status == "suspended" and await can_resume(self._store, stored))
         record = stored.record or {}
         if not can and status == "suspended" and record.get("waiting"):
             raise BridgeError(
@@ -201,7 +201,7 @@ class Scripts:
             # The programs that it has started would be started anew.
             hint = f"mcp-bridge execution cancel {stored.id} ends it; what it did, mcp-bridge execution show has."
             raise not_suspended(stored.id, "it can't go on without an idempotency key", hint)
-        active = await self.go_on(stored, client)
+        active = await self.resume_from_record(stored, client)
         if active is None:
             raise not_suspended(stored.id, "somebody has resumed it")
         return active if isinstance(active, ExecutionRecord) else await self._run(active)
@@ -241,7 +241,7 @@ class Scripts:
             return None
         return ActiveScript(self._script(execution, gate, row.key), gate, job)
 
-    async def go_on(self, known: StoredExecution, client: Client) -> ActiveScript | ExecutionRecord | None:
+    async def resume_from_record(self, known: StoredExecution, client: Client) -> ActiveScript | ExecutionRecord | None:
         """Go on with an execution from its record; None if another was quicker.
 
         Its record, if it can't go on: something of it may have happened, and nobody knows.
@@ -371,7 +371,7 @@ class Scripts:
         held = {call: asked for call, asked in script.history.held.items() if call not in script.history.calls}
         held |= {one.call: one.asked for one in script.hold.calls.values() if one.kind == "approval"}
         # A person decides on these, and the script is to ask for the same when it goes on.
-        asked = {call: asked.in_short() for call, asked in held.items()}
+        asked = {call: asked.digested() for call, asked in held.items()}
         entry = self.lifecycle.entry(ScriptSuspension("suspended", RunError.of(record.error), asked), record.execution)
         await self.lifecycle.leave(record.execution, entry, status="suspended", record=record.to_keep())
 
@@ -413,7 +413,7 @@ class _Request(NamedTuple):
         return await self.scripts.start(self.job, self.key, self.requests[0])
 
     async def resume(self, known: StoredExecution) -> ActiveScript | ExecutionRecord | None:
-        return await self.scripts.go_on(known, self.job.client)
+        return await self.scripts.resume_from_record(known, self.job.client)
 
     async def is_same(self, known: StoredExecution) -> bool:
         if known.request:

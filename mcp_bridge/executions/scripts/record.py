@@ -149,6 +149,6 @@ def call_row(call: RecordedCall) -> dict[str, Any]:
     return {
         "call": call.call,
         "tool": call.asked.name,
-        "arguments": call.asked.told()["arguments"],
+        "arguments": call.asked.abridged()["arguments"],
         "since": call.began,
     }

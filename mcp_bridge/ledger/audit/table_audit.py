@@ -218,8 +218,8 @@ class TableAudit:
         ):
             if token is not None:
                 known[token] += 1
-            put_back = ledger.master is not None and self._tokens[ledger.master.erasure_token(execution, name)] > 0
-            if is_there == (token is not None or execution in self.erased) or (is_there and put_back):
+            was_restored = ledger.master is not None and self._tokens[ledger.master.erasure_token(execution, name)] > 0
+            if is_there == (token is not None or execution in self.erased) or (is_there and was_restored):
                 said = "is there, and the log says it was erased" if is_there else "is gone, and the log doesn't say so"
                 raise damaged(f"the value behind the reference {name!r:.60} of {execution} {said}")
         if known != self._tokens or self._references:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     NodeReader = Callable[[int, int], bytes]
-    """Gives the hash of the node at a level and an index."""
+    """Returns the hash of the node at a level and an index."""
 
 HASH_BYTES = 32
 
@@ -25,17 +25,17 @@ MAX_PROOF_HASHES = 64
 
 
 def empty_root() -> bytes:
-    """The root of the tree that has no leaf: the hash of nothing."""
+    """The root of the empty tree: the hash of the empty string."""
     return hashlib.sha256(b"").digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """The hash of an inner node, told from a leaf's by its first byte."""
+    """The hash of an inner node; its first byte differs from that of a leaf's input."""
     return hashlib.sha256(b"\1" + left + right).digest()
 
 
 class Frontier:
-    """The complete subtrees of a growing tree that no larger one covers: all that appending needs.
+    """The roots of the largest complete subtrees of a growing tree, which is all that appending needs.
 
     Attributes:
         size: The number of leaves.
@@ -67,7 +67,7 @@ class Frontier:
         return b"".join(nodes)
 
     def root(self) -> bytes:
-        """The root of the tree as it is."""
+        """The current root."""
         return _folded(self._peaks) if self._peaks else empty_root()
 
 
@@ -118,7 +118,7 @@ def consistency_proof(old: int, new: int, read: NodeReader) -> list[bytes]:
             proof.append(_range_hash(start, middle, read))
             start = middle
     if start:
-        # The verifier has the old root itself, if that is where this ends; else it needs the node.
+        # The verifier knows the old root. The node is needed unless it is that root.
         proof.append(_range_hash(start, end, read))
     return proof[::-1]
 

@@ -1,4 +1,4 @@
-"""Proofs that one entry is in a log, as files that stand for themselves (C2SP's tlog-proof, version 1).
+"""Proofs that one entry is in a log, as self-contained files (C2SP's tlog-proof, version 1).
 
 A proof is made of the entry (as the extra data, which nothing authenticates: its hash is what the proof proves), its
 index, the hashes from its leaf up to the root, and a checkpoint with that root.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HEADER = "c2sp.org/tlog-proof@v1"
 
 MAX_PROOF_BYTES = 96 << 20
-"""Room for an entry with the largest payload that an export may have, in base64."""
+"""Enough for an entry with the largest payload that an export may have, in base64."""
 
 _INDEX = re.compile(r"index (0|[1-9][0-9]{0,15})")
 _HASH_CHARS = 44
@@ -34,13 +34,13 @@ _SIZES_TOLD = 10
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One entry's proof; nothing in it is verified.
+    """The proof of one entry, not verified.
 
     Attributes:
-        index: The entry's place in the log, from 0.
+        index: The entry's position in the log, from 0.
         hashes: The audit path, from the leaf's sibling up.
         note: The signed checkpoint.
-        extra: What goes with it, or None; here the entry, as `disclosures.encode` gives it.
+        extra: The extra data, or None; here the entry, as `disclosures.encode` returns it.
     """
 
     index: int
@@ -51,13 +51,13 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """What a proof proves.
+    """A verified proof.
 
     Attributes:
         leaf: The entry.
-        disclosed: Its bytes, and its payload where the proof discloses it.
-        checkpoint: Of the log that has it.
-        signatures: Whose signatures of the checkpoint hold; a witness's with its time, in seconds since 1970.
+        disclosed: Its bytes, and its payload if the proof discloses it.
+        checkpoint: The checkpoint of the log that contains it.
+        signatures: The keys with valid signatures of the checkpoint; a witness's with its time, in seconds since 1970.
         authenticated: Whether a known key of the log is among them. If not, the proof agrees with itself, and anyone
             may have made it.
         compared: How many checkpoints from elsewhere agree with it.
@@ -82,7 +82,7 @@ def encode(proof: Proof) -> bytes:
 
 
 def decode(data: bytes) -> Proof:
-    """The proof of a file's bytes, in its one form; nothing is verified but that.
+    """Parse a proof's file, which must be in canonical form. Nothing else is verified.
 
     Raises:
         BridgeError: `bad_proof`: it is none.
@@ -164,7 +164,7 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[
 def _signed(
     note: str, known: Mapping[tuple[str, bytes], Verifier] | None
 ) -> tuple[Checkpoint, list[tuple[Verifier, int | None]]]:
-    """A note's checkpoint, and whose signatures hold: by a known key of the log, if any are known."""
+    """A note's checkpoint, and the keys with valid signatures: a known key of the log must be one, if any is known."""
     text, signatures = notes.split_note(note)
     checkpoint = notes.parse_checkpoint(text)
     if known is None:
