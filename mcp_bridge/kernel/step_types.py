@@ -9,12 +9,13 @@ These are plain classes: in the container, importing `dataclasses` would cost mo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 from mcp_bridge.kernel.events import EffectKind
 from mcp_bridge.kernel.program_schema import MAX_SECONDS
 from mcp_bridge.kernel.references import Template, TextTooLongError, dotted, quoted, written
-from mcp_bridge.kernel.values import NotJSONError, digest, normal
+from mcp_bridge.kernel.retry import BACKOFF_SECONDS, Retry
+from mcp_bridge.kernel.values import NotJSONError, digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,8 +37,6 @@ Request = tuple[EffectKind, str, dict[str, Any]]
 Read = Callable[[str], Any]
 """Parses a text as `values.parsed` does."""
 
-BACKOFF_SECONDS = 30.0
-"""Longest wait before another attempt, where a step doesn't set its own."""
 
 COMPENSATION: Row = {"retry": {"max_attempts": 3}}
 """The row of every compensation."""
@@ -55,34 +54,6 @@ class StepFailedError(ValueError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-class Retry(NamedTuple):
-    """When to try again.
-
-    Attributes:
-        attempts: In all, the first included.
-        schedule: Seconds before the second, third… attempt; empty for exponential backoff.
-        delay, multiplier, most: Of exponential backoff: the first wait, the factor, the longest wait.
-    """
-
-    attempts: int = 1
-    schedule: tuple[float, ...] = ()
-    delay: float = 1
-    multiplier: float = 2
-    most: float = BACKOFF_SECONDS
-
-    def seconds(self, attempt: int) -> float:
-        """How long to wait after attempt number `attempt` (from 1) has failed."""
-        if self.schedule:
-            return self.schedule[attempt - 1]
-        seconds = self.delay
-        # Not `**`: with a fraction it is the C library's power, whose last digit differs between libraries.
-        for _ in range(attempt - 1):
-            if seconds >= self.most:
-                break
-            seconds *= self.multiplier
-        return cast("float", normal(min(seconds, self.most)))
 
 
 _NO_RETRY = Retry()

@@ -18,7 +18,10 @@ OWNER_LABEL = "mcp-bridge.owner"
 """`<host id>:<pid>:<start time>` of the process that started the container."""
 
 EXECUTION_LABEL = "mcp-bridge.execution"
-"""The id of the execution for which the container was started."""
+"""The id of the execution for which the container was started, or STARTED_AHEAD."""
+
+STARTED_AHEAD = "ahead"
+"""The value of EXECUTION_LABEL for a container that was started before there was an execution for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,10 @@ class SandboxProcess(Protocol):
             BridgeError: The engine ended without running PID 1: `sandbox_start_failed`, `image_missing`, `no_runtime`
                 or `disk_full`, with the engine's last lines as `details["output"]`.
         """
+
+    def has_ended(self) -> bool:
+        """Whether the container, or what observes it, is known to have ended. Doesn't wait; False if unknown."""
+        return False
 
     async def aclose(self) -> None:
         """Kill the container if it is running, remove it, close the streams. Idempotent, bounded and shielded."""

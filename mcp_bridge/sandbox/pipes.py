@@ -193,6 +193,32 @@ class PipeWriter(ByteSendStream):
         self._descriptor = _close(self._descriptor)
 
 
+def pipe_pairs() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Pipes for the standard streams of a process that somebody else starts: our descriptors, and its.
+
+    Raises:
+        OSError: There are no more descriptors; none is left open.
+    """
+    made: list[int] = []
+    try:
+        for _ in range(3):
+            made += os.pipe()
+            _enlarge(made[-1])
+    except OSError:
+        for descriptor in made:
+            os.close(descriptor)
+        raise
+    (stdin, our_stdin, our_stdout, stdout, our_stderr, stderr) = made
+    return (our_stdin, our_stdout, our_stderr), (stdin, stdout, stderr)
+
+
+async def drain(stream: ByteReceiveStream) -> None:
+    """Read to the end of a stream unless another task is reading it."""
+    with contextlib.suppress(anyio.BusyResourceError, anyio.ClosedResourceError):
+        async for _ in stream:
+            pass
+
+
 class Child:
     """A child process that leads its own session, so that a terminal's Ctrl-C doesn't reach it.
 
@@ -227,10 +253,7 @@ class Child:
         for stream in (process.stdin, process.stdout, process.stderr):
             out.append(os.dup(stream.fileno()))
             stream.close()
-            if _SET_PIPE_SIZE is not None:
-                # The user's limit on pipe memory is reached; the default size works too.
-                with contextlib.suppress(OSError):
-                    fcntl.fcntl(out[-1], _SET_PIPE_SIZE, PIPE_SIZE)
+            _enlarge(out[-1])
         return out[0], out[1], out[2]
 
     @property
@@ -259,6 +282,13 @@ class Child:
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _enlarge(descriptor: int) -> None:
+    if _SET_PIPE_SIZE is not None:
+        # If the user's limit on pipe memory is reached, the default size works too.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(descriptor, _SET_PIPE_SIZE, PIPE_SIZE)
 
 
 def _close(descriptor: int) -> int:

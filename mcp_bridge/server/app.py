@@ -232,9 +232,9 @@ BEGIN_SECONDS = 1.0
 
 
 async def _prepare_ahead(begun: anyio.Event, bridge: Bridge) -> None:
-    """Run the probe, build the image and import modules in advance. Errors are reported by the first call."""
+    """Probe, build the image, start containers and import modules in advance. Errors are reported by the first call."""
     with contextlib.suppress(BridgeError):
-        await bridge.prepare()
+        await bridge.start_ahead()
     # An import on a thread would take the interpreter lock from the answers that the client waits for at its start.
     with anyio.move_on_after(BEGIN_SECONDS):
         await begun.wait()

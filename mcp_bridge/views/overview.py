@@ -211,8 +211,8 @@ class Overview:
         Raises:
             BridgeError: `unknown_trace`, `unknown_approval`.
         """
-        found = await self.execution(execution)
-        for row in await approval_requests(self.store, self.principal, found.id):
+        stored = await self.execution(execution)
+        for row in await approval_requests(self.store, self.principal, stored.id):
             if row.approval.effect == effect:
                 return row
         raise BridgeError("unknown_approval", "The execution has asked no such question.")

@@ -79,6 +79,10 @@ class GuestReady(NamedTuple):
     python: str
 
 
+class ExecutionBegun(NamedTuple):
+    """The guest has its execution; what follows is the script's. A host that hasn't got this may start it elsewhere."""
+
+
 class OutputWrite(NamedTuple):
     """A chunk of output, in order. Exactly one of `text` and `base64` (for invalid UTF-8) is given.
 
@@ -359,6 +363,7 @@ METHODS: dict[str, type[Any]] = {
     "execution.start": ExecutionStart,
     "host.beat": HostBeat,
     "guest.ready": GuestReady,
+    "execution.begun": ExecutionBegun,
     "output.write": OutputWrite,
     "output.display": OutputDisplay,
     "request.cancel": RequestCancel,

@@ -1,4 +1,7 @@
-"""Scripts and programs that wait for people: decided by whomever, in whichever order, they end as with a person there."""
+"""Scripts and programs that wait for people: decided by whomever, in whichever order, they end as with a person there.
+
+`MCP_BRIDGE_TEST_LONG=1` asks for many more of them.
+"""
 
 import asyncio
 import math
@@ -12,6 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from bridge_fixtures import COMMAND
+from crash_fixtures import LONG
 from sandbox_fixtures import RUNTIME
 from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401  (fixtures)
 
@@ -578,7 +582,7 @@ def goes_on(desk, rng, written, key, record):
             assert desk.resume(row["execution"], payload=1)["status"] == "success"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(150 if LONG else 6))
 def test_whatever_waits_for_people_ends_as_with_a_person_there_and_does_everything_once(make_desk, seed):
     rng = random.Random(seed)  # noqa: S311
     desk, key = make_desk(), rng.choice(("key", "key", None))

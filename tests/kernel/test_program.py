@@ -25,7 +25,7 @@ from mcp_bridge.kernel.program_parser import (
     unbundle,
 )
 from mcp_bridge.kernel.program_warnings import edges
-from mcp_bridge.kernel.step_types import BACKOFF_SECONDS, Retry
+from mcp_bridge.kernel.retry import BACKOFF_SECONDS, Retry
 
 TOOL = {"id": "a", "type": "tool", "tool": "t"}
 

@@ -13,7 +13,7 @@ from mcp_bridge.governance import yaml_text
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.guest.programs import Trace
 from mcp_bridge.host.service import open_bridge
-from mcp_bridge.kernel import conditions, level, program_parser, references, step_execution, step_types, values
+from mcp_bridge.kernel import conditions, level, program_parser, references, retry, step_execution, values
 from mcp_bridge.kernel import program_schema as form
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.settings import Settings
@@ -145,7 +145,7 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
     assert (4 * mebi, 8 * mebi) == (references.MAX_TEXT_CHARS, references.MAX_FILLED)
     assert (step_execution.MAX_ITEMS, form.MAX_ATTEMPTS, idempotency_key.MAX_KEY_CHARS) == (10_000, 1000, 1000)
     assert (yaml_text.MAX_DEPTH, step_execution.MAX_WORK) == (64, 50_000)
-    assert effects.LONGEST_WAIT_SECONDS == step_types.BACKOFF_SECONDS == 30
+    assert effects.LONGEST_WAIT_SECONDS == retry.BACKOFF_SECONDS == 30
     assert level.DEFAULT_MAX_STEPS == 10_000
     assert 64 * mebi == session.MAX_HELD_BYTES
     assert [form.PROGRAM[name][1] for name in ("name", "version")] == ["unnamed", "1.0"]

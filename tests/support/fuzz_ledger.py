@@ -23,7 +23,7 @@ from ledger_fixtures import erased, large_says, lost, parsed, rotated, signer, s
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit import audit
-from mcp_bridge.ledger.log import codec
+from mcp_bridge.ledger.log import entry_encoding
 from mcp_bridge.ledger.proofs import disclosures, exports, tlog_proof
 from mcp_bridge.ledger.proofs.disclosures import Disclosed
 
@@ -166,7 +166,7 @@ def meaning(data, rng, _):
         rows[row : row + 1] = rng.choice(([], [rows[row], rows[row]], [rows[row] + "x"], [rng.choice(rows)]))
         parts[i] = disclosures.encode_object(checkpoint="\n".join(rows))
         return b"\n".join(parts) + b"\n"
-    entry = codec.decode(line["entry"].encode())
+    entry = entry_encoding.decode(line["entry"].encode())
     values = {name: getattr(entry, name) for name in entry.__dataclass_fields__}
     name = rng.choice([*values, "payload", "salt", "none", "none"])
     payload, salt = line["payload"], line["salt"]
@@ -180,7 +180,7 @@ def meaning(data, rng, _):
         others = {"kind": ["start", "key", "erasure"], "time": [0, entry.time + 1], "step": [None, "a", "\u202e"]}
         others |= {"sequence": [0, entry.sequence + 1], "execution": ["ledger", "e1", "other"], "program": [None, "x"]}
         values[name] = rng.choice(others.get(name, ["0" * 64, "ff" * 32, None]))
-    text = codec.encode(codec.Leaf(**values)).decode()
+    text = entry_encoding.encode(entry_encoding.Leaf(**values)).decode()
     new = disclosures.encode_object(entry=text, payload=payload, salt=salt)
     parts[i] = b"extra " + base64.b64encode(new) if proof else new
     return b"\n".join(parts) + b"\n"

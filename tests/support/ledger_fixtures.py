@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import settings
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log import codec, reading
+from mcp_bridge.ledger.log import entry_encoding, reading
 from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.proofs import disclosures, exports, merkle, notes, tlog_proof
 from mcp_bridge.ledger.proofs.notes import Checkpoint
@@ -46,7 +46,7 @@ class Log:
         self.prefix, self.origin, self.key = prefix, origin, signer(f"{prefix}first", origin)
         self.entries, self.payloads, self.whole, self.rows, self.heads, self.checkpoints = [], [], [], [], {}, []
         self.frontier = merkle.Frontier()
-        self.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("made", self.key.vkey).to_bytes())
+        self.append(kind="key", execution=entry_encoding.LEDGER, payload=KeyEvent("made", self.key.vkey).to_bytes())
 
     def append(self, *, kind="outcome", execution="e1", payload=b"{}", disclose=True, **over):
         sequence = len(self.entries)
@@ -62,12 +62,12 @@ class Log:
             "step": "steps.pay" if sequence % 2 else None,
             "time": TIME + 1000 * sequence,
         }
-        entry = codec.encode(codec.Leaf(**(values | over)))
+        entry = entry_encoding.encode(entry_encoding.Leaf(**(values | over)))
         self.entries.append(entry)
         self.whole.append(payload)
         self.payloads.append((payload, salt) if disclose else (None, None))
-        self.rows.append(self.frontier.append(codec.leaf_hash(entry)))
-        self.heads[execution] = codec.leaf_hash(entry).hex()
+        self.rows.append(self.frontier.append(entry_encoding.leaf_hash(entry)))
+        self.heads[execution] = entry_encoding.leaf_hash(entry).hex()
         return sequence
 
     def fill(self, count, *, disclose=True):
@@ -81,7 +81,7 @@ class Log:
         """Another key from here on; vouched: the checkpoint with its entry is signed by the one before."""
         before, self.key = self.key, signer(f"{self.prefix}{seed}", self.origin)
         event = KeyEvent("lost" if lost else "rotated", self.key.vkey, before.vkey)
-        self.append(kind="key", execution=codec.LEDGER, payload=event.to_bytes())
+        self.append(kind="key", execution=entry_encoding.LEDGER, payload=event.to_bytes())
         if vouched and not lost:
             self.checkpoint(before)
         return self
@@ -146,7 +146,7 @@ def lost(prefix=""):
 
 def erased(prefix=""):
     log = Log(prefix).fill(4, disclose=False)
-    log.append(kind="erasure", execution=codec.LEDGER, payload=b'{"executions":["e1"]}')
+    log.append(kind="erasure", execution=entry_encoding.LEDGER, payload=b'{"executions":["e1"]}')
     log.fill(4).checkpoint(log.key, witness())
     return log
 

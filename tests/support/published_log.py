@@ -8,7 +8,7 @@ import uvicorn
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.codec import leaf_hash
+from mcp_bridge.ledger.log.entry_encoding import leaf_hash
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.proofs.signing import Signer

@@ -49,10 +49,10 @@ def list_(
 
         async def listed(database: Database) -> list[tuple[ApprovalRequest, str]]:
             store = ProgramStore(database)
-            found = await approval_requests(store, PRINCIPAL)
+            requests = await approval_requests(store, PRINCIPAL)
             return [
                 (row, f"{await inputs.short_id(store, row.approval.execution)}.{row.approval.effect}")
-                for row in found
+                for row in requests
                 if everything or row.status == "open"
             ]
 

@@ -109,8 +109,8 @@ class ListedTool:
             await on_thread(convert, result, self.info) if is_slow_to_convert(result) else convert(result, self.info)
         )
         if converted["is_error"]:
-            shown = converted["value"]
-            message = shown if isinstance(shown, str) else "the tool reported an error without a text"
+            value = converted["value"]
+            message = value if isinstance(value, str) else "the tool reported an error without a text"
             raise BridgeError("tool_error", message, content=converted["raw"].get("content"), raw=converted["raw"])
         return ToolResult(converted["value"], converted["raw"] if raw else {})
 
@@ -309,8 +309,8 @@ class DownstreamServer:
         # All processes of a server share one tenant.
         tenant = self._tenant = self._tenant or Tenant()
         limit = self._max_result_bytes + _ENVELOPE_BYTES
-        given = self._environment.of(self.spec)
-        connection = Connection(self.spec, self.alias, mode, tenant, environment=given, max_message=limit)
+        environment = self._environment.of(self.spec)
+        connection = Connection(self.spec, self.alias, mode, tenant, environment=environment, max_message=limit)
         self._starts += 1
         self._connections.add(connection)
         self._latest = connection

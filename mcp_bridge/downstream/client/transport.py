@@ -523,8 +523,8 @@ def _exceeded_limit(result: Any) -> str:
     if not isinstance(result, dict):
         return ""
     for name, limit in (("content", MAX_BLOCKS), ("tools", MAX_TOOLS_IN_PAGE)):
-        found = result.get(name)
-        if isinstance(found, list) and len(found) > limit:
+        items = result.get(name)
+        if isinstance(items, list) and len(items) > limit:
             return f"{limit} {name}"
     return ""
 

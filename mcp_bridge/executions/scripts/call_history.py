@@ -45,7 +45,7 @@ class CallRequest(Request):
     """What a call asks for, to be compared with what it asked for before."""
 
     def digested(self) -> CallRequest:
-        """The same, without the arguments: what was refused since there is no room isn't to take any."""
+        """The request with a digest in place of its arguments, for one that was refused because there is no space."""
         if self.digest is not None:
             return self
         # Nothing is kept of the values, by which they would have the same references again.
@@ -54,7 +54,7 @@ class CallRequest(Request):
         return replace(self, arguments=None, digest=digest)
 
     def abridged(self) -> dict[str, Any]:
-        """As `encode`, for an error: of long arguments, the beginning of their text."""
+        """As `encode`, for an error: long arguments are truncated."""
         text = json.dumps(self.arguments, ensure_ascii=False)
         short = len(text) <= MAX_ARGUMENT_CHARS
         return self.encode() | {"arguments": self.arguments if short else f"{text[:MAX_ARGUMENT_CHARS]}…"}

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.codec import LEDGER
+from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log import Log, Posted
 from mcp_bridge.ledger.log.payloads import AcceptedClock, AcceptedLoss, to_entry
 from mcp_bridge.ledger.log.reading import master_of, open_ledger

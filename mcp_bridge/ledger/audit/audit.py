@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from mcp_bridge.atomic_files import create_private, rename_noreplace, sync_directory, sync_file
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit.table_audit import TableAudit, check_master
-from mcp_bridge.ledger.log.codec import LEDGER, decode
+from mcp_bridge.ledger.log.entry_encoding import LEDGER, decode
 from mcp_bridge.ledger.log.reading import expected_schema, open_ledger, read_schema, unknown_entry
 from mcp_bridge.ledger.proofs import merkle, notes, tlog_proof
 from mcp_bridge.ledger.proofs.disclosures import Disclosed
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from mcp_bridge.ledger.log.codec import Leaf
+    from mcp_bridge.ledger.log.entry_encoding import Leaf
     from mcp_bridge.ledger.log.reading import Ledger
     from mcp_bridge.ledger.proofs.exports import Progress, Verdict
     from mcp_bridge.ledger.storage.position import PositionFile

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.ledger.log.codec import LEDGER
+from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.key_history import keys_of
 from mcp_bridge.ledger.log.payloads import (
     Erasure,
@@ -35,7 +35,7 @@ from mcp_bridge.ledger.storage.sealing import damaged, wrong_master_key
 if TYPE_CHECKING:
     import sqlite3
 
-    from mcp_bridge.ledger.log.codec import Leaf
+    from mcp_bridge.ledger.log.entry_encoding import Leaf
     from mcp_bridge.ledger.log.payloads import Decoded
     from mcp_bridge.ledger.log.reading import Ledger
     from mcp_bridge.ledger.proofs.exports import ReadEntry

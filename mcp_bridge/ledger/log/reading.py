@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.codec import LEDGER, decode, leaf_hash
+from mcp_bridge.ledger.log.entry_encoding import LEDGER, decode, leaf_hash
 from mcp_bridge.ledger.log.key_history import keys_of
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.log.payloads import KeyEvent

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log import codec
+from mcp_bridge.ledger.log import entry_encoding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ def encode(disclosed: Disclosed) -> bytes:
     return encode_object(entry=disclosed.entry.decode(), payload=payload, salt=salt)
 
 
-def decode(data: bytes) -> tuple[Disclosed, codec.Leaf]:
+def decode(data: bytes) -> tuple[Disclosed, entry_encoding.Leaf]:
     """Decode an entry from such an object, and check its payload against the commitment.
 
     Raises:
@@ -77,7 +77,7 @@ def decode(data: bytes) -> tuple[Disclosed, codec.Leaf]:
         salt is None or (isinstance(salt, str) and _SALT.fullmatch(salt) is not None)
     ):
         raise _bad(f"its salt is not {SALT_BYTES} bytes in hex, or not there together with the payload")
-    leaf = codec.decode(entry.encode())
+    leaf = entry_encoding.decode(entry.encode())
     disclosed = Disclosed(
         entry.encode(),
         None if payload is None else payload.encode(),

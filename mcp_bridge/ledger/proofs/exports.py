@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import plain_name
-from mcp_bridge.ledger.log import codec
+from mcp_bridge.ledger.log import entry_encoding
 from mcp_bridge.ledger.log.key_history import KeyHistory
 from mcp_bridge.ledger.log.payloads import AcceptedLoss, Erasure
 from mcp_bridge.ledger.proofs import disclosures, merkle, notes, signing
@@ -150,7 +150,7 @@ class ReadEntry(NamedTuple):
         nodes: What `merkle.Frontier.append` gives for it; empty if nobody has computed that.
     """
 
-    leaf: codec.Leaf
+    leaf: entry_encoding.Leaf
     data: bytes
     payload: bytes | None
     salt: bytes | None
@@ -179,7 +179,7 @@ class Picked:
     """
 
     sequence: int
-    leaf: codec.Leaf | None = None
+    leaf: entry_encoding.Leaf | None = None
     disclosed: Disclosed | None = None
     hashes: tuple[bytes, ...] = ()
     note: str = ""
@@ -302,7 +302,7 @@ class _Reader:
             root=last.root,
             authenticated=self._given is not None,
             keys=tuple(trusted),
-            executions=len(self._heads.keys() - {codec.LEDGER}),
+            executions=len(self._heads.keys() - {entry_encoding.LEDGER}),
             disclosed=self._disclosed,
             undisclosed=size - self._disclosed,
             withheld=sum(each for execution, each in self._undisclosed.items() if execution not in self._erased),
@@ -339,7 +339,7 @@ class _Reader:
             raise BridgeError("bad_export", "This is no export of a ledger: it has no header.") from error
         if form != FORMAT or not isinstance(origin, str) or not signing.is_key_name(origin):
             raise BridgeError("bad_export", f"This is no export of a ledger in the format {FORMAT}, or names no log.")
-        if not isinstance(size, int) or not 0 < size <= codec.MAX_NUMBER:
+        if not isinstance(size, int) or not 0 < size <= entry_encoding.MAX_NUMBER:
             raise BridgeError("bad_export", "The header's size is no number of entries.")
         return origin, size
 
@@ -359,21 +359,21 @@ class _Reader:
         if sequence == 0 and leaf.kind != "key":
             raise BridgeError("bad_entry", "The first entry doesn't name the log's key.")
         if leaf.kind == "key":
-            if leaf.execution != codec.LEDGER or payload is None:
+            if leaf.execution != entry_encoding.LEDGER or payload is None:
                 raise BridgeError(
                     "bad_entry", f"Entry {sequence} is to name a key: it doesn't, or is not the log's own."
                 )
             self._keys.take(sequence, payload)
-        nodes = nodes or self._frontier.append(codec.leaf_hash(data))
+        nodes = nodes or self._frontier.append(entry_encoding.leaf_hash(data))
         self._nodes.write(nodes)
         self._size += 1
         self._heads[leaf.execution], self._time = nodes[: merkle.HASH_BYTES].hex(), leaf.time
         self._disclosed += payload is not None
         if payload is None:
             self._undisclosed[leaf.execution] += 1
-        elif leaf.kind == "erasure" and leaf.execution == codec.LEDGER:
+        elif leaf.kind == "erasure" and leaf.execution == entry_encoding.LEDGER:
             self._erased.update(self._heads.keys() & _erased_by(payload))
-        if leaf.kind == "loss" and leaf.execution == codec.LEDGER and len(self._losses) < _MAX_LOSSES:
+        if leaf.kind == "loss" and leaf.execution == entry_encoding.LEDGER and len(self._losses) < _MAX_LOSSES:
             self._losses.append(_lost(sequence, leaf.time, payload))
         if self._picked is not None and self._picked.sequence == sequence:
             self._picked.leaf, self._picked.disclosed = leaf, Disclosed(data, payload, salt)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log import codec
+from mcp_bridge.ledger.log import entry_encoding
 from mcp_bridge.ledger.proofs import disclosures, merkle, notes, signing
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Proved:
         compared: How many checkpoints from elsewhere agree with it.
     """
 
-    leaf: codec.Leaf
+    leaf: entry_encoding.Leaf
     disclosed: Disclosed
     checkpoint: Checkpoint
     signatures: tuple[tuple[Verifier, int | None], ...]
@@ -140,7 +140,7 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[
     if leaf.sequence != proof.index:
         raise _bad(f"it has entry {leaf.sequence}, and proves entry {proof.index}")
     merkle.verify_inclusion(
-        codec.leaf_hash(disclosed.entry), proof.index, checkpoint.size, proof.hashes, checkpoint.root
+        entry_encoding.leaf_hash(disclosed.entry), proof.index, checkpoint.size, proof.hashes, checkpoint.root
     )
     elsewhere = [_signed(note, known)[0] for note in against]
     for known_checkpoint in elsewhere:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.codec import LEDGER
+from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.log.reading import Ledger
 from mcp_bridge.ledger.log.transaction import check_row

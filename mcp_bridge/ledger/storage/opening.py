@@ -10,8 +10,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.codec import LEDGER
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
 from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.log.reading import open_ledger

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.policy_table import Rule
 
 Verdict = Literal["pass", "allow", "approve", "deny", "at least approve"]
-"""A rule's verdict on a call. `pass`: none. `at least approve`: none, but if a later rule or the preset allows the call,
-a person is asked."""
+"""A rule's verdict on a call. `pass`: none. `at least approve`: none, but a person is asked if a later rule or the
+preset allows the call."""
 
 _MAX_CACHED_TOOLS = 10_000
 

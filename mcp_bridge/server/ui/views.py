@@ -217,5 +217,5 @@ def question(row: ApprovalRequest) -> dict[str, Any]:
 
 def is_uncut(row: ApprovalRequest) -> bool:
     """Whether a question is displayed completely."""
-    told = question(row)
-    return not any(told[name] and told[name]["cut"] for name in ("message", "details", "announced"))
+    row_json = question(row)
+    return not any(row_json[name] and row_json[name]["cut"] for name in ("message", "details", "announced"))

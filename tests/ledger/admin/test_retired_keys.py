@@ -13,7 +13,7 @@ from ledger_fixtures import CALM, SMALL, Log, large_says, lost, private_key, rot
 from published_log import Log as PublishedLog
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log import codec
+from mcp_bridge.ledger.log import entry_encoding
 from mcp_bridge.ledger.log.key_history import keys_of
 from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.proofs import exports, notes
@@ -76,7 +76,7 @@ def test_the_last_that_a_key_signs_is_the_entry_that_replaces_it_and_of_a_lost_o
 
 def test_a_replaced_key_is_put_in_use_again_by_nobody():
     log = replaced()
-    log.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("rotated", FIRST, SECOND).to_bytes())
+    log.append(kind="key", execution=entry_encoding.LEDGER, payload=KeyEvent("rotated", FIRST, SECOND).to_bytes())
     log.append(payload=b'"forged"')
     log.checkpoint(signer("first"))
     for vkeys in GIVEN:
@@ -187,12 +187,12 @@ def forge(desk, data):
     for line in lines[1 : size + 1]:
         found = json.loads(line)
         entry = found["entry"].encode()
-        leaf = codec.decode(entry)
+        leaf = entry_encoding.decode(entry)
         log.entries.append(entry)
         payload = found["payload"]
         log.payloads.append((payload and payload.encode(), found["salt"] and bytes.fromhex(found["salt"])))
-        log.rows.append(log.frontier.append(codec.leaf_hash(entry)))
-        log.heads[leaf.execution] = codec.leaf_hash(entry).hex()
+        log.rows.append(log.frontier.append(entry_encoding.leaf_hash(entry)))
+        log.heads[leaf.execution] = entry_encoding.leaf_hash(entry).hex()
     log.checkpoints = [json.loads(line)["checkpoint"] for line in lines[size + 1 :]]
     log.append(execution="forged", kind="start", payload=b'"forged"', time=leaf.time + 1)
     log.checkpoint(desk.old)

@@ -38,8 +38,8 @@ from mcp_bridge.host.publishing import publisher
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.audit.audit import verify_file
 from mcp_bridge.ledger.config import LedgerConfig
-from mcp_bridge.ledger.log.codec import Leaf
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.entry_encoding import Leaf
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier

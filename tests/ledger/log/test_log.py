@@ -13,8 +13,8 @@ from cli_fixtures import tool
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log import log as log_module
-from mcp_bridge.ledger.log.codec import LEDGER, MAX_TEXT_CHARS, decode, leaf_hash
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry
+from mcp_bridge.ledger.log.entry_encoding import LEDGER, MAX_TEXT_CHARS, decode, leaf_hash
 from mcp_bridge.ledger.log.payloads import Denial, to_entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import merkle

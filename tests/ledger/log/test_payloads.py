@@ -13,8 +13,8 @@ import pytest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.events import Cancel, Outcome, Redo, Resume, Usage
 from mcp_bridge.ledger.log import payloads
-from mcp_bridge.ledger.log.codec import KINDS
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry, Recorded
+from mcp_bridge.ledger.log.entry_encoding import KINDS
 from mcp_bridge.ledger.log.payloads import (
     AcceptedClock,
     AcceptedLoss,

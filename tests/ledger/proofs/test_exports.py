@@ -27,7 +27,7 @@ from ledger_fixtures import (
 from mcp_bridge.cli import verifying
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit import audit
-from mcp_bridge.ledger.log import codec, key_history
+from mcp_bridge.ledger.log import entry_encoding, key_history
 from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.proofs import disclosures, exports, notes, signing, tlog_proof
 from mcp_bridge.ledger.proofs.notes import Checkpoint
@@ -74,7 +74,7 @@ def accepted(data, vkeys=(FIRST,), against=()):
 )
 def test_a_log_that_says_what_it_lacks_is_told_of_and_refuted_by_no_way_of_saying_it(payload, says, words):
     log = simple(3)
-    log.append(kind="loss", execution=codec.LEDGER, payload=payload or b"{}", disclose=payload is not None)
+    log.append(kind="loss", execution=entry_encoding.LEDGER, payload=payload or b"{}", disclose=payload is not None)
     log.append(kind="loss", execution="e1")
     log.checkpoint()
     found = accepted(log.export())
@@ -100,17 +100,17 @@ def test_without_a_key_nothing_is_authenticated():
 
 def test_a_verdict_tells_what_is_withheld_from_what_is_erased():
     log = Log().fill(8, disclose=False)
-    log.append(kind="erasure", execution=codec.LEDGER, payload=b'{"executions":["e1","e7"],"by":"age"}')
+    log.append(kind="erasure", execution=entry_encoding.LEDGER, payload=b'{"executions":["e1","e7"],"by":"age"}')
     log.checkpoint()
     found = accepted(log.export())
-    of = [codec.decode(entry).execution for entry in log.entries]
+    of = [entry_encoding.decode(entry).execution for entry in log.entries]
     assert (found.undisclosed, found.withheld, found.erased) == (8, 8 - of.count("e1"), 1)
 
 
 @pytest.mark.parametrize("payload", [b"[]", b"{", b'{"executions":{}}', b'{"executions":[["e1"]]}', b"[" * 200_000])
 def test_an_erasure_that_says_nothing_erases_nothing(payload):
     log = Log().fill(8, disclose=False)
-    log.append(kind="erasure", execution=codec.LEDGER, payload=payload)
+    log.append(kind="erasure", execution=entry_encoding.LEDGER, payload=payload)
     log.checkpoint()
     found = accepted(log.export())
     assert (found.undisclosed, found.withheld, found.erased) == (8, 8, 0)
@@ -273,7 +273,9 @@ def test_a_thief_of_nothing_cant_name_a_key():
     log = Log().fill(2)
     log.checkpoint()
     thief = signer("thief")
-    log.append(kind="key", execution=codec.LEDGER, payload=KeyEvent("rotated", thief.vkey, log.key.vkey).to_bytes())
+    log.append(
+        kind="key", execution=entry_encoding.LEDGER, payload=KeyEvent("rotated", thief.vkey, log.key.vkey).to_bytes()
+    )
     log.checkpoint(thief)
     refused(log.export(), "untrusted_key")
     log.checkpoints.pop()
@@ -298,7 +300,7 @@ def test_a_thief_of_nothing_cant_name_a_key():
 )
 def test_an_entry_that_names_a_key_names_it_after_the_one_before(payload, code):
     log = Log()
-    log.append(kind="key", execution=codec.LEDGER, payload=payload)
+    log.append(kind="key", execution=entry_encoding.LEDGER, payload=payload)
     log.checkpoint()
     refused(log.export(), code, line=3)
 
@@ -406,10 +408,12 @@ def test_every_changed_byte_is_found_by_both():
 def changed(line, **values):
     """An entry's line with other values in it, in canonical form."""
     found = json.loads(line)
-    entry = codec.decode(found["entry"].encode())
-    leaf = codec.Leaf(**({name: getattr(entry, name) for name in entry.__dataclass_fields__} | values))
+    entry = entry_encoding.decode(found["entry"].encode())
+    leaf = entry_encoding.Leaf(**({name: getattr(entry, name) for name in entry.__dataclass_fields__} | values))
     return (
-        disclosures.encode_object(entry=codec.encode(leaf).decode(), payload=found["payload"], salt=found["salt"])
+        disclosures.encode_object(
+            entry=entry_encoding.encode(leaf).decode(), payload=found["payload"], salt=found["salt"]
+        )
         + b"\n"
     )
 

@@ -7,7 +7,7 @@ from fuzz_ledger import Case, shows
 from ledger_fixtures import ORIGIN, Log, erased, large_says, rotated, signer, simple, small_says, witness
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log import codec
+from mcp_bridge.ledger.log import entry_encoding
 from mcp_bridge.ledger.proofs import disclosures, merkle, notes, tlog_proof
 from mcp_bridge.ledger.proofs.notes import Checkpoint
 
@@ -177,7 +177,7 @@ def test_a_changed_proof_is_refused_and_why(change, code):
 def test_an_entry_beyond_the_signed_tree_is_not_proved():
     log = Log()
     log.append(sequence=5)
-    tree = Checkpoint(ORIGIN, 1, codec.leaf_hash(log.entries[1]))
+    tree = Checkpoint(ORIGIN, 1, entry_encoding.leaf_hash(log.entries[1]))
     extra = disclosures.encode(disclosures.Disclosed(log.entries[1]))
     data = tlog_proof.encode(tlog_proof.Proof(5, (), notes.sign_checkpoint(tree, log.key), extra))
     assert large_says(data, [FIRST.vkey], proof=True) == "bad_proof"
@@ -189,7 +189,7 @@ def test_a_hash_has_32_bytes_even_if_the_root_is_made_of_it(length):
     log = Log()
     log.append()
     strange = b"x" * length
-    tree = Checkpoint(ORIGIN, 2, merkle.node_hash(strange, codec.leaf_hash(log.entries[1])))
+    tree = Checkpoint(ORIGIN, 2, merkle.node_hash(strange, entry_encoding.leaf_hash(log.entries[1])))
     extra = disclosures.encode(disclosures.Disclosed(log.entries[1]))
     data = tlog_proof.encode(tlog_proof.Proof(1, (strange,), notes.sign_checkpoint(tree, log.key), extra))
     assert large_says(data, [FIRST.vkey], proof=True) == "bad_proof"

@@ -29,8 +29,8 @@ from mcp_bridge.host.service import open_bridge
 from mcp_bridge.ledger.admin.key_rotation import rotate_key
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.config import LedgerConfig
-from mcp_bridge.ledger.log.codec import LEDGER
 from mcp_bridge.ledger.log.entries import Entry
+from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.codec import MAX_NUMBER, MAX_TEXT_CHARS, Leaf, decode, encode
+from mcp_bridge.ledger.log.entry_encoding import MAX_NUMBER, MAX_TEXT_CHARS, Leaf, decode, encode
 
 HASH = "0123456789abcdef" * 4
 PLAIN = Leaf(HASH, "e1", "intent", "p", HASH, "q", 7, "s1", 1_700_000_000_000_000)
