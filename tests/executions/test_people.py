@@ -60,7 +60,7 @@ class Desk(Hosts):
 
         async def listed():
             async with Database(self.state / FILE_NAME) as database:
-                rows = await approvals.asked(ProgramStore(database), "local")
+                rows = await approvals.approval_requests(ProgramStore(database), "local")
                 return [
                     (
                         row.approval.execution,
@@ -131,7 +131,7 @@ policy = {{rules = [{{tools = ["local.careful"], effect = "approve"}}]}}
 
         async def listed():
             async with self.database() as database:
-                rows = await approvals.asked(ProgramStore(database), "local", open_only=True)
+                rows = await approvals.approval_requests(ProgramStore(database), "local", open_only=True)
                 return [
                     (row.approval.execution, row.approval.effect, _text(row.question))
                     for row in rows

@@ -234,13 +234,13 @@ def _inner(root: Mapping[str, Any], schema: Any, name: str) -> Iterator[Any]:
 
 def kinds(root: Mapping[str, Any], schema: Any) -> set[str]:
     """The JSON types that a schema declares; empty if it declares none."""
-    found: set[str] = set()
+    names: set[str] = set()
     for part in _alternatives(root, schema):
         announced = part.get("type")
-        found.update(kind for kind in (announced if isinstance(announced, list) else [announced]) if kind)
+        names.update(kind for kind in (announced if isinstance(announced, list) else [announced]) if kind)
         if isinstance(part.get("properties"), dict):
-            found.add("object")
-    return found
+            names.add("object")
+    return names
 
 
 def _alternatives(root: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str, Any]]:
@@ -275,10 +275,10 @@ def _target(root: Mapping[str, Any], reference: Any) -> Any:
     """The target of a reference such as `#/$defs/Point` (RFC 6901); None if it is outside of the document."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return root if reference == "#" else None
-    found: Any = root
+    node: Any = root
     for step in reference[2:].split("/"):
         name = step.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(node, dict) or name not in node:
             return None
-        found = found[name]
-    return found
+        node = node[name]
+    return node
