@@ -48,7 +48,13 @@ FOREVER = "import time\nprint('up', flush=True)\ntime.sleep(600)"
 
 def rendered(choice: RuntimeChoice = CHOICE, spec: SandboxSpec = SPEC) -> dict[str, Any]:
     text = bundle_config.render(
-        choice, spec, annotations=spec.labels, root="/mnt/x", users=Users(1000, 1007), cgroup="/mcp-bridge-x"
+        choice,
+        spec,
+        annotations=spec.labels,
+        root="/mnt/x",
+        users=Users(1000, 1007),
+        cgroup="/mcp-bridge-x",
+        oom_score=300,
     )
     return json.loads(text)
 
@@ -91,7 +97,7 @@ def test_a_bundle_has_every_wall_that_the_engines_flags_make() -> None:
     assert process["user"] == {"uid": 65534, "gid": 65534}
     assert process["env"] == ["HOME=/workspace", "HOSTNAME=sandbox"]
     assert process["cwd"] == "/workspace"
-    assert process["oomScoreAdj"] > 0
+    assert process["oomScoreAdj"] == 300
     limits = {row["type"]: (row["soft"], row["hard"]) for row in process["rlimits"]}
     assert limits["RLIMIT_CORE"] == limits["RLIMIT_MSGQUEUE"] == (0, 0)
     assert limits["RLIMIT_NOFILE"] == (1024, 1024)

@@ -65,6 +65,9 @@ EXIT_SECONDS = 20.0
 SUPERVISOR_LABEL = "mcp-bridge.supervisor"
 """The annotation with the supervisor, as an `Owner`."""
 
+OOM_SCORE = 300
+"""The least `oom_score_adj` of a sandbox: if the machine runs out of memory, a script is killed before the bridge."""
+
 NAME_LABEL = "mcp-bridge.name"
 
 _MESSAGE_BYTES = 4096
@@ -143,6 +146,7 @@ class OciEngine(Engine):
                 root=f"{host.MOUNTS}/{image.name}",
                 users=next(self._users),
                 cgroup=f"/mcp-bridge-{identity}",
+                oom_score=max(host.oom_score(), OOM_SCORE),
             )
             folder.mkdir(mode=0o700)
             (folder / "config.json").write_text(text)
@@ -196,6 +200,10 @@ class OciEngine(Engine):
             if container_id in {container.id, container.name}:
                 await container.kill()
                 await anyio.to_thread.run_sync(self._remove_left, container.id)
+
+    def has_files(self, identity: str) -> bool:
+        """Whether anything of a sandbox is on the disk."""
+        return os.path.lexists(self._containers / identity) or os.path.lexists(self._runtime / identity)
 
     def _remove_left(self, identity: str) -> None:
         """Remove what a supervisor that has ended has left of a sandbox."""
@@ -541,6 +549,7 @@ class OciProcess(SandboxProcess):
         if self._supervisor.has_ended:
             # Its files are closed before the kernel kills its namespace.
             await self._supervisor.wait()
+        if self._engine.has_files(self._id):
             await anyio.to_thread.run_sync(self._engine._remove_left, self._id)  # noqa: SLF001 - its own
 
     async def aclose(self) -> None:
