@@ -355,6 +355,18 @@ async def test_a_sandbox_of_a_bridge_that_runs_is_nobody_elses_to_remove(direct:
     assert files_of_containers(state_of(direct)) == []
 
 
+def test_a_folder_that_was_never_described_is_removed_in_time(direct: Runner, tmp_path: Path) -> None:
+    containers = tmp_path / "oci/containers"
+    for name, text in (("empty", None), ("half", "{"), ("new", None)):
+        (containers / name).mkdir(parents=True)
+        if text is not None:
+            (containers / name / "config.json").write_text(text)
+    for name in ("empty", "half"):
+        os.utime(containers / name, (0, 0))
+    OciEngine(direct.engine.choice, tmp_path)
+    assert [path.name for path in containers.iterdir()] == ["new"]
+
+
 def groups(identities: list[str]) -> list[Path]:
     """What is left of these sandboxes' control groups, in any hierarchy."""
     return [path for identity in identities for path in Path("/sys/fs/cgroup").glob(f"*/mcp-bridge-{identity}")]
