@@ -89,6 +89,7 @@ def report_of(pool: WarmPool) -> PoolReport:
 def write_report(state_dir: Path, report: PoolReport) -> None:
     """Write the report of this process. A disk that is full or read-only costs the report and nothing else."""
     try:
+        _file(state_dir).parent.mkdir(mode=0o700, exist_ok=True)
         write_private(_file(state_dir), json.dumps(asdict(report)).encode())
     except OSError as exc:
         logger.debug("the pool's report can't be written: %s", exc)
