@@ -50,9 +50,9 @@ Code = Literal[
     "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "not_allowed", "not_asked",
     "not_awaited", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded", "not_replayable",
     "not_resumable", "not_suspended", "not_trusted", "nothing_is_lost", "nothing_to_erase", "nothing_to_trust",
-    "oci_runtime_unusable", "other_log", "other_program", "other_version", "out_of_memory", "output_limit",
-    "output_unwritable", "packages_failed", "payload_too_large", "pids_not_enforced", "plan_failed", "pool",
-    "privileges",
+    "oci_runtime_unusable", "oci_unused", "other_log", "other_program", "other_version", "out_of_memory",
+    "output_limit", "output_unwritable", "packages_failed", "payload_too_large", "pids_not_enforced", "plan_failed",
+    "pool", "privileges",
     "program_cycle", "program_sensitive", "programs_too_large", "proxy", "publish_bad_answer", "publish_conflict",
     "publish_file_foreign", "publish_file_lost", "publish_file_unusable", "publish_refused", "publish_unasked",
     "publish_unreachable", "record_limit", "reference_erased", "reference_unknown", "reserved_name", "restore_busy",
@@ -909,6 +909,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "oci_runtime_unusable": Description(
             "The OCI runtime can't start a container here.",
             "Nothing, if another one is used."),
+        "oci_unused": Description(
+            "Sandboxes are started by a container engine, and not by an OCI runtime directly.",
+            'Nothing; the message says why. `runtime = "oci"` insists on it.'),
         "pids_not_enforced": Description(
             "Processes are counted by user id instead of by sandbox.",
             "Delegate the control groups, as the hint says."),

@@ -109,7 +109,10 @@ class Settings(BaseModel):
     packages: Annotated[
         tuple[str, ...], BeforeValidator(_listed), Field(description="More packages for the built image")
     ] = ()
-    runtime: Annotated[Literal["auto", "podman", "docker"], Field(description="Container engine")] = "auto"
+    runtime: Annotated[
+        Literal["auto", "oci", "podman", "docker"],
+        Field(description="Container engine; oci is crun or runc without one"),
+    ] = "auto"
     oci_runtime: Annotated[str, Field(description="Low-level runtime, such as runc or crun")] = "auto"
 
     timeout: Annotated[Seconds, Field(description="A script's own running time, unless the call says otherwise")] = 30.0

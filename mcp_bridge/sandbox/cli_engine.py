@@ -8,7 +8,6 @@ behind nor hang on one.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
@@ -36,17 +35,15 @@ from mcp_bridge.sandbox.engine import (
     SandboxProcess,
     SandboxSpec,
 )
-from mcp_bridge.sandbox.failures import TAIL_BYTES, start_failure
+from mcp_bridge.sandbox.failures import TAIL_BYTES, os_failure, start_failure
 from mcp_bridge.sandbox.flags import RuntimeChoice, run_argv
-from mcp_bridge.sandbox.image.host_tools import ToolResult, disk_full, run_tool
-from mcp_bridge.sandbox.pipes import Child, PipeReader, PipeWriter
+from mcp_bridge.sandbox.image.host_tools import ToolResult, run_tool
+from mcp_bridge.sandbox.pipes import Child, PipeReader, PipeWriter, drain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from anyio.abc import ByteReceiveStream
-
-    from mcp_bridge.sandbox.engine import InputStream
+    from anyio.abc import ByteReceiveStream, ByteSendStream
 
 COMMAND_SECONDS = 20.0
 """How long `kill`, `rm` and `ps` may take: the engine may be waiting for the lock of its store."""
@@ -129,7 +126,7 @@ class CliEngine(Engine):
         try:
             self._run_dir.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise _os_error(error, f"The directory {self._run_dir} can't be made") from error
+            raise os_failure(error, f"The directory {self._run_dir} can't be made") from error
         self._uids = _uids()
         self._image_variables: dict[str, tuple[str, ...]] = {}
         self._killed: set[str] = set()
@@ -173,7 +170,7 @@ class CliEngine(Engine):
         try:
             folder.mkdir(mode=0o700)
         except OSError as error:
-            raise _os_error(error, f"The directory {folder} can't be made") from error
+            raise os_failure(error, f"The directory {folder} can't be made") from error
         try:
             child = Child(argv, _environment(choice.environment), folder)
         except OSError as error:
@@ -188,7 +185,7 @@ class CliEngine(Engine):
                 f"The container engine {self.choice.path} is gone.",
                 hint="Run `mcp-bridge doctor` to choose another.",
             )
-        return _os_error(error, f"{self.choice.path} can't be started")
+        return os_failure(error, f"{self.choice.path} can't be started")
 
     @property
     def has_monitors(self) -> bool:
@@ -328,7 +325,7 @@ class CliProcess(SandboxProcess):
         self._stderr = PipeReader(stderr, on_data=self._on_stderr)
 
     @property
-    def stdin(self) -> InputStream:
+    def stdin(self) -> ByteSendStream:
         """The container's standard input."""
         return self._stdin
 
@@ -452,8 +449,8 @@ class CliProcess(SandboxProcess):
         """End the client and its container."""
         async with anyio.create_task_group() as group:
             # The client blocks on a full pipe; draining it lets the client end.
-            group.start_soon(_drain, self._stdout)
-            group.start_soon(_drain, self._stderr)
+            group.start_soon(drain, self._stdout)
+            group.start_soon(drain, self._stderr)
             with anyio.move_on_after(CREATION_SECONDS):
                 while self._read_id() is None and self._child.returncode is None:
                     with anyio.move_on_after(ID_POLL_SECONDS):
@@ -520,7 +517,7 @@ class CliProcess(SandboxProcess):
 
     async def _failure(self) -> BridgeError:
         with anyio.move_on_after(EXIT_SECONDS):
-            await _drain(self._stderr)
+            await drain(self._stderr)
         return start_failure(self._engine.name, bytes(self._tail).decode(errors="replace"))
 
 
@@ -570,13 +567,6 @@ def _text_of(file: Path) -> str:
         return ""
 
 
-async def _drain(stream: ByteReceiveStream) -> None:
-    """Read to the end of a stream unless another task is reading it; the tail is recorded in either case."""
-    with contextlib.suppress(anyio.BusyResourceError, anyio.ClosedResourceError):
-        async for _ in stream:
-            pass
-
-
 def _environment(additions: Mapping[str, str]) -> dict[str, str]:
     return {name: os.environ[name] for name in _INHERITED if name in os.environ} | dict(additions)
 
@@ -620,11 +610,3 @@ def _decode_docker(text: str) -> list[ContainerInfo]:
 def _mentions(result: ToolResult, phrases: Sequence[str]) -> bool:
     text = result.stderr.lower()
     return any(phrase in text for phrase in phrases)
-
-
-def _os_error(error: OSError, what: str) -> BridgeError:
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return disk_full(f"{what}.")
-    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        return BridgeError("state_unwritable", f"{what}: {error.strerror}.", hint="Check its owner and its mode.")
-    return BridgeError("sandbox_start_failed", f"{what}: {error.strerror}.")

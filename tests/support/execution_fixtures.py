@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from sandbox_fixtures import RUNTIME
+from sandbox_fixtures import RUNTIME, knows_the_sandbox
 
 from mcp_bridge.host.engine_setup import Prepared, prepare
 from mcp_bridge.host.service import Bridge, open_bridge
@@ -104,9 +103,7 @@ def sandboxes(prepared: Prepared, sandbox_state_dir: Path, tmp_path_factory: pyt
 
 def _with_own_state(prepared: Prepared, known: Path, factory: pytest.TempPathFactory) -> Sandboxes:
     """Sandboxes with a state directory that knows what the probe found, and nothing else."""
-    state_dir = factory.mktemp("sandboxes")
-    for report in known.glob("probe-*.json"):
-        shutil.copy(report, state_dir)
+    state_dir = knows_the_sandbox(factory.mktemp("sandboxes"), known)
     return Sandboxes(Settings(state_dir=state_dir, runtime=RUNTIME), prepared)
 
 
