@@ -256,8 +256,14 @@ class Bridge:
         Raises:
             BridgeError: As `prepare`.
         """
-        self._has_pool = True
-        await self.prepare()
+        try:
+            prepared = await self.prepare()
+            # Compiled once in a process, and not on the loop.
+            await anyio.to_thread.run_sync(guest_bundle.bundle, prepared.image.magic)
+        finally:
+            # Where there is no engine yet, a later `prepare` may find one.
+            self._has_pool = True
+        self._start_pool(prepared)
 
     def stop_pool(self) -> None:
         """Remove the containers that wait, and start no more."""
