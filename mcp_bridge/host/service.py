@@ -404,8 +404,9 @@ class Bridge:
             await record.project(gate.values)
             if record.status in {"protocol_error", "call_limit"} and record.error and script.live:
                 self.programs.record_violation(execution, record.error["message"])
-            # Nothing that is answered may be lost.
-            await anyio.to_thread.run_sync(artifacts.sync)
+            if artifacts.written:
+                # Nothing that is answered may be lost.
+                await anyio.to_thread.run_sync(artifacts.sync)
             record.calls = requests.calls
             record.notices += requests.notices
             if _looked_for_a_server(record):

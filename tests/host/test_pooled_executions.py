@@ -217,6 +217,7 @@ async def test_a_container_that_dies_at_its_check_out_is_replaced_by_another(san
             if process is not None and len(lost) < 2:
                 lost.append(process)
                 await sandboxes.prepared.engine.kill(await process.container_id())
+                await process.wait()
             return process
 
         monkeypatch.setattr(bridge.pool, "take", take_a_dead_one)
@@ -239,7 +240,8 @@ async def test_a_container_that_does_not_begin_in_time_is_replaced_by_another(sa
             assert printed(await bridge.run("print('well')")) == "well\n"
         finally:
             for pid in stopped:
-                os.kill(pid, signal.SIGCONT)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
         assert bridge.pool.figures.hits >= 1
 
 
