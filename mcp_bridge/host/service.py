@@ -256,8 +256,14 @@ class Bridge:
         Raises:
             BridgeError: As `prepare`.
         """
-        self._has_pool = True
-        await self.prepare()
+        try:
+            prepared = await self.prepare()
+            # Compiled once in a process, and not on the loop.
+            await anyio.to_thread.run_sync(guest_bundle.bundle, prepared.image.magic)
+        finally:
+            # Where there is no engine yet, a later `prepare` may find one.
+            self._has_pool = True
+        self._start_pool(prepared)
 
     def stop_pool(self) -> None:
         """Remove the containers that wait, and start no more."""
@@ -398,8 +404,9 @@ class Bridge:
             await record.project(gate.values)
             if record.status in {"protocol_error", "call_limit"} and record.error and script.live:
                 self.programs.record_violation(execution, record.error["message"])
-            # Nothing that is answered may be lost.
-            await anyio.to_thread.run_sync(artifacts.sync)
+            if artifacts.written:
+                # Nothing that is answered may be lost.
+                await anyio.to_thread.run_sync(artifacts.sync)
             record.calls = requests.calls
             record.notices += requests.notices
             if _looked_for_a_server(record):

@@ -234,10 +234,12 @@ BEGIN_SECONDS = 1.0
 async def _prepare_ahead(begun: anyio.Event, bridge: Bridge) -> None:
     """Probe, build the image, start containers and import modules in advance. Errors are reported by the first call."""
     with contextlib.suppress(BridgeError):
-        await bridge.start_ahead()
+        await bridge.prepare()
     # An import on a thread would take the interpreter lock from the answers that the client waits for at its start.
     with anyio.move_on_after(BEGIN_SECONDS):
         await begun.wait()
+    with contextlib.suppress(BridgeError):
+        await bridge.start_ahead()
     for name in (*_OF_A_CALL, *(_OF_A_SERVER if bridge.fleet.servers else ())):
         # One at a time on a thread: each takes up to 100 ms, which the first call would spend on the event loop.
         await on_thread(importlib.import_module, name)
