@@ -34,19 +34,19 @@ class RequestError(Exception):
         self.data = data
 
 
-class _Awaited:
-    """A task that waits for an answer in an event loop."""
+class InLoop:
+    """Takes an answer in an event loop.
 
-    __slots__ = ("future", "loop")
+    Args:
+        loop: That event loop.
+        settle: Called with the answer, in the loop.
+    """
 
-    def __init__(self, loop: Any) -> None:
+    __slots__ = ("loop", "settle")
+
+    def __init__(self, loop: Any, settle: Callable[[Answer], None]) -> None:
         self.loop = loop
-        self.future = loop.create_future()
-
-    def settle(self, answer: Answer) -> None:
-        """Give it the answer, in its loop."""
-        if not self.future.done():
-            self.future.set_result(answer)
+        self.settle = settle
 
 
 class Channel:
@@ -63,7 +63,7 @@ class Channel:
         self._on_notification = on_notification
         self._frames = frames
         self._write_lock = threading.Lock()
-        self._waiting: dict[int, Callable[[Answer], None] | _Awaited] = {}
+        self._waiting: dict[int, Callable[[Answer], None] | InLoop] = {}
         self._outside: set[int] = set()
         """Those of the requests whose answers no event loop waits for."""
         self._decoder = LineDecoder()
@@ -120,11 +120,17 @@ class Channel:
         """
         import asyncio
 
-        awaited = _Awaited(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+
+        def settle(answer: Answer) -> None:
+            if not future.done():
+                future.set_result(answer)
+
         params = _named(params)
-        number = self.send(params, awaited)
+        number = self.send(params, InLoop(loop, settle))
         try:
-            answer = await awaited.future
+            answer = await future
         except BaseException:
             self.forget(number)
             raise
@@ -135,15 +141,15 @@ class Channel:
         if self.replays and (call := getattr(params, "call", None)) is not None:
             self.notify(CallTaken(call))
 
-    def send(self, params: Any, take: Callable[[Answer], None] | _Awaited) -> int:
-        """Send a request and return its number. `take` is called with the answer on the reader thread."""
+    def send(self, params: Any, take: Callable[[Answer], None] | InLoop) -> int:
+        """Send a request and return its number. A `take` that is a function is called on the reader thread."""
         body = encode_params(params)
         with self._write_lock:
             self._next_id += 1
             number = self._next_id
         line = _line(number, NAMES[type(params)], body)
         self._waiting[number] = take
-        if not isinstance(take, _Awaited):
+        if not isinstance(take, InLoop):
             self._outside.add(number)
             self._take_back()
         elif self._loop is not None and self._loop is not take.loop:
@@ -249,8 +255,8 @@ class Channel:
         if isinstance(message, (jsonrpc.Response, jsonrpc.ErrorResponse)):
             take = self._waiting.pop(message.id, None)
             self._outside.discard(message.id)
-            self._last = take.loop if isinstance(take, _Awaited) else None
-            if not isinstance(take, _Awaited):
+            self._last = take.loop if isinstance(take, InLoop) else None
+            if not isinstance(take, InLoop):
                 if take is not None:
                     take(message)
             elif take.loop is loop:
