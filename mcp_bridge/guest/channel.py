@@ -203,7 +203,7 @@ class Channel:
         """Let the loop read that the last answer was for, if nothing else waits for one."""
         with self._turn:
             loop = self._last
-            if loop is None or self._outside:
+            if loop is None or self._outside or any(each.loop is not loop for each in self._awaited()):
                 return
             self._loop = loop
         try:
@@ -211,6 +211,9 @@ class Channel:
         except RuntimeError:
             # It was closed.
             self._take_back()
+
+    def _awaited(self) -> list[_Awaited]:
+        return [take for take in list(self._waiting.values()) if isinstance(take, _Awaited)]
 
     def _take_back(self) -> None:
         """Have the thread read."""

@@ -570,7 +570,13 @@ class HostChannel:
                 return
             waiting: asyncio.Future[_Job] = asyncio.get_running_loop().create_future()
             self._idle.append(waiting)
-            job = await waiting
+            try:
+                job = await waiting
+            except asyncio.CancelledError:
+                if waiting.done() and not waiting.cancelled():
+                    # It was given one in that moment, which is accounted for as any other that is cancelled.
+                    await self._work(*waiting.result())
+                raise
             del waiting
 
     async def _work(self, request: _Request, params: Any, size: int) -> None:

@@ -322,6 +322,12 @@ class Supervisor:
         finally:
             control.detach()
 
+    async def wait(self) -> None:
+        """Wait until it has ended, and all processes of its sandboxes have."""
+        with anyio.move_on_after(EXIT_SECONDS):
+            async with self._turn:
+                await anyio.wait_readable(self._pidfd)
+
     def kill(self) -> None:
         """Kill it, and with it all its sandboxes."""
         with contextlib.suppress(ProcessLookupError):
@@ -532,7 +538,10 @@ class OciProcess(SandboxProcess):
             with anyio.move_on_after(EXIT_SECONDS):
                 while await self._next_event():
                     pass
-        await anyio.to_thread.run_sync(self._engine._remove_left, self._id)  # noqa: SLF001 - its own
+        if self._supervisor.has_ended:
+            # Its files are closed before the kernel kills its namespace.
+            await self._supervisor.wait()
+            await anyio.to_thread.run_sync(self._engine._remove_left, self._id)  # noqa: SLF001 - its own
 
     async def aclose(self) -> None:
         """Kill the container if it is running, remove it, close the streams. Idempotent, bounded and shielded."""
