@@ -74,6 +74,9 @@ class Channel:
         self._last: Any = None
         """The event loop that the last answer was for; None if it was for none."""
         self._reads = 0
+        self._taking: int | None = None
+        """The thread that takes answers in its event loop just now: what it writes is collected."""
+        self._collected: list[bytes] = []
         self._next_id = 0
         self.replays = False
         """Whether the guest must acknowledge answers by `call.taken`."""
@@ -170,6 +173,12 @@ class Channel:
     def _write(self, line: bytes) -> None:
         if self._pid != os.getpid():
             raise RuntimeError("the bridge can't be reached from a forked process; call tools in the main process")
+        if self._taking == threading.get_ident():
+            self._collected.append(line)
+        else:
+            self._write_out(line)
+
+    def _write_out(self, line: bytes) -> None:
         try:
             with self._write_lock:
                 view = memoryview(line)
@@ -212,8 +221,8 @@ class Channel:
             # It was closed.
             self._take_back()
 
-    def _awaited(self) -> list[_Awaited]:
-        return [take for take in list(self._waiting.values()) if isinstance(take, _Awaited)]
+    def _awaited(self) -> list[InLoop]:
+        return [take for take in list(self._waiting.values()) if isinstance(take, InLoop)]
 
     def _take_back(self) -> None:
         """Have the thread read."""
@@ -231,13 +240,21 @@ class Channel:
 
     def _readable(self, loop: Any) -> None:
         """In the event loop: something has come."""
-        with self._turn:
-            if self._loop is loop:
+        try:
+            with self._turn:
+                if self._loop is not loop:
+                    loop.remove_reader(self._read_fd)
+                    return
                 # It doesn't wait: nobody else reads meanwhile.
                 self._reads += 1
+                self._taking = threading.get_ident()
                 self._receive(loop)
-                return
-        loop.remove_reader(self._read_fd)
+        finally:
+            self._taking = None
+            # Not while nobody else can read: writing may wait until the host reads, and the host until this end does.
+            if self._collected:
+                lines, self._collected = b"".join(self._collected), []
+                self._write_out(lines)
 
     def _receive(self, loop: Any) -> None:
         """Read once; `loop` is the running event loop that does it, or None."""
