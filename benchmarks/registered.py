@@ -19,6 +19,7 @@ import anyio.to_thread
 from benchmarks.measure import Row, interleaved, timed
 from benchmarks.tools import TABLES
 from mcp_bridge import settings
+from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.governance import load_governance
@@ -137,7 +138,7 @@ async def registered(bench: Bench) -> list[Row]:
     with disk_of(bench) as disk:
         async with bridge_with_tools(bench) as bridge:
             # What a script's calls go through.
-            gate = bridge._gate("benchmark")  # noqa: SLF001
+            gate = bridge.gate("benchmark", Client())
             script = ScriptRun("benchmark", bridge.programs.store, bridge.programs.recorder, gate, gate.policy_hash)
 
             def call(tool: str) -> Awaitable[object]:

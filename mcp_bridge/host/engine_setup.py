@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.private_files import state_directory
-from mcp_bridge.sandbox.cli_engine import CliEngine
-from mcp_bridge.sandbox.image.image import ImageInfo, ImageRequest, ensure_image
-from mcp_bridge.sandbox.probe import probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mcp_bridge.sandbox.engine import Engine
     from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.image.image import ImageInfo
     from mcp_bridge.sandbox.probe_report import ProbeReport
     from mcp_bridge.settings import Settings
 
@@ -47,6 +45,8 @@ async def prepare(
     Raises:
         BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, ….
     """
+    from mcp_bridge.sandbox.cli_engine import CliEngine
+
     state_directory(settings.state_dir, durable=True)
     report = await _probe(settings, notify, refresh=refresh)
     image = await _image(settings, *report.choice.invocation, notify)
@@ -64,6 +64,8 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
 
 
 async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, refresh: bool) -> ProbeReport:
+    from mcp_bridge.sandbox.probe import probe
+
     async def ensure(command: str, global_args: Sequence[str]) -> str:
         return (await _image(settings, command, global_args, notify)).reference
 
@@ -80,6 +82,8 @@ async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, re
 async def _image(
     settings: Settings, command: str, global_args: Sequence[str], notify: Callable[[str], None] | None
 ) -> ImageInfo:
+    from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
+
     return await ensure_image(
         command,
         ImageRequest(settings.profile, tuple(settings.packages)),

@@ -43,7 +43,6 @@ from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Limits, SandboxSpec
-from mcp_bridge.sandbox.image.image import ENVIRONMENT
 from mcp_bridge.sandbox.ownership import owner_label, sweep
 from mcp_bridge.wire import messages
 
@@ -494,6 +493,8 @@ class Bridge:
             raise
 
     def _spec(self, execution: str, prepared: Prepared) -> SandboxSpec:
+        from mcp_bridge.sandbox.image.image import ENVIRONMENT
+
         settings = self.settings
         user = settings.container_user
         # What no control group holds, process 1 holds by rlimits.
