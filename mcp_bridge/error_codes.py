@@ -33,6 +33,7 @@ Code = Literal[
     "bad_policy_snapshot", "bad_program", "bad_proof", "bad_recipient", "bad_reference", "bad_request", "bad_result",
     "bad_secret", "bad_signature", "bad_state", "bad_text", "bad_timeout", "bad_tool_result", "bad_tools", "bad_type",
     "bad_value", "bridge_at_work", "budget_bytes", "budget_calls", "budget_cost", "budget_exceeded", "budget_tokens",
+    "busy",
     "calls_too_large", "cancelled", "cannot_listen", "certificates", "changed_file", "channel_closed",
     "client_config", "client_not_read", "clock_is_right", "clock_went_back", "code_too_large", "config_missing",
     "configuration", "context_too_large", "cpus_not_enforced", "database_busy", "database_newer", "database_unusable",
@@ -49,8 +50,9 @@ Code = Literal[
     "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "not_allowed", "not_asked",
     "not_awaited", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded", "not_replayable",
     "not_resumable", "not_suspended", "not_trusted", "nothing_is_lost", "nothing_to_erase", "nothing_to_trust",
-    "oci_runtime_unusable", "other_log", "other_program", "other_version", "out_of_memory", "output_limit",
-    "output_unwritable", "packages_failed", "payload_too_large", "pids_not_enforced", "plan_failed", "privileges",
+    "oci_runtime_unusable", "oci_unused", "other_log", "other_program", "other_version", "out_of_memory",
+    "output_limit", "output_unwritable", "packages_failed", "payload_too_large", "pids_not_enforced", "plan_failed",
+    "pool", "privileges",
     "program_cycle", "program_sensitive", "programs_too_large", "proxy", "publish_bad_answer", "publish_conflict",
     "publish_file_foreign", "publish_file_lost", "publish_file_unusable", "publish_refused", "publish_unasked",
     "publish_unreachable", "record_limit", "reference_erased", "reference_unknown", "reserved_name", "restore_busy",
@@ -150,6 +152,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "bad_timeout": Description(
             "`timeout` is not above 0, or is above `max_timeout`.",
             "Ask for a shorter time, or have the operator raise `max_timeout`.", exit_status=2),
+        "busy": Description(
+            "As many runs as `max_concurrent` allows are under way, and as many as `max_queued` allows wait.",
+            "Try again when some have ended, or have the operator raise `max_queued`."),
         "cancelled": Description(
             "The run, the program or the step was cancelled.",
             "Start it again if you still need it.", _SCRIPT | _CLIENT | _COMMAND),
@@ -904,9 +909,13 @@ GROUPS: Final[tuple[Group, ...]] = (
         "oci_runtime_unusable": Description(
             "The OCI runtime can't start a container here.",
             "Nothing, if another one is used."),
+        "oci_unused": Description(
+            "Sandboxes are started by a container engine, and not by an OCI runtime directly.",
+            'Nothing; the message says why. `runtime = "oci"` insists on it.'),
         "pids_not_enforced": Description(
             "Processes are counted by user id instead of by sandbox.",
             "Delegate the control groups, as the hint says."),
+        "pool": Description("A bridge that serves keeps containers ready.", "Nothing."),
         "privileges": Description("The sandbox keeps capabilities, or may gain privileges.", "Use another engine."),
         "proxy": Description("A variable for proxies is wrong or contradicts another.", "Set it as the hint says."),
         "runtime_directory": Description(

@@ -69,6 +69,9 @@ BOUNDS = (
     "max_calls",
     "max_call_size",
     "max_concurrent",
+    "max_queued",
+    "pool_min",
+    "pool_max",
 )
 """Settings for which the smaller value of the user's own file and the folder's applies."""
 
@@ -106,7 +109,10 @@ class Settings(BaseModel):
     packages: Annotated[
         tuple[str, ...], BeforeValidator(_listed), Field(description="More packages for the built image")
     ] = ()
-    runtime: Annotated[Literal["auto", "podman", "docker"], Field(description="Container engine")] = "auto"
+    runtime: Annotated[
+        Literal["auto", "oci", "podman", "docker"],
+        Field(description="Container engine; oci is crun or runc without one"),
+    ] = "auto"
     oci_runtime: Annotated[str, Field(description="Low-level runtime, such as runc or crun")] = "auto"
 
     timeout: Annotated[Seconds, Field(description="A script's own running time, unless the call says otherwise")] = 30.0
@@ -138,6 +144,12 @@ class Settings(BaseModel):
     max_calls: Annotated[int, Field(ge=1, description="Requests one run may make")] = 10_000
     max_call_size: Annotated[Size, Field(description="Bytes one run may send in requests")] = 256 << 20
     max_concurrent: Annotated[int, Field(ge=1, description="Runs at once; further ones wait")] = 8
+    max_queued: Annotated[int, Field(ge=0, description="Runs that wait; further ones are refused as busy")] = 100
+
+    pool_min: Annotated[int, Field(ge=0, description="Sandboxes that a server keeps ready when it is idle")] = 1
+    pool_max: Annotated[
+        int, Field(ge=0, description="The most that it keeps ready under load, if over pool_min; 0 for no pool")
+    ] = 4
 
     client_configs: Annotated[bool, Field(description="Read servers from Claude Code's and .mcp.json files")] = True
     allow_self_server: Annotated[bool, Field(description="Allow this bridge behind itself")] = False

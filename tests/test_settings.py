@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.failures import start_failure
 from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
+from mcp_bridge.sandbox.image.store import EngineImages
 from mcp_bridge.settings import ENV_ALIASES, FILE_NAME, NESTED, Loaded, Settings, checked, load, parse_size
 from mcp_bridge.workspace.content import content_of, real_folder
 
@@ -260,7 +261,7 @@ async def test_a_configured_image_is_looked_up_with_the_same_advice(tmp_path):
     engine.write_text("#!/bin/sh\necho '[]'\necho 'Error: nonexistent: image not known' >&2\nexit 125\n")
     engine.chmod(0o755)
     with pytest.raises(BridgeError) as caught:
-        await ensure_image(str(engine), ImageRequest(), configured="nonexistent")
+        await ensure_image(EngineImages(str(engine)), ImageRequest(), configured="nonexistent")
     assert caught.value.code == "image_missing"
     assert caught.value.hint == "Load it into the engine, or unset `image` and one is built."
 

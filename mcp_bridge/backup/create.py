@@ -75,8 +75,9 @@ LEFT_OUT = (
     *OF_THIS_LEDGER,
     # Of a backup or a restore that is under way, or was killed.
     *(WORK, RESTORING),
-    # Of the processes that are there: locks, ids of containers that start, pages that lead to a viewer, builds.
-    *("owners", "run", "ui-*.html", "image-build-work-*"),
+    # Of the processes that are there: locks, containers and the images
+    # that they share, pages that lead to a viewer, builds.
+    *("owners", "run", "oci", "ui-*.html", "image-build-work-*"),
     *("files.total", "memory.lock", "image-build.lock", f".{secret_stores.FILE_NAME}.lock"),
     # What is found out anew.
     *("catalog", "probe-*"),

@@ -77,7 +77,8 @@ class ExecutionValues:
         """Keep the values behind the references in what is recorded, so that it can be told what a tool was given."""
         if self._store is None:
             return
-        found = self.values_behind(value)
+        if not (found := self.values_behind(value)):
+            return
         new = {name: value for name, value in found.items() if (execution, name) not in self._stored}
         if new:
             self._store(execution, new)

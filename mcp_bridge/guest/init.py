@@ -1,17 +1,21 @@
 """Process 1 of the container: starts the guest, reaps orphans, and reports what the guest can't report itself.
 
+The guest's modules are imported before the fork, so that both processes share their memory. A container that was
+started ahead waits for its execution in the guest; process 1 sleeps until then.
+
 It never runs the agent's code and so never waits for that code's interpreter lock: its heartbeat is reliable even while
 the guest is busy in C code. It watches the host's end of the channel: when the host is gone, the whole sandbox ends,
 even if the guest hangs. Process 1 can't be killed from inside its own namespace.
 """
 
+import gc
 import mmap
 import os
 import resource
 import select
 import signal
 import time
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from mcp_bridge.guest.shared_output import Unsent
 from mcp_bridge.wire import exits, jsonrpc
@@ -41,18 +45,20 @@ NEAR_LIMIT_BYTES = 4 << 20
 
 
 class Settings:
-    """The command-line arguments: `memory pids silence`.
+    """The command-line arguments: `memory pids silence waiting`.
 
     Attributes:
         memory: The memory limit in bytes to enforce by rlimits, or 0 if a control group enforces it.
         pids: The limit on processes and threads to enforce by rlimits, or 0 if a control group enforces it.
         silence: Seconds without a frame from the host after which the sandbox exits.
+        waiting: Seconds to wait for an execution before the sandbox exits.
     """
 
     def __init__(self, words: list[str]) -> None:
         self.memory = int(words[0]) if words else 0
         self.pids = int(words[1]) if len(words) > 1 else 0
         self.silence = float(words[2]) if len(words) > 2 else 120.0
+        self.waiting = float(words[3]) if len(words) > 3 else 120.0
 
 
 class FrameCounter:
@@ -68,6 +74,18 @@ class FrameCounter:
     def count(self) -> int:
         """The count modulo 256: only changes are meaningful."""
         return self._page[0]
+
+
+class Handover(NamedTuple):
+    """Pipes by which process 1 and the guest tell each other to go on: each closes its write end.
+
+    Attributes:
+        guarded: Process 1 can't be interfered with any more: the script may run.
+        begun: The guest has its execution: process 1 watches the host's silence from now on.
+    """
+
+    guarded: tuple[int, int]
+    begun: tuple[int, int]
 
 
 class UnsentOutput:
@@ -109,12 +127,17 @@ def main(words: list[str]) -> NoReturn:
     frames = FrameCounter()
     outputs = (os.pipe(), os.pipe())
     unsent = (Unsent(), Unsent())
+    handover = Handover(os.pipe(), os.pipe())
+    from mcp_bridge.guest import main as guest
+
+    # Otherwise the first collection of garbage in either process would copy every page with an object on it.
+    gc.freeze()
     child = os.fork()
     if child == 0:
-        from mcp_bridge.guest import main as guest
-
-        guest.main(outputs, unsent, frames)
+        guest.main(outputs, unsent, frames, handover)
     _make_undumpable()
+    for fd in (*handover.guarded, handover.begun[1]):
+        os.close(fd)
     # Python installs a handler for SIGINT, through which any process in here, or `podman kill`, could end this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # EOF on the channel must mean that the guest has exited: this process keeps no write end of it open.
@@ -122,7 +145,7 @@ def main(words: list[str]) -> NoReturn:
     for _, writer in outputs:
         os.close(writer)
     left = UnsentOutput([reader for reader, _ in outputs], unsent, counts_memory=not settings.memory)
-    _supervise(child, settings, frames, left)
+    _supervise(child, settings, frames, left, handover.begun[0])
 
 
 def _make_undumpable() -> None:
@@ -159,18 +182,21 @@ def _lower(which: int, value: int) -> None:
         resource.setrlimit(which, (value, value))
 
 
-def _supervise(child: int, settings: Settings, frames: FrameCounter, left: UnsentOutput) -> NoReturn:
+def _supervise(child: int, settings: Settings, frames: FrameCounter, left: UnsentOutput, begun: int) -> NoReturn:
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     poller = select.poll()
-    poller.register(0, select.POLLIN)
+    poller.register(0, 0)
     poller.register(wake_read, select.POLLIN)
+    poller.register(begun, 0)
+    is_waiting = True
     last_count, last_heard = frames.count(), time.monotonic()
-    next_beat = time.monotonic() + BEAT_SECONDS
-    watched_in = select.POLLIN
+    # While it waits for an execution there is no heartbeat: a container that is idle takes no processor time.
+    next_beat = time.monotonic() + settings.waiting
+    watched_in = 0
     while True:
         events = dict(poller.poll(max(0.0, next_beat - time.monotonic()) * 1000))
         now = time.monotonic()
@@ -179,6 +205,13 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
         status = _reap(child)
         if status is not None:
             _exit_with(status, left)
+        if is_waiting and (begun in events or now >= next_beat):
+            if begun not in events:
+                _end(child, exits.HOST_SILENT, 0, left)
+            is_waiting = False
+            poller.unregister(begun)
+            os.close(begun)
+            last_heard, next_beat = now, now + BEAT_SECONDS
         if events.get(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
             _host_gone(child, left)
         if events.get(0, 0) & select.POLLIN:

@@ -17,7 +17,15 @@ from mcp_bridge.guest.proxies import Calls
 from mcp_bridge.guest.shared_output import Unsent
 from mcp_bridge.wire import exits
 from mcp_bridge.wire.errors import LocalMessageError, WireError
-from mcp_bridge.wire.messages import ExecutionFinish, ExecutionStart, GuestReady, HostBeat, decode_params, method_params
+from mcp_bridge.wire.messages import (
+    ExecutionBegun,
+    ExecutionFinish,
+    ExecutionStart,
+    GuestReady,
+    HostBeat,
+    decode_params,
+    method_params,
+)
 
 SITE_PACKAGES = "/opt/site-packages"
 
@@ -30,8 +38,19 @@ PRIVATE_FD = 100
 """The channel's descriptors are moved here and above, away from those that a script opens and closes."""
 
 
-def main(outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent, Unsent], frames: Any) -> NoReturn:
-    """Run one execution. Never returns."""
+def main(
+    outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent, Unsent], frames: Any, handover: Any
+) -> NoReturn:
+    """Run one execution. Never returns.
+
+    Args:
+        outputs: The pipes behind descriptors 1 and 2.
+        unsent: Shared memory for output that isn't sent yet.
+        frames: Counts the frames from the host.
+        handover: As `init.Handover`.
+    """
+    os.close(handover.guarded[1])
+    os.close(handover.begun[0])
     read_fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
     write_fd = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
     _redirect(outputs)
@@ -50,15 +69,21 @@ def main(outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent,
     channel = Channel(read_fd, write_fd, on_notification, frames)
     capture = Capture(channel, (outputs[0][0], outputs[1][0]), unsent)
     channel.start()
-    channel.notify(GuestReady("{}.{}.{}".format(*sys.version_info)))
+    capture.start()
     _prepare_interpreter()
-    execute(channel, capture, starts.get())
+    _rehearse(capture)
+    channel.notify(GuestReady("{}.{}.{}".format(*sys.version_info)))
+    start = starts.get()
+    os.close(handover.begun[1])
+    os.read(handover.guarded[0], 1)
+    os.close(handover.guarded[0])
+    channel.notify(ExecutionBegun())
+    execute(channel, capture, start)
     os._exit(0)
 
 
 def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     """Run the script and send its outcome; return when the host has acknowledged it."""
-    capture.start()
     channel.replays = start.replays
     calls = Calls(channel)
     shower = Display(channel, capture)
@@ -74,8 +99,8 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
         "warnings": calls.follow_coroutines,
         "matplotlib.figure": shower.follow_figures,
     }
-    if "warnings" in sys.modules:
-        prepared.pop("warnings")()
+    for name in [name for name in prepared if name in sys.modules]:
+        prepared.pop(name)()
     modules = Modules(channel, calls, start.servers, prepared)
     names: dict[str, Any] = {
         "display": runtime.awaited_or_not(shower.display),
@@ -112,6 +137,12 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
         # Control characters take six bytes each: a value within the limit may exceed the frame's.
         shown = runner.cut(outcome.value, SAFE_VALUE_CHARS) if outcome.value else None
         channel.request(ExecutionFinish(outcome.exit_code, shown, error))
+
+
+def _rehearse(capture: Capture) -> None:
+    """Do once what every execution does: otherwise it would pay for the first use of each page of memory."""
+    runner.compile_script("None", lambda _code, _exc: None)
+    capture.finish()
 
 
 def _redirect(outputs: tuple[tuple[int, int], tuple[int, int]]) -> None:

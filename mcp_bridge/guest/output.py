@@ -159,7 +159,7 @@ def _incomplete_tail(data: bytes) -> int:
 
 def _flush_c() -> None:
     """Flush C's standard streams if code is loaded that could write to them."""
-    if "_ctypes" in sys.modules or any(
+    if "ctypes" in sys.modules or any(
         str(getattr(module, "__file__", "") or "").startswith("/opt/") for module in list(sys.modules.values())
     ):
         try:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from mcp_bridge.private_files import state_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from mcp_bridge.sandbox.engine import Engine
     from mcp_bridge.sandbox.flags import RuntimeChoice
-    from mcp_bridge.sandbox.image.image import ImageInfo
+    from mcp_bridge.sandbox.image.store import ImageInfo
     from mcp_bridge.sandbox.probe_report import ProbeReport
     from mcp_bridge.settings import Settings
 
@@ -45,12 +45,12 @@ async def prepare(
     Raises:
         BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, ….
     """
-    from mcp_bridge.sandbox.cli_engine import CliEngine
+    from mcp_bridge.sandbox.drivers import open_engine
 
     state_directory(settings.state_dir, durable=True)
     report = await _probe(settings, notify, refresh=refresh)
-    image = await _image(settings, *report.choice.invocation, notify)
-    return Prepared(report, CliEngine(report.choice, settings.state_dir), image)
+    image = await _image(settings, report.choice, notify)
+    return Prepared(report, open_engine(report.choice, settings.state_dir), image)
 
 
 async def choose_engine(settings: Settings) -> RuntimeChoice:
@@ -66,8 +66,8 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
 async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, refresh: bool) -> ProbeReport:
     from mcp_bridge.sandbox.probe import probe
 
-    async def ensure(command: str, global_args: Sequence[str]) -> str:
-        return (await _image(settings, command, global_args, notify)).reference
+    async def ensure(choice: RuntimeChoice) -> str:
+        return (await _image(settings, choice, notify)).reference
 
     return await probe(
         runtime=settings.runtime,
@@ -79,16 +79,14 @@ async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, re
     )
 
 
-async def _image(
-    settings: Settings, command: str, global_args: Sequence[str], notify: Callable[[str], None] | None
-) -> ImageInfo:
+async def _image(settings: Settings, choice: RuntimeChoice, notify: Callable[[str], None] | None) -> ImageInfo:
+    from mcp_bridge.sandbox.drivers import open_images
     from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
 
     return await ensure_image(
-        command,
+        open_images(choice, settings.state_dir),
         ImageRequest(settings.profile, tuple(settings.packages)),
         configured=settings.image,
-        engine_args=global_args,
         progress=notify,
         state_dir=settings.state_dir,
     )

@@ -99,7 +99,7 @@ class SandboxRun:
     Args:
         process: The started container; it is ours until `run` returns, and then the caller's to close.
         execution: The id of the script's execution.
-        first: The first bytes for the guest: itself, and the frame that says what to run.
+        first: The first bytes for the guest: itself, if it isn't there yet, and the frame that says what to run.
         limits: Bounds.
         requests: Answers what the script asks.
         progress: Told what the script reports.
@@ -201,11 +201,16 @@ class SandboxRun:
             raise self._never_ran
         return self._record(finish)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the guest has said that it has the script. Until then nothing that the script may do was heard."""
+        return self._ready.is_set()
+
     # --- what comes from the guest ---
 
     def _notified(self, message: Any) -> None:
         match message:
-            case messages.GuestReady():
+            case messages.ExecutionBegun():
                 if not self._ready.is_set():
                     self._ready_at = self._last_beat = time.monotonic()
                     self._clock.start()

@@ -6,6 +6,7 @@ The only place that knows of every part. Whatever serves the bridge (an MCP serv
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import secrets
@@ -13,7 +14,7 @@ import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
@@ -28,12 +29,16 @@ from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.governance.server_environment import environment, shown_output
 from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, servers_named
-from mcp_bridge.host import guest_bundle
+from mcp_bridge.host import guest_bundle, warm_pool
 from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.log_masking import masked_logs
 from mcp_bridge.host.loop_watch import LoopWatch, watched
+from mcp_bridge.host.memory import available_memory
+from mcp_bridge.host.pool_report import remove_report, report_of, write_report
+from mcp_bridge.host.removals import Removals
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
+from mcp_bridge.host.warm_pool import PoolSize, WarmPool
 from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
@@ -42,12 +47,12 @@ from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
-from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, Limits, SandboxSpec
+from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, STARTED_AHEAD, Limits, SandboxProcess, SandboxSpec
 from mcp_bridge.sandbox.ownership import owner_label, sweep
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from anyio.abc import TaskGroup
@@ -66,6 +71,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.admission import Asker
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.governance.denied_steps import DeniedStep
+    from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.kernel.program_parser import Program
     from mcp_bridge.ledger.log.file_size import Measured
@@ -84,10 +90,25 @@ logger = logging.getLogger(__name__)
 GUEST_SILENCE_SECONDS = 120
 """After so long without a word from the host a sandbox ends itself."""
 
-LEAVE_SECONDS = 2.0
-"""How long a container whose result has come may take to end by itself before it is killed."""
+GUEST_WAITING_SECONDS = 2 * warm_pool.MAX_WAITING_SECONDS
+"""After so long without an execution a sandbox that was started ahead ends itself."""
+
+HANDOVER_SECONDS = 10.0
+"""How long a container from the pool may take to begin its execution, before another takes its place. A few
+milliseconds suffice, unless its monitor is gone or the machine stands still."""
+
+MAX_HANDOVERS = 3
+"""Containers from the pool that may fail one execution before it gets one that is started for it."""
 
 MAX_CODE_BYTES = 8 << 20
+
+
+class _Ran(NamedTuple):
+    """A script that has run: its container, what answered it, and its record."""
+
+    process: SandboxProcess
+    requests: Requests
+    record: ExecutionRecord
 
 
 class Bridge:
@@ -113,6 +134,14 @@ class Bridge:
         self._database = database
         self.catalog.add_local(governance.registry)
         self._places = anyio.Semaphore(settings.max_concurrent)
+        self._removals = Removals(tasks, settings.max_concurrent)
+        self._admitted = 0
+        """Scripts that run or wait for a place."""
+        self.pool: WarmPool | None = None
+        """The containers that are started ahead; None for a bridge that has none, or has started none yet."""
+        self._has_pool = False
+        self._told: list[Callable[[str], None]] = []
+        """Who wants to know what takes time while the engine and the image are found."""
         self._preparing = anyio.Lock()
         self._prepared: Prepared | None = None
 
@@ -188,11 +217,53 @@ class Bridge:
         Raises:
             BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, ….
         """
-        async with self._preparing:
-            if self._prepared is None:
-                self._prepared = await prepare(self.settings, notify)
-                self._tasks.start_soon(self._sweep, self._prepared.engine)
-            return self._prepared
+        if self._prepared is None:
+            if notify is not None:
+                self._told.append(notify)
+            try:
+                async with self._preparing:
+                    if self._prepared is None:
+                        self._prepared = await prepare(self.settings, self._tell)
+                        self._tasks.start_soon(self._sweep, self._prepared.engine)
+            finally:
+                if notify is not None:
+                    self._told.remove(notify)
+        self._start_pool(self._prepared)
+        return self._prepared
+
+    def _tell(self, text: str) -> None:
+        for notify in self._told:
+            notify(text)
+
+    def _start_pool(self, prepared: Prepared) -> None:
+        settings = self.settings
+        if self.pool is not None or not self._has_pool or not settings.pool_max:
+            return
+        self.pool = pool = WarmPool(
+            lambda: prepared.engine.start(self._spec(STARTED_AHEAD, prepared)),
+            guest_bundle.bundle(prepared.image.magic),
+            PoolSize(settings.pool_min, max(settings.pool_min, settings.pool_max)),
+            settings.sandbox_start_timeout,
+            lambda: available_memory() > settings.memory,
+            lambda: write_report(settings.state_dir, report_of(pool)),
+        )
+        self._tasks.start_soon(self.pool.run)
+
+    async def start_ahead(self) -> None:
+        """As `prepare`, and from now on have containers started before there is an execution for them.
+
+        Raises:
+            BridgeError: As `prepare`.
+        """
+        self._has_pool = True
+        await self.prepare()
+
+    def stop_pool(self) -> None:
+        """Remove the containers that wait, and start no more."""
+        self._has_pool = False
+        if self.pool is not None:
+            self.pool.close()
+            remove_report(self.settings.state_dir)
 
     async def run(
         self,
@@ -228,14 +299,37 @@ class Bridge:
 
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
-                `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. No working sandbox: as `prepare` and
-                `SandboxProcess.wait`.
+                `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. Too many: `busy`. No working sandbox: as
+                `prepare` and `SandboxProcess.wait`.
         """
         client = Client(starter, time.monotonic(), asker, sampler, notify, progress, live, news)
         job = Job(code, servers, timeout, client)
         self._check(code, timeout)
         self._start_line("", job)
-        return await self.scripts.run(job, key)
+        with self._admit():
+            return await self.scripts.run(job, key)
+
+    @contextlib.contextmanager
+    def _admit(self) -> Iterator[None]:
+        """Count a script that runs or waits for a place.
+
+        Raises:
+            BridgeError: `busy`: too many wait already.
+        """
+        settings = self.settings
+        if self._admitted >= settings.max_concurrent + settings.max_queued:
+            raise BridgeError(
+                "busy",
+                f"{settings.max_concurrent} runs are under way, and {settings.max_queued} wait.",
+                hint="Try again when some have ended.",
+                waiting=settings.max_queued,
+            )
+        self._admitted += 1
+        try:
+            with self.pool.execution() if self.pool is not None else contextlib.nullcontext():
+                yield
+        finally:
+            self._admitted -= 1
 
     def gate(
         self, execution: str, client: Client, servers: Sequence[str] | None = None, recorder: Recorder | None = None
@@ -282,8 +376,6 @@ class Bridge:
             artifacts.abort()
 
     async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
-        from mcp_bridge.host.request_handlers import Requests
-
         script, gate, job, _ = active
         execution = script.execution
         limit = self._check(job.code, job.timeout)
@@ -293,24 +385,13 @@ class Bridge:
                 # While its sandbox starts: one after the other, each would take the second that it is first used in.
                 self.catalog.start_ahead(servers_named(job.code, allowed))
             prepared = await self.prepare(job.client.notify)
-            requests = Requests(
-                self._memories, self.files, artifacts, gate, self.programs.effects(gate), self.programs, script
-            )
+            await self._removals.room()
             replays = bool(script.history.calls) or not script.live
-            first = guest_bundle.bundle(prepared.image.magic) + self._start_line(execution, job, replays=replays)
-            process = await prepared.engine.start(self._spec(execution, prepared))
-            client = job.client
-            runner = SandboxRun(process, execution, first, limit, requests, client.progress, client.began, client.live)
-            try:
-                record = await runner.run()
-            except BaseException:
-                await process.aclose()
-                raise
-            finally:
-                await requests.close()
+            first = self._start_line(execution, job, replays=replays)
+            process, requests, record = await self._in_container(prepared, first, limit, active, artifacts)
             if record.status in {"success", "error", "exit"} and script.divergence is None:
                 # The answer doesn't wait for the container's removal; leaving the bridge does.
-                self._tasks.start_soon(_leave, process)
+                self._removals.leave(process)
             else:
                 await process.aclose()
             await record.project(gate.values)
@@ -327,6 +408,59 @@ class Bridge:
             if not prepared.report.choice.seccomp:
                 record.notices.append("no seccomp profile holds this sandbox; see mcp-bridge doctor")
             return record
+
+    async def _in_container(
+        self, prepared: Prepared, first: bytes, limit: RunLimits, active: ActiveScript, artifacts: ArtifactWriter
+    ) -> _Ran:
+        """Run a script in a container from the pool, or in one that is started for it."""
+        for _ in range(MAX_HANDOVERS):
+            warm = await self.pool.take() if self.pool is not None else None
+            if warm is None:
+                break
+            runner, requests = self._runner(warm, first, replace(limit, start=HANDOVER_SECONDS), active, artifacts)
+            try:
+                record = await runner.run()
+            except BridgeError:
+                if runner.has_begun:
+                    await warm.aclose()
+                    raise
+            except BaseException:
+                await warm.aclose()
+                raise
+            else:
+                if runner.has_begun:
+                    return _Ran(warm, requests, record)
+            finally:
+                await requests.close()
+            # Nothing of the script was heard, so it has had no effect: another container may begin it.
+            logger.info(
+                "a container that was started ahead was lost before its execution %s began", active.script.execution
+            )
+            self._removals.end(warm)
+        process = await prepared.engine.start(self._spec(active.script.execution, prepared))
+        runner, requests = self._runner(
+            process, guest_bundle.bundle(prepared.image.magic) + first, limit, active, artifacts
+        )
+        try:
+            return _Ran(process, requests, await runner.run())
+        except BaseException:
+            await process.aclose()
+            raise
+        finally:
+            await requests.close()
+
+    def _runner(
+        self, process: SandboxProcess, first: bytes, limit: RunLimits, active: ActiveScript, artifacts: ArtifactWriter
+    ) -> tuple[SandboxRun, Requests]:
+        from mcp_bridge.host.request_handlers import Requests
+
+        script, gate, job, _ = active
+        requests = Requests(
+            self._memories, self.files, artifacts, gate, self.programs.effects(gate), self.programs, script
+        )
+        client = job.client
+        run = SandboxRun(process, script.execution, first, limit, requests, client.progress, client.began, client.live)
+        return run, requests
 
     def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
@@ -493,7 +627,7 @@ class Bridge:
             raise
 
     def _spec(self, execution: str, prepared: Prepared) -> SandboxSpec:
-        from mcp_bridge.sandbox.image.image import ENVIRONMENT
+        from mcp_bridge.sandbox.image.store import ENVIRONMENT
 
         settings = self.settings
         user = settings.container_user
@@ -503,6 +637,7 @@ class Bridge:
             0 if enforced.memory else settings.memory,
             0 if enforced.pids else settings.pids,
             GUEST_SILENCE_SECONDS,
+            GUEST_WAITING_SECONDS,
         )
         return SandboxSpec(
             image=prepared.image.reference,
@@ -586,7 +721,10 @@ async def open_bridge(
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
                 bridge = Bridge(settings, fleet, tasks, database, governance)
                 bridge.loop_watch = watch
-                yield bridge
+                try:
+                    yield bridge
+                finally:
+                    bridge.stop_pool()
 
 
 async def _publishing(database: Database, settings: Settings, base: Path) -> Publisher | None:
@@ -617,15 +755,3 @@ async def _looked_after(
         tidying.cancel()
         if publishing is not None:
             publishing.close()
-
-
-async def _leave(process: SandboxProcess) -> None:
-    """See a container to its end after its result has come."""
-    with anyio.CancelScope(shield=True):
-        await process.stdin.aclose()
-        with anyio.move_on_after(LEAVE_SECONDS):
-            try:
-                await process.wait()
-            except BridgeError as exc:
-                logger.debug("the container of a finished execution: %s", exc)
-        await process.aclose()

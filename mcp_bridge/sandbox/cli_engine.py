@@ -8,11 +8,11 @@ behind nor hang on one.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import sys
@@ -35,17 +35,15 @@ from mcp_bridge.sandbox.engine import (
     SandboxProcess,
     SandboxSpec,
 )
-from mcp_bridge.sandbox.failures import TAIL_BYTES, start_failure
+from mcp_bridge.sandbox.failures import TAIL_BYTES, os_failure, start_failure
 from mcp_bridge.sandbox.flags import RuntimeChoice, run_argv
-from mcp_bridge.sandbox.image.host_tools import ToolResult, disk_full, run_tool
-from mcp_bridge.sandbox.pipes import Child, PipeReader, PipeWriter
+from mcp_bridge.sandbox.image.host_tools import ToolResult, run_tool
+from mcp_bridge.sandbox.pipes import Child, PipeReader, PipeWriter, drain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from anyio.abc import ByteReceiveStream
-
-    from mcp_bridge.sandbox.engine import InputStream
+    from anyio.abc import ByteReceiveStream, ByteSendStream
 
 COMMAND_SECONDS = 20.0
 """How long `kill`, `rm` and `ps` may take: the engine may be waiting for the lock of its store."""
@@ -59,6 +57,9 @@ whose monitor was killed would take 20 s."""
 
 RETRY_SECONDS = 0.25
 """Pause between two attempts to kill a container that exists but isn't running yet."""
+
+REMOVALS = 3
+"""How often to try to remove a container that ends at the same moment."""
 
 ID_POLL_SECONDS = 0.004
 """How often to poll for the id file. Creation takes 100 ms and more."""
@@ -101,6 +102,7 @@ OOM_NAME = "oom"
 """The file that podman's monitor writes to its working directory when the control group runs out of memory."""
 
 _MISSING = ("no such container", "no container with", "does not exist", "is already in progress")
+_JUST_ENDED = ("could not be stopped", "container state improper")
 _NOT_RUNNING = ("is not running", "can only kill running containers", "container state improper")
 
 
@@ -124,7 +126,7 @@ class CliEngine(Engine):
         try:
             self._run_dir.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise _os_error(error, f"The directory {self._run_dir} can't be made") from error
+            raise os_failure(error, f"The directory {self._run_dir} can't be made") from error
         self._uids = _uids()
         self._image_variables: dict[str, tuple[str, ...]] = {}
         self._killed: set[str] = set()
@@ -168,7 +170,7 @@ class CliEngine(Engine):
         try:
             folder.mkdir(mode=0o700)
         except OSError as error:
-            raise _os_error(error, f"The directory {folder} can't be made") from error
+            raise os_failure(error, f"The directory {folder} can't be made") from error
         try:
             child = Child(argv, _environment(choice.environment), folder)
         except OSError as error:
@@ -183,7 +185,7 @@ class CliEngine(Engine):
                 f"The container engine {self.choice.path} is gone.",
                 hint="Run `mcp-bridge doctor` to choose another.",
             )
-        return _os_error(error, f"{self.choice.path} can't be started")
+        return os_failure(error, f"{self.choice.path} can't be started")
 
     @property
     def has_monitors(self) -> bool:
@@ -215,7 +217,12 @@ class CliEngine(Engine):
         self._killed.add(container_id)
         # By default Podman's `rm --force` sends SIGTERM first and waits for ten seconds.
         at_once = ("--time=0",) if self.name == "podman" and self.choice.at_least(4) else ()
-        result = await self._command("rm", "--force", *at_once, container_id)
+        for _ in range(REMOVALS):
+            result = await self._command("rm", "--force", *at_once, container_id)
+            # Podman's `rm` fails if the container ends between its look at it and its kill.
+            if not result.returncode or not _mentions(result, _JUST_ENDED):
+                break
+            await anyio.sleep(RETRY_SECONDS)
         if result.returncode and not _mentions(result, _MISSING):
             raise self._error(result)
 
@@ -318,7 +325,7 @@ class CliProcess(SandboxProcess):
         self._stderr = PipeReader(stderr, on_data=self._on_stderr)
 
     @property
-    def stdin(self) -> InputStream:
+    def stdin(self) -> ByteSendStream:
         """The container's standard input."""
         return self._stdin
 
@@ -362,6 +369,14 @@ class CliProcess(SandboxProcess):
                 raise await self._failure()
             self._status = await self._exit_status(code)
         return self._status
+
+    def has_ended(self) -> bool:
+        """Whether the client or the container's monitor is known to have ended."""
+        return self._child.returncode is not None or self._severed or self._has_lost_monitor()
+
+    def _has_lost_monitor(self) -> bool:
+        text = _text_of(self._folder / MONITOR_NAME) if self._engine.has_monitors else ""
+        return bool(text) and _is_gone(text)
 
     async def _ended(self) -> int | None:
         """The client's exit status; None if it hangs because its container's monitor has ended."""
@@ -409,7 +424,7 @@ class CliProcess(SandboxProcess):
                     return
                 try:
                     self._stdin.close()
-                    if self._severed:
+                    if self._severed or (self._child.returncode is None and self._has_lost_monitor()):
                         # Podman can't kill a container without its monitor, and its client hangs.
                         self._child.kill_session()
                         await self._remove()
@@ -434,8 +449,8 @@ class CliProcess(SandboxProcess):
         """End the client and its container."""
         async with anyio.create_task_group() as group:
             # The client blocks on a full pipe; draining it lets the client end.
-            group.start_soon(_drain, self._stdout)
-            group.start_soon(_drain, self._stderr)
+            group.start_soon(drain, self._stdout)
+            group.start_soon(drain, self._stderr)
             with anyio.move_on_after(CREATION_SECONDS):
                 while self._read_id() is None and self._child.returncode is None:
                     with anyio.move_on_after(ID_POLL_SECONDS):
@@ -502,7 +517,7 @@ class CliProcess(SandboxProcess):
 
     async def _failure(self) -> BridgeError:
         with anyio.move_on_after(EXIT_SECONDS):
-            await _drain(self._stderr)
+            await drain(self._stderr)
         return start_failure(self._engine.name, bytes(self._tail).decode(errors="replace"))
 
 
@@ -523,6 +538,20 @@ def _end_monitor(file: Path, name: str) -> None:
                 os.kill(process, signal.SIGKILL)
 
 
+def _is_gone(pid: str) -> bool:
+    """Whether a process has ended, even if nobody has reaped it."""
+    try:
+        pidfd = os.pidfd_open(int(pid))
+    except ProcessLookupError:
+        return True
+    except (AttributeError, OSError, ValueError):
+        return False
+    try:
+        return bool(select.select([pidfd], [], [], 0)[0])
+    finally:
+        os.close(pidfd)
+
+
 def _modified_at(file: Path) -> float:
     """A file's modification time (Unix time in seconds); 0 if it doesn't exist."""
     try:
@@ -536,13 +565,6 @@ def _text_of(file: Path) -> str:
         return file.read_text().strip()
     except OSError:
         return ""
-
-
-async def _drain(stream: ByteReceiveStream) -> None:
-    """Read to the end of a stream unless another task is reading it; the tail is recorded in either case."""
-    with contextlib.suppress(anyio.BusyResourceError, anyio.ClosedResourceError):
-        async for _ in stream:
-            pass
 
 
 def _environment(additions: Mapping[str, str]) -> dict[str, str]:
@@ -588,11 +610,3 @@ def _decode_docker(text: str) -> list[ContainerInfo]:
 def _mentions(result: ToolResult, phrases: Sequence[str]) -> bool:
     text = result.stderr.lower()
     return any(phrase in text for phrase in phrases)
-
-
-def _os_error(error: OSError, what: str) -> BridgeError:
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return disk_full(f"{what}.")
-    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        return BridgeError("state_unwritable", f"{what}: {error.strerror}.", hint="Check its owner and its mode.")
-    return BridgeError("sandbox_start_failed", f"{what}: {error.strerror}.")

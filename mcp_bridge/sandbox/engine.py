@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from anyio.abc import ByteReceiveStream
+    from anyio.abc import ByteReceiveStream, ByteSendStream
 
 OWNER_LABEL = "mcp-bridge.owner"
 """`<host id>:<pid>:<start time>` of the process that started the container."""
 
 EXECUTION_LABEL = "mcp-bridge.execution"
-"""The id of the execution for which the container was started."""
+"""The id of the execution for which the container was started, or STARTED_AHEAD."""
+
+STARTED_AHEAD = "ahead"
+"""The value of EXECUTION_LABEL for a container that was started before there was an execution for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +84,11 @@ class ContainerInfo:
     running: bool
 
 
-class InputStream(Protocol):
-    """A container's standard input. One task at a time sends."""
-
-    async def send(self, item: bytes | memoryview) -> None:
-        """Send all of the data, as `anyio.abc.ByteSendStream.send`."""
-
-    def send_nowait(self, item: bytes) -> int:
-        """Send as much as is taken without waiting, which may be nothing; return how many bytes that were.
-
-        Raises:
-            anyio.BrokenResourceError, anyio.ClosedResourceError: As `send`.
-        """
-
-    async def aclose(self) -> None:
-        """Close it: EOF for the container."""
-
-
 class SandboxProcess(Protocol):
     """A started container: three byte streams and an id."""
 
     @property
-    def stdin(self) -> InputStream:
+    def stdin(self) -> ByteSendStream:
         """The container's standard input; closing it is EOF for the guest. Read `stdout` while sending."""
 
     @property
@@ -130,6 +116,10 @@ class SandboxProcess(Protocol):
             BridgeError: The engine ended without running PID 1: `sandbox_start_failed`, `image_missing`, `no_runtime`
                 or `disk_full`, with the engine's last lines as `details["output"]`.
         """
+
+    def has_ended(self) -> bool:
+        """Whether the container, or what observes it, is known to have ended. Doesn't wait; False if unknown."""
+        return False
 
     async def aclose(self) -> None:
         """Kill the container if it is running, remove it, close the streams. Idempotent, bounded and shielded."""

@@ -125,8 +125,8 @@ def _podman(
             version=str(facts["version"]["Version"]),
             rootless=rootless,
             global_args=tuple(arguments),
-            nofile_max=_hard(resource.RLIMIT_NOFILE, _NOFILE_MOST),
-            nproc_max=_hard(resource.RLIMIT_NPROC, _NPROC_MOST),
+            nofile_max=nofile_max(),
+            nproc_max=nproc_max(),
             environment=environment,
         ),
         default_runtime=str(host["ociRuntime"]["name"]),
@@ -160,8 +160,8 @@ def _docker(path: str, facts: dict[str, Any], findings: list[Finding]) -> Engine
             version=str(facts["ServerVersion"]),
             rootless="name=rootless" in options,
             # Our own limits don't apply to the daemon, but it can grant at least as much.
-            nofile_max=_hard(resource.RLIMIT_NOFILE, _NOFILE_MOST),
-            nproc_max=_hard(resource.RLIMIT_NPROC, _NPROC_MOST),
+            nofile_max=nofile_max(),
+            nproc_max=nproc_max(),
         ),
         default_runtime=str(facts.get("DefaultRuntime") or ""),
         cgroup_version=str(facts.get("CgroupVersion") or ""),
@@ -205,6 +205,16 @@ def _systemd_session(*, rootless: bool) -> bool:
     if not rootless:
         return Path("/run/systemd/system").exists()
     return Path(os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}"), "systemd", "private").exists()
+
+
+def nofile_max() -> int:
+    """The most open files that this process may allow a sandbox."""
+    return _hard(resource.RLIMIT_NOFILE, _NOFILE_MOST)
+
+
+def nproc_max() -> int:
+    """The most processes that this process may allow a sandbox's user."""
+    return _hard(resource.RLIMIT_NPROC, _NPROC_MOST)
 
 
 def _hard(limit: int, most: int) -> int:

@@ -5,10 +5,12 @@ Engines report every failure with the same exit status and a line of text, so th
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.image.image import CONFIGURED_IMAGE_HINT, REPOSITORY
+from mcp_bridge.sandbox.image.host_tools import disk_full
+from mcp_bridge.sandbox.image.store import CONFIGURED_IMAGE_HINT, REPOSITORY
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
@@ -47,7 +49,7 @@ _CAUSES: tuple[tuple[Code, str, str, tuple[str, ...]], ...] = (
         "image_without_python",
         "The image has no python3",
         "Use one with Python 3.11 or later on its PATH, or none: `mcp-bridge image build` makes one.",
-        ("executable file not found", "attempted to invoke a command that was not found"),
+        ("executable file not found", "not found in $path", "attempted to invoke a command that was not found"),
     ),
     (
         "sandbox_start_failed",
@@ -69,7 +71,7 @@ def start_failure(engine: str, output: str) -> BridgeError:
     """The error for a container that was never started.
 
     Args:
-        engine: `podman` or `docker`.
+        engine: `podman`, `docker`, or the name of an OCI runtime.
         output: The engine's stderr.
 
     Returns:
@@ -91,6 +93,19 @@ def start_failure(engine: str, output: str) -> BridgeError:
         hint="Run `mcp-bridge doctor`.",
         output=tail,
     )
+
+
+def os_failure(error: OSError, what: str) -> BridgeError:
+    """The error for a system call that failed while a container was prepared.
+
+    Returns:
+        An error with the code `disk_full`, `state_unwritable` or `sandbox_start_failed`.
+    """
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return disk_full(f"{what}.")
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return BridgeError("state_unwritable", f"{what}: {error.strerror}.", hint="Check its owner and its mode.")
+    return BridgeError("sandbox_start_failed", f"{what}: {error.strerror}.")
 
 
 def _sentence(text: str) -> str:

@@ -6,7 +6,7 @@ what differs between Podman and Docker; everything else is common.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.sandbox.engine import SandboxSpec
 
-EngineName = Literal["podman", "docker"]
+EngineName = Literal["oci", "podman", "docker"]
+"""`oci` is an OCI runtime without a container engine."""
 
 MASKED = (
     "/proc/cmdline",
@@ -90,6 +91,12 @@ class Enforced:
     pids: bool
     cpus: bool
 
+    def more_than(self, other: Enforced) -> bool:
+        """Whether these are all of another's limits, and further ones."""
+        return self != other and all(
+            ours or not theirs for ours, theirs in zip(astuple(self), astuple(other), strict=True)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeChoice:
@@ -97,13 +104,13 @@ class RuntimeChoice:
 
     Attributes:
         engine: The engine's name.
-        path: Its executable.
+        path: Its executable; without an engine, the OCI runtime's.
         version: The version that it reports, for example `4.3.1`.
         rootless: Whether it runs without root on the host.
         global_args: Arguments before the sub-command, for every call.
         oci_runtime: The chosen OCI runtime; empty for the engine's default.
         seccomp: Whether our seccomp profile is applied.
-        userns: A mapping for `--uidmap` and `--gidmap`; empty for none.
+        userns: A mapping for `--uidmap` and `--gidmap`; empty for none, and without an engine, which always maps users.
         enforced: The limits that control groups enforce.
         nofile_max: The maximum for RLIMIT_NOFILE.
         nproc_max: The maximum for RLIMIT_NPROC.
@@ -138,8 +145,21 @@ class RuntimeChoice:
 
     @property
     def uid_per_container(self) -> bool:
-        """Whether RLIMIT_NPROC, which counts per uid, must replace the pids limit."""
-        return not self.enforced.pids
+        """Whether RLIMIT_NPROC, which counts per uid, must replace the pids limit.
+
+        Without an engine each container has a uid of its own on the host already, and the same one inside.
+        """
+        return self.engine != "oci" and not self.enforced.pids
+
+    @property
+    def maps_users(self) -> bool:
+        """Whether the container's users are others than the host's of the same numbers."""
+        return self.engine == "oci" or self.rootless or bool(self.userns)
+
+    @property
+    def title(self) -> str:
+        """The engine's name as people know it; without an engine, the OCI runtime's."""
+        return self.oci_runtime if self.engine == "oci" else self.engine
 
     def at_least(self, *version: int) -> bool:
         """Whether the engine has this version or a later one; an unparsable version counts as old."""

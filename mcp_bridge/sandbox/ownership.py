@@ -69,8 +69,8 @@ class Owner:
         """Whether the owner is of this host and certainly dead."""
         if not self.is_of_this_host():
             return False
-        start = _start_of(self.pid)
-        return start is None or (start != self.start and _UNKNOWN not in {start, self.start})
+        start = start_time(self.pid)
+        return start is None or (start != self.start and UNKNOWN not in {start, self.start})
 
 
 def owner_label() -> str:
@@ -129,18 +129,22 @@ def host_id() -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-_UNKNOWN = "?"
+UNKNOWN = "?"
 """Replaces an unknown start time: the process may be alive."""
 
 
 @cache
 def _label_of(pid: int) -> str:
     # Cached by pid, because a forked process is an owner of its own.
-    return str(Owner(host_id(), pid, _start_of(pid) or _UNKNOWN))
+    return str(Owner(host_id(), pid, start_time(pid) or UNKNOWN))
 
 
-def _start_of(pid: int) -> str | None:
-    """A process's start time; None if it doesn't exist or is a zombie, `_UNKNOWN` if that can't be determined."""
+def start_time(pid: int) -> str | None:
+    """A process's start time, as in `Owner`.
+
+    Returns:
+        None if the process doesn't exist or is a zombie, `UNKNOWN` if its start time can't be determined.
+    """
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -153,7 +157,7 @@ def _start_of(pid: int) -> str | None:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return _UNKNOWN
+        return UNKNOWN
     if fields[0] in {"Z", "X"}:
         return None
     return f"{_boot()}.{fields[_START_FIELD]}"
@@ -170,11 +174,11 @@ def _start_by_ps(pid: int) -> str | None:
             env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
         )
     except (OSError, subprocess.SubprocessError):
-        return _UNKNOWN
+        return UNKNOWN
     state, _, start = result.stdout.strip().partition(" ")
     if result.returncode or state.startswith("Z"):
         return None
-    return start.strip().replace(":", ".").replace(" ", "-") or _UNKNOWN
+    return start.strip().replace(":", ".").replace(" ", "-") or UNKNOWN
 
 
 @cache

@@ -1,8 +1,12 @@
 """Determines by trial which engine to use on this host, how to call it, and which isolation features work.
 
-The probe tries Podman, then Docker; for each, the possible OCI runtimes; and for each of these it gives up one
-isolation feature after another until a trial container starts. What it gave up, and limits that the trial found not to
-be enforced, become findings with a hint. The result is cached: reading it runs no engine.
+The probe tries an OCI runtime without an engine, then Podman, then Docker; for each, the possible OCI runtimes; and for
+each of these it gives up one isolation feature after another until a trial container starts. What it gave up, and
+limits that the trial found not to be enforced, become findings with a hint. The result is cached: reading it runs no
+engine.
+
+An OCI runtime without an engine is the fastest, and is taken only if that costs nothing: it has to have every isolation
+feature, and an engine that enforces more limits is preferred.
 """
 
 from __future__ import annotations
@@ -15,20 +19,22 @@ from typing import TYPE_CHECKING, Literal
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
 from mcp_bridge.sandbox.flags import Enforced, RuntimeChoice
+from mcp_bridge.sandbox.oci.detection import candidates, not_wanted
+from mcp_bridge.sandbox.oci.host import USER_BASE, USER_COUNT
 from mcp_bridge.sandbox.probe_report import Finding, ProbeReport, load_report, report_path, store_report
 from mcp_bridge.sandbox.trial import Trial, run_trial
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from mcp_bridge.error_codes import Code
     from mcp_bridge.sandbox.flags import EngineName
 
-    Ensure = Callable[[str, Sequence[str]], Awaitable[str]]
+    Ensure = Callable[[RuntimeChoice], Awaitable[str]]
 
-USERNS = "0:1879113728:65536"
-"""Host ids that nothing else allocates: above systemd-nspawn's (up to 1879048191), far above usual subuid ranges."""
+USERNS = f"0:{USER_BASE}:{USER_COUNT}"
+"""The mapping for an engine that runs as root."""
 
 _ATTEMPTS = 8
 _LEAST_NPROC = 1024
@@ -46,7 +52,7 @@ _INSTALL = {
 
 async def probe(
     *,
-    runtime: Literal["auto", "podman", "docker"] = "auto",
+    runtime: Literal["auto", "oci", "podman", "docker"] = "auto",
     oci_runtime: str = "auto",
     state_dir: Path,
     ensure: Ensure,
@@ -56,10 +62,10 @@ async def probe(
     """Choose the engine by trial.
 
     Args:
-        runtime: An engine, or `auto` for the first that works.
+        runtime: An engine, or `auto` for the first that works; `oci` is an OCI runtime without an engine.
         oci_runtime: The name of an OCI runtime, or `auto` for the first that works.
         state_dir: Holds the cached report and the trial's files; created if missing.
-        ensure: Returns an image for the trial, given an engine's executable and its global arguments.
+        ensure: Returns an image for the trial, given an engine.
         image: An image for the trial, instead of calling `ensure`.
         refresh: Whether to ignore a cached report.
 
@@ -73,21 +79,53 @@ async def probe(
     path = report_path(state_dir, runtime, oci_runtime, image)
     if not refresh and (cached := load_report(path)):
         return cached
-    search = _Search(state_dir, oci_runtime, ensure, image)
     names: tuple[EngineName, ...] = ("podman", "docker") if runtime == "auto" else (runtime,)
-    for name in names:
-        choice = await search.engine(name)
-        if choice is not None:
-            report = ProbeReport(choice, tuple(search.findings))
-            store_report(path, report)
-            return report
+    findings: list[Finding] = []
+    direct: ProbeReport | None = None
+    if runtime == "auto":
+        direct = await _direct(_Search(state_dir, oci_runtime, ensure, image), findings)
+    if direct is None or direct.choice.enforced != _ALL:
+        for name in names:
+            search = _Search(state_dir, oci_runtime, ensure, image)
+            choice = await search.engine(name)
+            findings += search.findings
+            if choice is not None:
+                report = ProbeReport(choice, tuple(findings))
+                if direct is None:
+                    store_report(path, report)
+                    return report
+                if choice.enforced.more_than(direct.choice.enforced):
+                    why = f"{choice.engine} enforces limits here that {direct.choice.title} by itself doesn't"
+                    report = ProbeReport(choice, (_unused(why), *findings))
+                    store_report(path, report)
+                    return report
+                break
+    if direct is not None:
+        store_report(path, direct)
+        return direct
     raise BridgeError(
         "no_runtime",
-        f"No container engine works here: {' '.join(found.message for found in search.findings)}",
-        hint=next((found.hint for found in search.findings if found.level == "error" and found.hint), None)
+        f"No container engine works here: {' '.join(found.message for found in findings)}",
+        hint=next((found.hint for found in findings if found.level == "error" and found.hint), None)
         or _INSTALL.get(platform.system()),
-        findings=[found.record() for found in search.findings],
+        findings=[found.record() for found in findings],
     )
+
+
+async def _direct(search: _Search, findings: list[Finding]) -> ProbeReport | None:
+    """The report for an OCI runtime without an engine; None, and a finding, if that isn't used."""
+    why = not_wanted(search.oci_runtime, search.image)
+    if why is None:
+        choice = await search.engine("oci")
+        if choice is not None:
+            return ProbeReport(choice, tuple(search.findings))
+        why = " ".join(found.message for found in search.findings).removesuffix(".")
+    findings.append(_unused(why))
+    return None
+
+
+def _unused(why: str) -> Finding:
+    return Finding("ok", "oci_unused", f"No OCI runtime is used without a container engine: {why}.")
 
 
 @dataclass
@@ -102,6 +140,8 @@ class _Search:
 
     async def engine(self, name: EngineName) -> RuntimeChoice | None:
         """The choice for one engine, or None if no trial container starts."""
+        if name == "oci":
+            return await self._oci()
         path = shutil.which(name)
         if path is None:
             self._add_finding("warning", "engine_absent", f"{name} is not installed.", _INSTALL.get(platform.system()))
@@ -111,9 +151,22 @@ class _Search:
             self.findings.append(info)
             return None
         self.findings += info.findings
-        first = info.choice
-        image = self.image or await self.ensure(*first.invocation)
-        for candidate in self._candidates(info):
+        return await self._first_working(info, self._candidates(info))
+
+    async def _oci(self) -> RuntimeChoice | None:
+        infos = await candidates(self.oci_runtime, self.state_dir)
+        if isinstance(infos, Finding):
+            self.findings.append(infos)
+            return None
+        for info in infos:
+            choice = await self._first_working(info, [info.choice])
+            if choice is not None:
+                return choice
+        return None
+
+    async def _first_working(self, info: EngineInfo, choices: list[RuntimeChoice]) -> RuntimeChoice | None:
+        image = self.image or await self.ensure(info.choice)
+        for candidate in choices:
             found = await self._find_working(info, candidate, image)
             if found is not None:
                 choice, trial = found
@@ -161,6 +214,11 @@ class _Search:
                 cpus=trial.cpus and choice.enforced.cpus,
             )
             if enforced == choice.enforced:
+                if choice.engine == "oci" and not trial.is_isolated:
+                    self._add_finding(
+                        "warning", "oci_runtime_unusable", f"{choice.title} lacks isolation here: {trial}"
+                    )
+                    return None
                 return choice, trial
             # The flags have changed: run another trial with these.
             choice = replace(choice, enforced=enforced)
@@ -172,32 +230,34 @@ class _Search:
         text = str(error.details.get("output", "")).lower()
         last = (str(error.details.get("output", "")).strip() or error.message).splitlines()[-1]
         runtime = choice.oci_runtime or info.default_runtime or "its default OCI runtime"
+        title = choice.title if choice.engine == "oci" else f"{choice.engine} with {runtime}"
         if "rlimit" in text and choice.nproc_max > _LEAST_NPROC:
             return replace(choice, nproc_max=choice.nproc_max // 2, nofile_max=min(choice.nofile_max, 4096))
         if "hybrid" not in text and "cgroup" in text and choice.enforced != _NOTHING:
-            self._add_finding("warning", "limits_refused", f"{choice.engine} refuses limits: {last}")
+            self._add_finding("warning", "limits_refused", f"{choice.title} refuses limits: {last}")
             only_cpus = "cpu" in text and "memory" not in text and "pids" not in text and choice.enforced.cpus
             return replace(choice, enforced=replace(choice.enforced, cpus=False) if only_cpus else _NOTHING)
         # Only if the engine doesn't support seccomp at all: another failure of the profile doesn't justify none.
-        if choice.seccomp and "seccomp" in text and any(words in text for words in _NO_SECCOMP):
+        if (
+            choice.engine != "oci"
+            and choice.seccomp
+            and "seccomp" in text
+            and any(words in text for words in _NO_SECCOMP)
+        ):
             self._add_finding("warning", "seccomp_refused", f"{choice.engine} refuses the seccomp profile: {last}")
             return replace(choice, seccomp=False)
         if choice.userns and text and "hybrid" not in text:
-            self._add_finding(
-                "warning", "userns_refused", f"{choice.engine} with {runtime} refuses a user mapping: {last}"
-            )
+            self._add_finding("warning", "userns_refused", f"{title} refuses a user mapping: {last}")
             return replace(choice, userns="")
-        self._add_finding(
-            "warning",
-            "oci_runtime_unusable",
-            f"{choice.engine} with {runtime} can't start a container here: {last}",
-        )
+        self._add_finding("warning", "oci_runtime_unusable", f"{title} can't start a container here: {last}")
         return None
 
     def _report(self, info: EngineInfo, choice: RuntimeChoice, trial: Trial) -> None:
         kind = "rootless" if choice.rootless else "as root"
         runtime = choice.oci_runtime or info.default_runtime or "its default OCI runtime"
-        self._add_finding("ok", "engine", f"Using {choice.engine} {choice.version} {kind}, with {runtime}.")
+        using = f"{choice.title} {choice.version} {kind}"
+        how = "without a container engine" if choice.engine == "oci" else f"with {runtime}"
+        self._add_finding("ok", "engine", f"Using {using}, {how}.")
         self._limits(info, choice)
         if not trial.seccomp:
             self._add_finding(
@@ -235,7 +295,7 @@ class _Search:
             if choice.rootless and info.cgroup_version == "1"
             else "Give the user's session the memory, pids and cpu controllers (systemd: `Delegate=yes`)."
         )
-        if held == Enforced(memory=True, pids=True, cpus=True):
+        if held == _ALL:
             self._add_finding("ok", "limits", "Limits of memory, processes and CPU are in force.")
         if not held.memory:
             self._add_finding(
@@ -261,6 +321,7 @@ class _Search:
 
 
 _NOTHING = Enforced(memory=False, pids=False, cpus=False)
+_ALL = Enforced(memory=True, pids=True, cpus=True)
 
 
 def _with_runtime(choice: RuntimeChoice, name: str) -> RuntimeChoice:

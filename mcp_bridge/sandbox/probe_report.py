@@ -11,7 +11,7 @@ import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from mcp_bridge._version import __version__
 from mcp_bridge.atomic_files import write_private
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Level = Literal["ok", "warning", "error"]
 
-_FORMAT = 1
+_FORMAT = 2
 _KEPT_SECONDS = 30 * 24 * 3600.0
 """Reports are kept this long. The key contains the boot id, so every boot leaves a report behind."""
 
@@ -62,7 +62,7 @@ class ProbeReport:
 
 def report_path(state_dir: Path, runtime: str, oci_runtime: str, image: str | None) -> Path:
     """The path of the cached report for a probe with these options on this host in its current state."""
-    tools = [shutil.which(name) for name in ("podman", "docker", "runc", "crun")]
+    tools = [shutil.which(name) for name in ("podman", "docker", "runc", "crun", "newuidmap")]
     key = [
         _FORMAT, __version__, runtime, oci_runtime, image, os.getuid(), os.uname().release, _boot_id(),
         [_identity(tool) for tool in tools],
@@ -98,7 +98,7 @@ def _prune(directory: Path) -> None:
 
 def _decode(data: dict[str, Any]) -> ProbeReport:
     choice = data["choice"]
-    if choice["engine"] not in {"podman", "docker"}:
+    if choice["engine"] not in get_args(EngineName):
         raise ValueError(choice["engine"])
     enforced = choice["enforced"]
     return ProbeReport(

@@ -41,6 +41,22 @@ def missing() -> Finding | None:
     return None
 
 
+def ranges() -> tuple[tuple[int, int], tuple[int, int]]:
+    """This user's first range of user ids, and of group ids: the first id and the number of ids.
+
+    Raises:
+        LookupError: It has none in the files.
+    """
+    names = {_user_name(), str(os.getuid())}
+    found = []
+    for path in FILES:
+        rows = [match for line in _read(path) if (match := _LINE.match(line)) and match[1] in names]
+        if not rows:
+            raise LookupError(f"{path} has no range for the user {_user_name()}")
+        found.append((int(rows[0][2]), int(rows[0][3])))
+    return found[0], found[1]
+
+
 def free_range(lines: list[str]) -> int:
     """The first id of an unallocated range, on useradd's own grid.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.cli_engine import CliEngine
+from mcp_bridge.sandbox.drivers import open_engine
 from mcp_bridge.sandbox.engine import OWNER_LABEL, Limits, SandboxSpec
 from mcp_bridge.sandbox.ownership import owner_label
 
@@ -120,9 +120,16 @@ class Trial:
     cpus: bool
     memory: bool
 
+    @property
+    def is_isolated(self) -> bool:
+        """Whether every isolation feature works that isn't a limit."""
+        return (
+            self.seccomp and self.no_new_privileges and not self.capabilities and self.mapped and not self.command_line
+        )
+
 
 async def run_trial(choice: RuntimeChoice, image: str, state_dir: Path) -> Trial:
-    """Start the trial container with the flags of `choice`, and read its report.
+    """Start the trial container with the features of `choice`, and read its report.
 
     Raises:
         BridgeError: As for the start of any container; `sandbox_start_failed` if its report can't be read.
@@ -135,7 +142,7 @@ async def run_trial(choice: RuntimeChoice, image: str, state_dir: Path) -> Trial
         labels={OWNER_LABEL: owner_label()},
         environment=_ENVIRONMENT,
     )
-    process = await CliEngine(choice, state_dir).start(spec)
+    process = await open_engine(choice, state_dir).start(spec)
     output, complaints = bytearray(), bytearray()
     try:
         with anyio.fail_after(TRIAL_SECONDS):

@@ -222,7 +222,7 @@ async def _end_on_signal(scope: anyio.CancelScope) -> None:
             scope.cancel()
 
 
-_OF_A_SANDBOX = ("mcp_bridge.sandbox.cli_engine", "mcp_bridge.sandbox.image.image", "mcp_bridge.sandbox.probe")
+_OF_A_SANDBOX = ("mcp_bridge.sandbox.drivers", "mcp_bridge.sandbox.image.image", "mcp_bridge.sandbox.probe")
 _OF_A_CALL = ("mcp_bridge.executions.scripts.lifecycle", "mcp_bridge.host.request_handlers", "mcp_bridge.gate.gate")
 _OF_A_SERVER = ("mcp_bridge.downstream.client.connection", "jsonschema.validators", "jsonschema_specifications")
 """Modules that the first sandbox needs, those that the first call imports, and those that the first call of a server's
@@ -233,13 +233,13 @@ BEGIN_SECONDS = 1.0
 
 
 async def _prepare_ahead(begun: anyio.Event, bridge: Bridge) -> None:
-    """Run the probe, build the image and import modules in advance. Errors are reported by the first call."""
+    """Probe, build the image, start containers and import modules in advance. Errors are reported by the first call."""
     # An import on a thread would take the interpreter lock from the answers that the client waits for at its start.
     with anyio.move_on_after(BEGIN_SECONDS):
         await begun.wait()
     await _import_on_threads(_OF_A_SANDBOX)
     with contextlib.suppress(BridgeError):
-        await bridge.prepare()
+        await bridge.start_ahead()
     await _import_on_threads((*_OF_A_CALL, *(_OF_A_SERVER if bridge.fleet.servers else ())))
     # Objects that exist now are permanent: scanning them takes the garbage collector 50 ms in any thread.
     gc.freeze()

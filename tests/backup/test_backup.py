@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ledger_looks import look
+from sandbox_fixtures import knows_the_sandbox
 from tampered_fixtures import ASKED, WAITING, Writer
 
 from mcp_bridge.atomic_files import rename_noreplace
@@ -371,9 +372,7 @@ def test_a_script_that_was_done_is_known_and_its_memory_is_read_where_it_is_rest
     (tools / "desk.py").write_text(PAYING)
     with setup.config.open("a") as file:
         file.write(f'\n[tools]\nmodules = ["desk"]\npath = ["{tools}"]\nentry_points = false\n')
-    state.mkdir(mode=0o700)
-    for report in setup.state_dir.glob("probe-*.json"):
-        (state / report.name).write_bytes(report.read_bytes())
+    knows_the_sandbox(state, setup.state_dir)
 
     def run(*arguments, stdin=b""):
         ended = setup.run(*arguments, stdin=stdin)

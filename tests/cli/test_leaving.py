@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from mcp_bridge.cli.app import app
 from mcp_bridge.ledger.storage.live_bridges import Presence
 from mcp_bridge.sandbox.engine import OWNER_LABEL
-from mcp_bridge.sandbox.image import image
+from mcp_bridge.sandbox.image import image, store
 from mcp_bridge.sandbox.ownership import host_id
 
 NO_PROCESS = 4_194_305
@@ -58,7 +58,7 @@ def imported(folder, reference):
         member = tarfile.TarInfo("hello")
         member.size = len(reference)
         tar.addfile(member, io.BytesIO(reference.encode()))
-    podman("import", "--change", f"LABEL {image.LABEL_RECIPE}=x", str(folder / "root.tar"), reference)
+    podman("import", "--change", f"LABEL {store.LABEL_RECIPE}=x", str(folder / "root.tar"), reference)
 
 
 def run(*words, status=0):
@@ -69,7 +69,7 @@ def run(*words, status=0):
 
 def test_images_that_are_not_in_force_are_removed_and_one_in_use_is_named(machine):
     wanted = image.image_reference(image.ImageRequest())
-    old, used = f"{image.REPOSITORY}:base-old", f"{image.REPOSITORY}:base-used"
+    old, used = f"{store.REPOSITORY}:base-old", f"{store.REPOSITORY}:base-used"
     for reference in (wanted, old, used):
         imported(machine, reference)
     podman("import", str(machine / "root.tar"), "localhost/not-ours:1")
@@ -95,9 +95,9 @@ def test_uninstall_removes_what_was_made_and_says_what_is_left(machine):
     (machine / "config/mcp-bridge/config.toml").write_text(f"timeout = 5\nlog_file = '{machine}/bridge.log'")
     (machine / "bridge.log").touch()
     (machine / "home/.claude.json").write_text(json.dumps({"mcpServers": {"bridge": {"command": "mcp-bridge"}}}))
-    imported(machine, f"{image.REPOSITORY}:base-old")
+    imported(machine, f"{store.REPOSITORY}:base-old")
     label = f"--label={OWNER_LABEL}={host_id()}:{NO_PROCESS}:1"
-    dead = podman("create", label, f"{image.REPOSITORY}:base-old", "/hello")
+    dead = podman("create", label, f"{store.REPOSITORY}:base-old", "/hello")
     entries = {path.name for path in state.iterdir()}
 
     said = run("uninstall", status=4)
@@ -109,7 +109,7 @@ def test_uninstall_removes_what_was_made_and_says_what_is_left(machine):
 
     said = run("uninstall", "--yes")
     assert f"container {dead[:12]} of podman" in said
-    assert f"image {image.REPOSITORY}:base-old of podman" in said
+    assert f"image {store.REPOSITORY}:base-old of podman" in said
     assert podman("ps", "--all", "--quiet") == podman("images", "--quiet") == ""
     left = {path.name for path in state.iterdir()}
     assert {"ledger.sqlite", "master.key", "checkpoint.key", "notes.txt"} <= left

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from sandbox_fixtures import files_of_containers
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox import cli_engine
-from mcp_bridge.sandbox.cli_engine import CliEngine
+from mcp_bridge.sandbox.cli_engine import CliEngine, CliProcess
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, ExitStatus, Limits, SandboxSpec
 from mcp_bridge.sandbox.failures import start_failure
 from mcp_bridge.sandbox.flags import Enforced, RuntimeChoice, run_argv
+from mcp_bridge.sandbox.oci.engine import OciEngine, OciProcess
 from mcp_bridge.sandbox.ownership import Owner, host_id, owner_label, sweep
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def argv(choice: RuntimeChoice, spec: SandboxSpec = SPEC, **options) -> list[str
     return run_argv(choice, spec, cidfile=Path("/state/run/a.cid"), profile=Path("/pkg/seccomp.json"), **options)
 
 
-async def names(engine: CliEngine, label: str = OWNER_LABEL) -> set[str]:
+async def names(engine: CliEngine | OciEngine, label: str = OWNER_LABEL) -> set[str]:
     return {container.name for container in await engine.list(label)}
 
 
@@ -215,7 +217,7 @@ async def test_killing_by_id_ends_the_container_and_is_not_taken_for_want_of_mem
         await process.aclose()
 
 
-async def test_killing_and_removing_what_is_gone_is_no_error(engine: CliEngine) -> None:
+async def test_killing_and_removing_what_is_gone_is_no_error(engine: CliEngine | OciEngine) -> None:
     await engine.kill("mcp-bridge-never-was")
     await engine.remove("mcp-bridge-never-was")
     await engine.kill("0" * 64)
@@ -244,7 +246,7 @@ async def test_closing_is_idempotent_and_leaves_no_id_file(runner: Runner, sandb
     await process.container_id()
     for _ in range(3):
         await process.aclose()
-    assert list((sandbox_state_dir / "run").iterdir()) == []
+    assert files_of_containers(sandbox_state_dir) == []
     with pytest.raises(anyio.ClosedResourceError):
         await process.stdout.receive()
 
@@ -255,7 +257,7 @@ async def test_closing_in_the_midst_of_creation_leaves_nothing(runner: Runner, s
     process = await runner.engine.start(spec)
     await anyio.sleep(seconds)
     await process.aclose()
-    assert process._child.returncode is not None
+    assert has_ended(process)
     assert spec.name not in await names(runner.engine)
 
 
@@ -278,14 +280,24 @@ async def test_a_cancelled_caller_leaves_nothing(runner: Runner) -> None:
             await process.wait()
         finally:
             await process.aclose()
-            ended.append(process._child.returncode)
+            ended.append(has_ended(process))
 
     for seconds in (0.05, 0.4):
         with anyio.move_on_after(seconds):
             await use()
         assert spec.name not in await names(runner.engine)
-    assert None not in ended
-    assert len(ended) == 2
+    assert ended == [True, True]
+
+
+def has_ended(process: CliProcess | OciProcess) -> bool:
+    """Whether nothing of ours waits for the container any more, because there is none."""
+    return process._is_removed if isinstance(process, OciProcess) else process._child.returncode is not None
+
+
+def kill_its_parent(process: CliProcess | OciProcess) -> None:
+    """Kill the engine's client, or the supervisor."""
+    pid = process._supervisor.owner.pid if isinstance(process, OciProcess) else process._child._process.pid
+    os.kill(pid, signal.SIGKILL)
 
 
 async def test_a_container_whose_client_was_killed_is_removed_all_the_same(runner: Runner) -> None:
@@ -294,7 +306,7 @@ async def test_a_container_whose_client_was_killed_is_removed_all_the_same(runne
     try:
         with anyio.fail_after(60):
             await process.stdout.receive()
-            os.kill(process._child._process.pid, signal.SIGKILL)
+            kill_its_parent(process)
             assert (await process.wait()).code is None
     finally:
         await process.aclose()
@@ -371,7 +383,8 @@ async def test_the_client_runs_in_a_session_of_its_own_so_that_ctrl_c_does_not_r
     process = await runner.start(FOREVER)
     try:
         await process.container_id()
-        assert os.getsid(process._child._process.pid) != os.getsid(0)
+        parent = process._supervisor.owner.pid if isinstance(process, OciProcess) else process._child._process.pid
+        assert os.getsid(parent) != os.getsid(0)
     finally:
         await process.aclose()
 
@@ -425,7 +438,7 @@ async def test_a_command_that_is_not_in_the_image_is_a_failed_start(runner: Runn
 
 
 async def test_what_a_client_that_was_killed_had_begun_to_start_is_ended(runner: Runner) -> None:
-    if not runner.engine.has_monitors:
+    if isinstance(runner.engine, OciEngine) or not runner.engine.has_monitors:
         pytest.skip("this engine's client starts nothing itself")
     spec = runner.spec(FOREVER)
     process = await runner.engine.start(spec)
@@ -442,6 +455,11 @@ async def test_what_a_client_that_was_killed_had_begun_to_start_is_ended(runner:
 async def test_an_unknown_oci_runtime_is_no_runtime(runner: Runner, sandbox_state_dir: Path) -> None:
     choice = runner.engine.choice
     name = "mcp-bridge-no-such-runtime"
+    if isinstance(runner.engine, OciEngine):
+        with pytest.raises(BridgeError) as caught:
+            await OciEngine(replace(choice, path=f"/{name}"), sandbox_state_dir).start(runner.spec("pass"))
+        assert caught.value.code == "no_runtime"
+        return
     arguments = tuple(part for part in choice.global_args if not part.startswith("--runtime="))
     if choice.engine == "podman":
         arguments = (*arguments, f"--runtime={name}")
@@ -551,5 +569,5 @@ def test_the_id_files_of_killed_bridges_are_removed_in_time(tmp_path: Path, runn
         path.write_text("0" * 64)
     two_days_ago = time.time() - 48 * 3600
     os.utime(old, (two_days_ago, two_days_ago))
-    CliEngine(runner.engine.choice, tmp_path)
+    CliEngine(PODMAN, tmp_path)
     assert [path.name for path in run.iterdir()] == ["new.cid"]

@@ -15,24 +15,23 @@ import anyio
 import pytest
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.image import image, packages, rootfs
+from mcp_bridge.sandbox.image import image, packages, rootfs, store
 from mcp_bridge.sandbox.image.elf import read_elf
 from mcp_bridge.sandbox.image.host_tools import run_tool
 from mcp_bridge.sandbox.image.image import (
-    ENVIRONMENT,
     ImageRequest,
     build_image,
     ensure_image,
     image_reference,
     inspect_image,
-    list_images,
-    remove_image,
 )
+from mcp_bridge.sandbox.image.store import ENVIRONMENT, EngineImages
 
 # Builds look at every image there is: one after the other, with the other tests that build.
 pytestmark = pytest.mark.xdist_group("images")
 
 ENGINE = "podman"
+IMAGES = EngineImages(ENGINE)
 # crun refuses hybrid cgroups, which many a test machine has.
 RUNTIME = ["--runtime", "runc"] if shutil.which("runc") else []
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +61,7 @@ def run_json(reference: str, code: str):
 async def images_of(request: ImageRequest) -> set[str]:
     """Ids of the images made for this request, named or not; what others build at the same time isn't among them."""
     recipe = image._recipe(request, rootfs.running_interpreter())
-    return set(await image._image_ids(ENGINE, (), f"label={image.LABEL_RECIPE}={recipe}"))
+    return set(await IMAGES._ids(f"label={store.LABEL_RECIPE}={recipe}"))
 
 
 def leftovers(state: Path) -> list[str]:
@@ -71,12 +70,12 @@ def leftovers(state: Path) -> list[str]:
 
 @pytest.fixture
 async def base(tmp_path):
-    return await ensure_image(ENGINE, ImageRequest(), state_dir=tmp_path / "state")
+    return await ensure_image(IMAGES, ImageRequest(), state_dir=tmp_path / "state")
 
 
 @pytest.fixture
 async def data(tmp_path):
-    return await ensure_image(ENGINE, ImageRequest("data"), state_dir=tmp_path / "state")
+    return await ensure_image(IMAGES, ImageRequest("data"), state_dir=tmp_path / "state")
 
 
 # An image of its own name, so that no test touches the cached one.
@@ -85,7 +84,7 @@ async def throwaway(monkeypatch):
     request = ImageRequest()
     monkeypatch.setattr(image, "_RECIPE_VERSION", f"test-{os.getpid()}")
     yield request
-    await remove_image(ENGINE, image_reference(request))
+    await IMAGES.remove(image_reference(request))
 
 
 # --- identity
@@ -248,27 +247,27 @@ print(json.dumps([[name for name in bare if "lib2to3" not in name], checked]))
 
 async def test_a_present_image_is_used_and_says_what_it_is(base, tmp_path):
     told: list[str] = []
-    again = await ensure_image(ENGINE, ImageRequest(), progress=told.append, state_dir=tmp_path / "unused")
+    again = await ensure_image(IMAGES, ImageRequest(), progress=told.append, state_dir=tmp_path / "unused")
     assert again == base
     assert told == []
     assert not (tmp_path / "unused").exists()
     assert base.reference == image_reference(ImageRequest())
     assert (base.profile, base.packages) == ("base", ())
     assert base.magic == rootfs.running_interpreter().magic
-    assert base in await list_images(ENGINE)
-    assert (await inspect_image(ENGINE, base.id)).id == base.id
+    assert base in await IMAGES.images()
+    assert (await inspect_image(IMAGES, base.id)).id == base.id
 
 
 async def test_a_configured_image_that_is_absent_is_an_error_and_never_pulled():
     with pytest.raises(BridgeError) as caught:
-        await ensure_image(ENGINE, ImageRequest(), configured="localhost/no-such-image:1")
+        await ensure_image(IMAGES, ImageRequest(), configured="localhost/no-such-image:1")
     assert caught.value.code == "image_missing"
     assert caught.value.hint is not None
 
 
 async def test_a_missing_engine_is_no_runtime():
     with pytest.raises(BridgeError) as caught:
-        await inspect_image("no-such-engine", "x")
+        await inspect_image(EngineImages("no-such-engine"), "x")
     assert caught.value.code == "no_runtime"
 
 
@@ -276,8 +275,8 @@ async def test_a_missing_engine_is_no_runtime():
 
 
 async def test_a_forced_build_replaces_the_image_and_leaves_no_nameless_one(throwaway, tmp_path):
-    first = await build_image(ENGINE, throwaway, state_dir=tmp_path)
-    second = await build_image(ENGINE, throwaway, state_dir=tmp_path)
+    first = await build_image(IMAGES, throwaway, state_dir=tmp_path)
+    second = await build_image(IMAGES, throwaway, state_dir=tmp_path)
     assert first.reference == second.reference
     assert await images_of(throwaway) == {_full(second.id)}
     assert leftovers(tmp_path) == []
@@ -292,7 +291,7 @@ async def test_two_processes_that_ask_at_once_build_once(throwaway, tmp_path):
     found = []
 
     async def ask():
-        found.append(await ensure_image(ENGINE, throwaway, progress=told.append, state_dir=tmp_path))
+        found.append(await ensure_image(IMAGES, throwaway, progress=told.append, state_dir=tmp_path))
 
     async with anyio.create_task_group() as group:
         group.start_soon(ask)
@@ -331,7 +330,7 @@ async def test_the_root_file_system_is_the_same_bytes_twice(tmp_path):
 @pytest.mark.parametrize("seconds", [0.1, 0.4, 0.7])
 async def test_a_cancelled_build_leaves_neither_image_nor_files(throwaway, tmp_path, seconds):
     with anyio.move_on_after(seconds) as scope:
-        await build_image(ENGINE, throwaway, state_dir=tmp_path)
+        await build_image(IMAGES, throwaway, state_dir=tmp_path)
     assert scope.cancelled_caught
     assert leftovers(tmp_path) == []
     assert await images_of(throwaway) == set()
@@ -350,7 +349,9 @@ async def test_a_build_cancelled_while_the_engine_imports_ends_the_engine(tmp_pa
     reader = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: ensure_image(str(engine), ImageRequest(), state_dir=tmp_path / "state"))
+            group.start_soon(
+                lambda: ensure_image(EngineImages(str(engine)), ImageRequest(), state_dir=tmp_path / "state")
+            )
             with anyio.fail_after(20):
                 await anyio.wait_readable(reader)
             assert os.read(reader, 100) == b"started\n"
@@ -376,7 +377,7 @@ async def test_what_a_killed_build_left_is_swept_by_the_next(throwaway, tmp_path
         assert (await process.stdout.receive()).startswith(b"ready")
         process.send_signal(signal.SIGKILL)
     assert len(leftovers(tmp_path)) == 1
-    await ensure_image(ENGINE, throwaway, state_dir=tmp_path)
+    await ensure_image(IMAGES, throwaway, state_dir=tmp_path)
     assert leftovers(tmp_path) == []
 
 
@@ -392,13 +393,13 @@ async def test_an_engine_that_refuses_the_import_is_reported_in_its_own_words(tm
     )
     engine.chmod(0o755)
     with pytest.raises(BridgeError) as caught:
-        await ensure_image(str(engine), ImageRequest(), state_dir=tmp_path / "state")
+        await ensure_image(EngineImages(str(engine)), ImageRequest(), state_dir=tmp_path / "state")
     assert caught.value.code == code
     assert leftovers(tmp_path / "state") == []
 
 
 async def test_a_listing_that_breaks_off_over_an_image_just_removed_is_made_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(image, "LISTING_DELAYS", (0.01, 0.01))
+    monkeypatch.setattr(store, "LISTING_DELAYS", (0.01, 0.01))
     gone = 'Error: reading image "da49": locating image with ID "da49": image not known'
     engine = tmp_path / "podman"
     engine.write_text(
@@ -409,12 +410,12 @@ async def test_a_listing_that_breaks_off_over_an_image_just_removed_is_made_agai
     engine.chmod(0o755)
     tries = tmp_path / "tries"
     tries.write_text("")
-    assert isinstance(await list_images(str(engine)), list)
+    assert isinstance(await EngineImages(str(engine)).images(), list)
     assert tries.read_text() == "x\nx\n"
     tries.write_text("")
-    monkeypatch.setattr(image, "LISTING_DELAYS", (0.01,))
+    monkeypatch.setattr(store, "LISTING_DELAYS", (0.01,))
     with pytest.raises(BridgeError, match="image not known"):
-        await list_images(str(engine))
+        await EngineImages(str(engine)).images()
 
 
 async def test_a_build_does_not_fail_over_what_it_would_tidy_up(throwaway, tmp_path):
@@ -425,14 +426,14 @@ async def test_a_build_does_not_fail_over_what_it_would_tidy_up(throwaway, tmp_p
         f'exec {shutil.which(ENGINE)} "$@"\n'
     )
     engine.chmod(0o755)
-    built = await ensure_image(str(engine), throwaway, state_dir=tmp_path / "state")
-    assert (await inspect_image(ENGINE, built.reference)).id == built.id
+    built = await ensure_image(EngineImages(str(engine)), throwaway, state_dir=tmp_path / "state")
+    assert (await inspect_image(IMAGES, built.reference)).id == built.id
 
 
 async def test_a_package_that_does_not_exist_is_reported_with_the_installers_words(tmp_path):
     request = ImageRequest("base", ("tabulate==0.0.999",))
     with pytest.raises(BridgeError) as caught:
-        await ensure_image(ENGINE, request, state_dir=tmp_path)
+        await ensure_image(IMAGES, request, state_dir=tmp_path)
     assert caught.value.code == "packages_failed"
     assert "tabulate" in caught.value.details["output"]
     assert leftovers(tmp_path) == []
@@ -442,7 +443,7 @@ async def test_a_package_that_does_not_exist_is_reported_with_the_installers_wor
 async def test_an_extra_package_is_installed_where_the_guest_finds_it(tmp_path):
     request = ImageRequest("base", ("tabulate",))
     try:
-        built = await ensure_image(ENGINE, request, state_dir=tmp_path)
+        built = await ensure_image(IMAGES, request, state_dir=tmp_path)
         assert [name.split("==")[0] for name in built.packages] == ["tabulate"]
         code = (
             f"import sys; sys.path.append({rootfs.SITE_PACKAGES!r}); import tabulate; print(tabulate.tabulate([[42]]))"
@@ -450,7 +451,7 @@ async def test_an_extra_package_is_installed_where_the_guest_finds_it(tmp_path):
         assert "42" in run(built.reference, code).stdout
         assert run(built.reference, "import tabulate").returncode == 1
     finally:
-        await remove_image(ENGINE, image_reference(request))
+        await IMAGES.remove(image_reference(request))
 
 
 async def test_an_interpreter_elsewhere_without_bytecode_makes_a_working_image(tmp_path):
@@ -466,7 +467,8 @@ async def test_an_interpreter_elsewhere_without_bytecode_makes_a_working_image(t
     python = shutil.copy(here.executable, prefix / "bin" / "python3")
     script = (
         "import sys, json, anyio; from pathlib import Path; from mcp_bridge.sandbox.image.image import *\n"
-        "print(anyio.run(lambda: ensure_image('podman', ImageRequest(), state_dir=Path(sys.argv[1]))).reference)"
+        "from mcp_bridge.sandbox.image.store import EngineImages\n"
+        "print(anyio.run(lambda: ensure_image(EngineImages('podman'), ImageRequest(), state_dir=Path(sys.argv[1]))).reference)"
     )
     path = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     done = await run_tool(
@@ -484,7 +486,7 @@ async def test_an_interpreter_elsewhere_without_bytecode_makes_a_working_image(t
         assert there
         assert list(prefix.rglob("__pycache__")) == []
     finally:
-        await remove_image(ENGINE, reference)
+        await IMAGES.remove(reference)
 
 
 def test_a_file_that_is_no_elf_file_is_told_from_one(tmp_path):
@@ -541,7 +543,7 @@ def test_the_containerfile_agrees_with_what_the_host_builds():
     declared = re.search(r"^ENV (.*)$", final, re.MULTILINE)
     assert declared is not None
     assert dict(item.split("=", 1) for item in declared[1].split()) == ENVIRONMENT
-    for label in (image.LABEL_PROFILE, image.LABEL_RECIPE, image.LABEL_PYTHON):
+    for label in (store.LABEL_PROFILE, store.LABEL_RECIPE, store.LABEL_PYTHON):
         assert f"{label}=" in final
     assert "USER 65534:65534" in final
     assert "WORKDIR /workspace" in final

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sandbox_fixtures import Runner
 
     from mcp_bridge.sandbox.cli_engine import CliEngine
+    from mcp_bridge.sandbox.oci.engine import OciEngine
 
 # One worker's: its tests look at what a few containers have found.
 pytestmark = pytest.mark.xdist_group("isolation")
@@ -87,7 +88,7 @@ def test_it_can_gain_no_privileges_and_is_filtered(inside: dict[str, Any]) -> No
     assert inside["status"]["Seccomp"] == "2"
 
 
-def test_it_is_not_root_and_has_no_other_group(inside: dict[str, Any], engine: CliEngine) -> None:
+def test_it_is_not_root_and_has_no_other_group(inside: dict[str, Any], engine: CliEngine | OciEngine) -> None:
     uids = set(inside["status"]["Uid"].split())
     assert uids == set(inside["status"]["Gid"].split())
     assert set(inside["status"]["Groups"].split()) <= uids
@@ -95,9 +96,11 @@ def test_it_is_not_root_and_has_no_other_group(inside: dict[str, Any], engine: C
     assert int(uid) >= 20_000 if engine.choice.uid_per_container else int(uid) == 65534
 
 
-def test_its_users_are_not_the_hosts_where_the_engine_can_map_them(inside: dict[str, Any], engine: CliEngine) -> None:
+def test_its_users_are_not_the_hosts_where_the_engine_can_map_them(
+    inside: dict[str, Any], engine: CliEngine | OciEngine
+) -> None:
     mapping = [line.split() for line in inside["files"]["/proc/self/uid_map"].splitlines()]
-    if engine.choice.userns or engine.choice.rootless:
+    if engine.choice.maps_users:
         assert mapping[0][1] != "0"
     else:
         assert engine.name == "docker"
@@ -167,7 +170,7 @@ def test_it_can_write_to_its_scratch_directories_only(inside: dict[str, Any]) ->
     assert inside["writable"] == ["/dev/shm", "/tmp", "/workspace"]
 
 
-def test_it_can_write_to_no_file_of_the_kernel(inside: dict[str, Any], engine: CliEngine) -> None:
+def test_it_can_write_to_no_file_of_the_kernel(inside: dict[str, Any], engine: CliEngine | OciEngine) -> None:
     # A masked file is /dev/null, and takes anything.
     masked = {*MASKED, "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug"}
     masked |= {"/proc/interrupts", "/proc/timer_stats"}
@@ -188,7 +191,7 @@ def test_every_writable_mount_is_in_memory_and_neither_executable_nor_set_uid(in
 
 
 def test_of_the_engines_files_two_are_mounted_read_only_and_nothing_else_is(
-    inside: dict[str, Any], engine: CliEngine
+    inside: dict[str, Any], engine: CliEngine | OciEngine
 ) -> None:
     kernels = ("/dev", "/proc", "/sys")
     own = {"/", "/tmp", "/workspace"}
@@ -197,7 +200,7 @@ def test_of_the_engines_files_two_are_mounted_read_only_and_nothing_else_is(
         for point, _, options in inside["mounts"]
         if point not in own and not point.startswith(kernels)
     }
-    if engine.name == "podman":
+    if engine.name != "docker":
         assert set(others) <= {"/run/.containerenv", "/etc/hostname"}
         assert all("ro" in options for options in others.values())
     else:
@@ -253,14 +256,14 @@ async def test_it_has_the_environment_it_was_given_and_a_host_name(runner: Runne
     assert ended.json() == given | {"HOSTNAME": "sandbox"}
 
 
-def test_nothing_names_the_host(inside: dict[str, Any], engine: CliEngine) -> None:
+def test_nothing_names_the_host(inside: dict[str, Any], engine: CliEngine | OciEngine) -> None:
     assert inside["hostname"] == "sandbox"
     host = socket.gethostname()
     for path in ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf"):
         assert host not in inside["files"][path].split()
     # Docker always brings these two; they must say nothing of the host's network.
     assert set(inside["files"]["/etc/resolv.conf"].split()) <= {"ENOENT", "nameserver", "127.0.0.1", "search", "."}
-    if engine.name == "podman":
+    if engine.name != "docker":
         assert inside["files"]["/proc/cmdline"] == ""
         assert inside["files"]["/proc/version"] == ""
 

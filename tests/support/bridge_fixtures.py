@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
-from sandbox_fixtures import RUNTIME
+from sandbox_fixtures import RUNTIME, knows_the_sandbox
 
 from mcp_bridge.sandbox.engine import OWNER_LABEL
 from mcp_bridge.sandbox.ownership import Owner
@@ -255,11 +254,7 @@ class Setup:
 
 def state_directory(folder, sandbox_state_dir):
     """A state directory that knows what the probe found, and nothing of other tests."""
-    directory = folder / "bridge-state"
-    directory.mkdir(mode=0o700)
-    for report in sandbox_state_dir.glob("probe-*.json"):
-        shutil.copy(report, directory)
-    return directory
+    return knows_the_sandbox(folder / "bridge-state", sandbox_state_dir)
 
 
 def setups(folder, engine, state_dir):
@@ -277,7 +272,8 @@ def setups(folder, engine, state_dir):
 
     def make(*servers, **settings):
         file = folder / "mcp-bridge.toml"
-        base = {"state_dir": str(state_dir), "client_configs": False, "runtime": RUNTIME}
+        # Without containers that are started ahead: tests count what their own calls start.
+        base = {"state_dir": str(state_dir), "client_configs": False, "runtime": RUNTIME, "pool_max": 0}
         file.write_text(toml(base | settings, servers))
         return Setup(file, state_dir, home, env, engine)
 

@@ -133,8 +133,12 @@ class Runs:
         machine = Machine(parse(self.program), self.context)
         apply_recorded(machine, state.dump(machine), [row for row in found.rows if row.entry.execution == kept.id])
         assert machine.ended
-        assert [state.row_json(row) for row in machine.rows] == record["steps"]
-        assert (machine.status, machine.output, machine.error) == (record["status"], record["output"], record["error"])
+        # Why a condition failed is told by the process that has seen it, and isn't in the state.
+        steps = [{name: value for name, value in row.items() if name != "why"} for row in record["steps"]]
+        assert [state.row_json(row) for row in machine.rows] == steps
+        assert (machine.status, machine.output) == (record["status"], record["output"])
+        assert (record["error"] or "").startswith(machine.error or "")
+        assert bool(record["error"]) == bool(machine.error)
         return record
 
 

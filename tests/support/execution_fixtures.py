@@ -6,8 +6,8 @@ servers it wants, in a state directory of its own, and no container may be left 
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from sandbox_fixtures import RUNTIME
+from sandbox_fixtures import RUNTIME, knows_the_sandbox
 
 from mcp_bridge.host.engine_setup import Prepared, prepare
 from mcp_bridge.host.service import Bridge, open_bridge
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.governance.governance import Governance
 
+POOLED = bool(os.environ.get("MCP_BRIDGE_TEST_POOL"))
+"""Whether all executions are to run in containers that were started ahead."""
+
 DEADLINE_SECONDS = 100.0
 """For one bridge of a test, whatever it does: far above what any of it takes on a loaded machine."""
 
@@ -44,12 +47,19 @@ class Sandboxes:
 
     @asynccontextmanager
     async def open(
-        self, *specs: ServerSpec, governance: Governance | None = None, bounded: bool = True, **changes: Any
+        self,
+        *specs: ServerSpec,
+        governance: Governance | None = None,
+        bounded: bool = True,
+        pooled: bool = POOLED,
+        **changes: Any,
     ) -> AsyncIterator[Bridge]:
-        """A bridge; one that several tests share is bounded by theirs."""
+        """A bridge; one that several tests share is bounded by theirs. With `pooled`, it starts containers ahead."""
         with anyio.fail_after(DEADLINE_SECONDS if bounded else None):
             async with open_bridge(self.settings.model_copy(update=changes), specs, governance) as bridge:
                 bridge._prepared = self.prepared
+                if pooled:
+                    await bridge.start_ahead()
                 yield bridge
             assert await self.containers() == [], "a container was left behind"
 
@@ -93,9 +103,7 @@ def sandboxes(prepared: Prepared, sandbox_state_dir: Path, tmp_path_factory: pyt
 
 def _with_own_state(prepared: Prepared, known: Path, factory: pytest.TempPathFactory) -> Sandboxes:
     """Sandboxes with a state directory that knows what the probe found, and nothing else."""
-    state_dir = factory.mktemp("sandboxes")
-    for report in known.glob("probe-*.json"):
-        shutil.copy(report, state_dir)
+    state_dir = knows_the_sandbox(factory.mktemp("sandboxes"), known)
     return Sandboxes(Settings(state_dir=state_dir, runtime=RUNTIME), prepared)
 
 

@@ -1,6 +1,6 @@
 """Fixtures with real containers, for every test module.
 
-Without a container engine they fail; they never skip. `MCP_BRIDGE_RUNTIME=docker` chooses the engine.
+Without a container engine they fail; they never skip. `MCP_BRIDGE_RUNTIME=docker` chooses the engine; `oci` is none.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 import uuid
 from dataclasses import dataclass, field
@@ -17,19 +18,21 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import anyio
 import pytest
 
-from mcp_bridge.sandbox.cli_engine import CliEngine
+from mcp_bridge.sandbox.drivers import open_engine, open_images
 from mcp_bridge.sandbox.engine import OWNER_LABEL, ExitStatus, Limits, SandboxSpec
 from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
 from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.sandbox.probe import probe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from mcp_bridge.sandbox.cli_engine import CliProcess
+    from mcp_bridge.sandbox.cli_engine import CliEngine, CliProcess
+    from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.oci.engine import OciEngine, OciProcess
     from mcp_bridge.sandbox.probe_report import ProbeReport
 
-RUNTIME = cast('Literal["auto", "podman", "docker"]', os.environ.get("MCP_BRIDGE_RUNTIME", "auto"))
+RUNTIME = cast('Literal["auto", "oci", "podman", "docker"]', os.environ.get("MCP_BRIDGE_RUNTIME", "auto"))
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
 
 DEADLINE_SECONDS = 60.0
@@ -46,9 +49,9 @@ def sandbox_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def probed(sandbox_state_dir: Path) -> ProbeReport:
     """What the probe chose on this host."""
 
-    async def ensure(engine: str, engine_args: Sequence[str]) -> str:
-        found = await ensure_image(engine, ImageRequest(), engine_args=engine_args, state_dir=sandbox_state_dir)
-        return found.reference
+    async def ensure(choice: RuntimeChoice) -> str:
+        images = open_images(choice, sandbox_state_dir)
+        return (await ensure_image(images, ImageRequest(), state_dir=sandbox_state_dir)).reference
 
     async def run() -> ProbeReport:
         return await probe(runtime=RUNTIME, state_dir=sandbox_state_dir, ensure=ensure)
@@ -65,17 +68,16 @@ def image(probed: ProbeReport, sandbox_state_dir: Path) -> str:
     """The base image's reference."""
 
     async def run() -> str:
-        executable, arguments = probed.choice.invocation
-        found = await ensure_image(executable, ImageRequest(), engine_args=arguments, state_dir=sandbox_state_dir)
-        return found.reference
+        images = open_images(probed.choice, sandbox_state_dir)
+        return (await ensure_image(images, ImageRequest(), state_dir=sandbox_state_dir)).reference
 
     return anyio.run(run)
 
 
 @pytest.fixture(scope="session")
-def engine(probed: ProbeReport, sandbox_state_dir: Path) -> Iterator[CliEngine]:
+def engine(probed: ProbeReport, sandbox_state_dir: Path) -> Iterator[CliEngine | OciEngine]:
     """The probed engine. No container of this process may be left at the end."""
-    engine = CliEngine(probed.choice, sandbox_state_dir)
+    engine = open_engine(probed.choice, sandbox_state_dir)
     yield engine
 
     async def left() -> list[str]:
@@ -86,7 +88,23 @@ def engine(probed: ProbeReport, sandbox_state_dir: Path) -> Iterator[CliEngine]:
 
     names = anyio.run(left)
     assert not names, "containers left behind"
-    assert not list((sandbox_state_dir / "run").iterdir()), "id files left behind"
+    assert not files_of_containers(sandbox_state_dir), "files left behind"
+
+
+def files_of_containers(state_dir: Path) -> list[Path]:
+    """What a driver has in its state directory for containers that are there."""
+    return [path for folder in ("run", "oci/containers", "oci/runtime") for path in (state_dir / folder).glob("[!.]*")]
+
+
+def knows_the_sandbox(state_dir: Path, known: Path) -> Path:
+    """Let a state directory know what the probe found in another one, and share its images."""
+    state_dir.mkdir(mode=0o700, exist_ok=True)
+    for report in known.glob("probe-*.json"):
+        shutil.copy(report, state_dir)
+    if (images := known / "oci/images").is_dir():
+        (state_dir / "oci").mkdir(mode=0o700)
+        (state_dir / "oci/images").symlink_to(images.resolve())
+    return state_dir
 
 
 @dataclass
@@ -106,7 +124,7 @@ class Ended:
 class Runner:
     """Runs Python source in containers of one engine and image."""
 
-    engine: CliEngine
+    engine: CliEngine | OciEngine
     image: str
     limits: Limits = field(default_factory=Limits)
 
@@ -127,7 +145,7 @@ class Runner:
             environment=ENVIRONMENT if environment is None else environment,
         )
 
-    async def start(self, source: str, **options: Any) -> CliProcess:
+    async def start(self, source: str, **options: Any) -> CliProcess | OciProcess:
         return await self.engine.start(self.spec(source, **options))
 
     async def run(self, source: str, stdin: bytes = b"", **options: Any) -> Ended:
@@ -153,5 +171,5 @@ class Runner:
 
 
 @pytest.fixture(scope="session")
-def runner(engine: CliEngine, image: str) -> Runner:
+def runner(engine: CliEngine | OciEngine, image: str) -> Runner:
     return Runner(engine, image)

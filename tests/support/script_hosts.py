@@ -1,7 +1,6 @@
 """Hosts of scripts in processes of their own, which die where a test says."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sandbox_fixtures import RUNTIME
+from sandbox_fixtures import RUNTIME, knows_the_sandbox
 
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
@@ -27,11 +26,8 @@ HEAD = "import asyncio\nfrom mcp.servers import local\n"
 class Hosts:
     """Hosts, one after the other or at once, over one state directory."""
 
-    def __init__(self, folder, probes, source):
-        self.state = folder / "state"
-        self.state.mkdir()
-        for report in probes:
-            shutil.copy(report, self.state)
+    def __init__(self, folder, known, source):
+        self.state = knows_the_sandbox(folder / "state", known)
         self.log = folder / "log"
         self.log.touch()
         self._folder, self._source, self._started = folder, source, 0
@@ -113,6 +109,6 @@ def make_hosts(tmp_path, source, sandboxes):
     def make(name):
         folder = tmp_path / name
         folder.mkdir()
-        return Hosts(folder, list(sandboxes.settings.state_dir.glob("probe-*.json")), source)
+        return Hosts(folder, sandboxes.settings.state_dir, source)
 
     return make

@@ -4,7 +4,6 @@ Named points of scripts are `test_durable_scripts.py`'s.
 """
 
 import collections
-import shutil
 import sys
 import time
 
@@ -12,7 +11,7 @@ import pytest
 from crash_fixtures import BOUNDED, LONG, lines
 from generated_programs import chance
 from generated_scripts import script
-from sandbox_fixtures import RUNTIME
+from sandbox_fixtures import RUNTIME, knows_the_sandbox
 
 ATTEMPTS = 8
 """Of which one kills: a host may be done before its time, or write less than is needed for the last of its writes."""
@@ -27,8 +26,7 @@ pytestmark = [BOUNDED, pytest.mark.skipif(sys.platform != "linux", reason="the s
 def scripts(runs, sandboxes):
     def make():
         one = runs(None, None)
-        for report in sandboxes.settings.state_dir.glob("probe-*.json"):
-            shutil.copy(report, one.state)
+        knows_the_sandbox(one.state, sandboxes.settings.state_dir)
         return one
 
     return make

@@ -18,6 +18,7 @@ from mcp_bridge.downstream.configuration.unread_clients import other_clients
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.retention import FULL
 from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
+from mcp_bridge.host.pool_report import pool_reports
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.sizes import shown_size
 
@@ -56,6 +57,8 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
         with console.status("Running a script…"):
             milliseconds = anyio.run(_try, configuration, find)
         find("ok", "script", f"A script ran in a fresh container in {milliseconds:.0f} ms.")
+        for report in pool_reports(configuration.settings.state_dir):
+            find("ok", "pool", str(report))
     except BridgeError as exc:
         for found in exc.details.get("findings", []):
             findings.append(found)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.sandbox.flags import RuntimeChoice
-    from mcp_bridge.sandbox.image import image
+    from mcp_bridge.sandbox.image.store import ImageInfo
 
 images = typer.Typer(help="Build, look at and remove the sandbox's images.", no_args_is_help=True)
 
@@ -38,19 +38,18 @@ def build(
     """Build the image from the running interpreter, and packages from PyPI."""
     from rich.console import Console
 
+    from mcp_bridge.sandbox.drivers import open_images
     from mcp_bridge.sandbox.image import image
 
     console = Console(stderr=True)
 
-    async def work(choice: RuntimeChoice, configuration: common.Configuration) -> image.ImageInfo:
+    async def work(choice: RuntimeChoice, configuration: common.Configuration) -> ImageInfo:
         settings = configuration.settings
         request = image.ImageRequest(profile or settings.profile, tuple(with_ or settings.packages))
         with console.status("Building…") as status:
-            command, arguments = choice.invocation
             return await image.build_image(
-                command,
+                open_images(choice, settings.state_dir),
                 request,
-                engine_args=arguments,
                 progress=status.update,
                 state_dir=settings.state_dir,
             )
@@ -65,10 +64,10 @@ def build(
 @images.command("list")
 def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """List the images that are here."""
-    from mcp_bridge.sandbox.image import image
+    from mcp_bridge.sandbox.drivers import open_images
 
-    async def work(choice: RuntimeChoice, _: common.Configuration) -> list[image.ImageInfo]:
-        return await image.list_images(*choice.invocation)
+    async def work(choice: RuntimeChoice, configuration: common.Configuration) -> list[ImageInfo]:
+        return await open_images(choice, configuration.settings.state_dir).images()
 
     rows = _with_engine(config or ctx.obj, work)
     if as_json:
@@ -106,14 +105,14 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Show what is in an image."""
+    from mcp_bridge.sandbox.drivers import open_images
     from mcp_bridge.sandbox.image import image
 
-    async def work(choice: RuntimeChoice, configuration: common.Configuration) -> image.ImageInfo:
+    async def work(choice: RuntimeChoice, configuration: common.Configuration) -> ImageInfo:
         settings = configuration.settings
         wanted = reference or settings.image
         wanted = wanted or image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
-        command, arguments = choice.invocation
-        return await image.inspect_image(command, wanted, arguments)
+        return await image.inspect_image(open_images(choice, settings.state_dir), wanted)
 
     found = _with_engine(config or ctx.obj, work)
     if as_json:

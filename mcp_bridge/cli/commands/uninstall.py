@@ -6,6 +6,7 @@ Neither probes an engine, because a probe may build an image first.
 from __future__ import annotations
 
 import fnmatch
+import os
 import shutil
 import tempfile
 from contextlib import suppress
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mcp_bridge.sandbox.flags import EngineName, RuntimeChoice
-    from mcp_bridge.sandbox.image.image import ImageInfo
+    from mcp_bridge.sandbox.image.store import ImageInfo
     from mcp_bridge.settings import Loaded, Settings
 
-CACHES = ("catalog", "probe-*", "image-build*", "run", "ui-*.html", "owners", "files.total")
+CACHES = ("catalog", "probe-*", "image-build*", "run", "oci", "ui-*.html", "owners", "files.total")
 """Patterns (`fnmatch`) of files in the state directory that are recreated when missing."""
 
 
@@ -38,19 +39,29 @@ class Engine(NamedTuple):
 
 async def engines(settings: Settings) -> tuple[list[Engine], list[EngineName]]:
     """The engines that the settings allow and that answer, and the names of installed ones that don't."""
+    from mcp_bridge.sandbox.drivers import open_images
     from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
-    from mcp_bridge.sandbox.image.image import list_images
+    from mcp_bridge.sandbox.flags import RuntimeChoice
 
-    names: tuple[EngineName, ...] = ("podman", "docker") if settings.runtime == "auto" else (settings.runtime,)
+    everything: tuple[EngineName, ...] = ("oci", "podman", "docker")
+    names = everything if settings.runtime == "auto" else (settings.runtime,)
     found: list[Engine] = []
     silent: list[EngineName] = []
     for name in names:
+        if name == "oci":
+            # What it has made is in the state directory, whether or not a runtime is still installed.
+            choice = RuntimeChoice("oci", "", "", rootless=os.geteuid() != 0)
+            if (settings.state_dir / "oci").is_dir():
+                images = await open_images(choice, settings.state_dir).images()
+                found.append(Engine(choice, tuple(images)))
+            continue
         path = shutil.which(name)
         if path is None:
             continue
         info = await engine_info(name, path)
         if isinstance(info, EngineInfo):
-            found.append(Engine(info.choice, tuple(await list_images(*info.choice.invocation))))
+            images = await open_images(info.choice, settings.state_dir).images()
+            found.append(Engine(info.choice, tuple(images)))
         elif info.code != "engine_alias":
             silent.append(name)
     return found, silent
@@ -82,7 +93,7 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
         gone, left = [], []
         for engine in (await engines(settings))[0]:
             chosen = [one for one in engine.images if one.reference not in kept]
-            done, failed = await _remove_images(engine.choice, chosen)
+            done, failed = await _remove_images(engine.choice, settings.state_dir, chosen)
             gone += done
             left += failed
         return gone, left
@@ -107,16 +118,16 @@ def _print_left(left: Sequence[tuple[str, str]]) -> None:
 
 
 async def _remove_images(
-    choice: RuntimeChoice, images: Sequence[ImageInfo]
+    choice: RuntimeChoice, state_dir: Path, images: Sequence[ImageInfo]
 ) -> tuple[list[ImageInfo], list[tuple[str, str]]]:
     """Remove images; return the removed ones, and the others' names with the engine's errors."""
-    from mcp_bridge.sandbox.image.image import remove_image
+    from mcp_bridge.sandbox.drivers import open_images
 
-    command, arguments = choice.invocation
+    store = open_images(choice, state_dir)
     removed, left = [], []
     for one in images:
         try:
-            await remove_image(command, one.reference, arguments)
+            await store.remove(one.reference)
         except BridgeError as exc:
             left.append((one.reference, exc.message))
         else:
@@ -160,7 +171,7 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
     if told and not yes and not _confirm(state=state):
         showing.echo_err("mcp-bridge: nothing was removed.")
         return common.REFUSED
-    left = anyio.run(_remove, found, state)
+    left = anyio.run(_remove, found, directory, state)
     _print_left(left)
     with suppress(OSError):
         directory.rmdir()
@@ -170,7 +181,7 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
 
 
 async def _look(settings: Settings) -> _Found:
-    from mcp_bridge.sandbox.cli_engine import CliEngine
+    from mcp_bridge.sandbox.drivers import open_engine
     from mcp_bridge.sandbox.engine import OWNER_LABEL
     from mcp_bridge.sandbox.ownership import Owner
 
@@ -178,7 +189,7 @@ async def _look(settings: Settings) -> _Found:
     orphans = []
     with tempfile.TemporaryDirectory(prefix="mcp-bridge-uninstall-") as scratch:
         for engine in found:
-            running = CliEngine(engine.choice, Path(scratch))
+            running = open_engine(engine.choice, _driver_state(engine, settings.state_dir, Path(scratch)))
             for container in await running.list(OWNER_LABEL):
                 owner = Owner.parse(container.labels.get(OWNER_LABEL, ""))
                 if owner is not None and owner.is_orphaned():
@@ -189,6 +200,11 @@ async def _look(settings: Settings) -> _Found:
     state = [path for path in entries if path not in caches and _is_one_of(path.name, _state_names())]
     strange = [path for path in entries if path not in caches and path not in state]
     return _Found(found, silent, orphans, caches, state, strange)
+
+
+def _driver_state(engine: Engine, directory: Path, scratch: Path) -> Path:
+    """A state directory for a driver. An engine's containers are found from anywhere, and nothing is to be made."""
+    return directory if engine.choice.engine == "oci" else scratch
 
 
 def _state_names() -> tuple[str, ...]:
@@ -234,20 +250,20 @@ def _described(found: _Found, directory: Path, *, state: bool) -> Iterator[str]:
         yield f"With the keys in {directory} goes all that is recorded: what isn't in a backup is lost for good."
 
 
-async def _remove(found: _Found, state: bool) -> list[tuple[str, str]]:
+async def _remove(found: _Found, directory: Path, state: bool) -> list[tuple[str, str]]:
     """Remove everything; return the names of images that can't be removed, with the reasons.
 
     Raises:
         BridgeError: `uninstall_failed`: a file can't be removed; as the engine.
     """
-    from mcp_bridge.sandbox.cli_engine import CliEngine
+    from mcp_bridge.sandbox.drivers import open_engine
 
     with tempfile.TemporaryDirectory(prefix="mcp-bridge-uninstall-") as scratch:
         for engine, container in found.containers:
-            await CliEngine(engine.choice, Path(scratch)).remove(container)
+            await open_engine(engine.choice, _driver_state(engine, directory, Path(scratch))).remove(container)
     left = []
     for engine in found.engines:
-        left += (await _remove_images(engine.choice, engine.images))[1]
+        left += (await _remove_images(engine.choice, directory, engine.images))[1]
     for path in [*found.caches, *(found.state if state else ())]:
         try:
             if path.is_dir() and not path.is_symlink():

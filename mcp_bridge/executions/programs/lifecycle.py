@@ -271,6 +271,8 @@ class Programs:
         An empty name if they don't say.
         """
         named = next((given[name] for name in self._rules.subject_fields if isinstance(given.get(name), str | int)), "")
+        if named == "":
+            return "", False
         whole = fill_in(named, effects.values_behind(named))
         return str(whole), bool(whole) and await effects.project(whole) != whole
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.entry_encoding import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, fitting, leaf_hash
+from mcp_bridge.ledger.log.file_size import pages_of
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.log.pieces import Snapshot, label_of, manifest, pack
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.proofs.merkle import HASH_BYTES, Frontier
 from mcp_bridge.ledger.proofs.notes import Checkpoint, sign_checkpoint
 from mcp_bridge.ledger.storage.position import WRITES, Position, read_head, writes_of
-from mcp_bridge.ledger.storage.sealing import damaged
+from mcp_bridge.ledger.storage.sealing import NONCE_BYTES, damaged
 
 if TYPE_CHECKING:
     import sqlite3
@@ -130,6 +131,8 @@ class Log:
         """As `forgetting.old_requests`."""
         self._version = -1
         self._frontier = Frontier()
+        self._root = b""
+        """Of the entries that are committed, or about to be."""
         self._time = 0
         self._executions: OrderedDict[str, _Execution] = OrderedDict()
         self._changed = False
@@ -138,6 +141,8 @@ class Log:
         self._before = 0
         self.stored: Counter[str] = Counter()
         """Bytes that were written for each execution since `begin`."""
+        self.pages = (0, 0)
+        """As `file_size.pages_of`, at the last `finish`."""
 
     def forget(self) -> None:
         """Drop the cached state: the transaction since `begin` was rolled back."""
@@ -165,6 +170,7 @@ class Log:
         self._frontier = frontier_of(connection, size)
         if self._frontier.root() != root:
             raise damaged("its entries are not those that its head was signed for")
+        self._root = root
         self._time = _time_of(connection, size - 1) if size else 0
         self.position.check_numbers(size, self._writes)
         if vkey != self.signer.vkey:
@@ -181,13 +187,15 @@ class Log:
         payloads: list[tuple[Any, ...]] = []
         # In one call: each releases the interpreter's lock, and waits for a busy event loop to get it back.
         salts = os.urandom(SALT_BYTES * len(posted))
+        nonces = os.urandom(NONCE_BYTES * len(posted))
         for number, one in enumerate(posted):
-            known = self._known(connection, one.execution)
+            execution, parts = one.execution, one.payload
+            known = self._known(connection, execution)
             salt = salts[SALT_BYTES * number : SALT_BYTES * (number + 1)]
             sequence = self._frontier.size
             leaf = Leaf(
-                commitment(one.payload, salt),
-                one.execution,
+                commitment(parts, salt),
+                execution,
                 one.kind,
                 one.policy,
                 known.previous,
@@ -198,23 +206,24 @@ class Log:
             )
             data = encode(leaf)
             if len(data) > MAX_ENTRY_BYTES:
-                raise BridgeError("bad_entry", f"An entry of {one.execution} has {len(data)} bytes.")
+                raise BridgeError("bad_entry", f"An entry of {execution} has {len(data)} bytes.")
             nodes = self._frontier.append(leaf_hash(data))
             known.previous = nodes[:HASH_BYTES].hex()
-            entries.append((sequence, one.execution, one.kind, data, nodes))
+            entries.append((sequence, execution, one.kind, data, nodes))
             size = len(data) + len(nodes)
             if known.key is not None:
-                plain = one.payload[0]
-                if len(one.payload) > 1:
+                plain = parts[0]
+                if len(parts) > 1:
                     plain, new = self._in_pieces(connection, one, known, known.key)
                     size += new
-                sealed = known.key.seal(salt + plain, leaf.commitment.encode())
+                nonce = nonces[NONCE_BYTES * number : NONCE_BYTES * (number + 1)]
+                sealed = known.key.seal(salt + plain, leaf.commitment.encode(), nonce)
                 payloads.append((sequence, sealed))
                 size += len(sealed)
-            elif one.execution == LEDGER:
-                payloads.append((sequence, salt + b"".join(one.payload)))
+            elif execution == LEDGER:
+                payloads.append((sequence, salt + b"".join(parts)))
             # Otherwise it is erased already.
-            self.stored[one.execution] += size
+            self.stored[execution] += size
         self._changed = self._changed or bool(entries)
         return entries, payloads
 
@@ -242,6 +251,7 @@ class Log:
         """Sign for what was appended since `begin`; count what was written without an entry."""
         if self._changed:
             checkpoint = self.checkpoint()
+            self._root = checkpoint.root
             connection.execute(
                 "UPDATE head SET size = ?, root = ?, note = ?, vkey = ?",
                 (checkpoint.size, checkpoint.root, sign_checkpoint(checkpoint, self.signer), self.signer.vkey),
@@ -251,6 +261,8 @@ class Log:
             self._wrote = True
             connection.execute(_COUNT_WRITE, (WRITES,))
             self._writes += 1
+        # Within the transaction: after it SQLite would have to lock the file again.
+        self.pages = pages_of(connection)
 
     def committed(self) -> None:
         """What was done since `begin` is on the disk: have that known outside its file, before anybody is told.
@@ -259,7 +271,7 @@ class Log:
             PositionError: It stays on the disk; nothing may follow from it, or on it.
         """
         if self._wrote:
-            self.position.advance(Position(self.origin, self._frontier.size, self._frontier.root(), self._writes))
+            self.position.advance(Position(self.origin, self._frontier.size, self._root, self._writes))
 
     def checkpoint(self) -> Checkpoint:
         """What the log says of itself, now."""

@@ -77,8 +77,10 @@ _encode = _encoder.encode
 
 def split(payload: dict[str, Any]) -> Parts:
     """A payload's bytes, cut where a large part begins and ends. Joined they are what `json.dumps` gives."""
-    if not _may_be_large(payload, 0):
-        return (_encode(payload).encode(),)
+    return _split(payload) if _may_be_large(payload, 0) else (_encode(payload).encode(),)
+
+
+def _split(payload: dict[str, Any]) -> Parts:
     found: list[tuple[bool, str]] = []
     _walk(payload, 0, found)
     parts: list[str] = []
@@ -129,11 +131,13 @@ def capture(payload: dict[str, Any]) -> Parts | Snapshot:
         RecursionError: It nests too deep.
         ValueError, TypeError: It isn't JSON.
     """
-    if _may_be_large(payload, 0) and is_large(payload):
-        # `split` accepts or refuses what marshal can't write.
+    if not _may_be_large(payload, 0):
+        return (_encode(payload).encode(),)
+    if is_large(payload):
+        # `_split` accepts or refuses what marshal can't write.
         with contextlib.suppress(ValueError):
             return Snapshot(payload)
-    return split(payload)
+    return _split(payload)
 
 
 def _may_be_large(value: Any, depth: int) -> bool:
@@ -142,7 +146,11 @@ def _may_be_large(value: Any, depth: int) -> bool:
     if isinstance(value, dict | list):
         if len(value) > MAX_MEMBERS or depth > MAX_DEPTH:
             return True
-        return any(_may_be_large(member, depth + 1) for member in (value.values() if type(value) is dict else value))
+        for member in value.values() if type(value) is dict else value:
+            # Most are short texts. A call of this for each takes longer than all the rest.
+            if len(member) >= MIN_PIECE_BYTES if type(member) is str else _may_be_large(member, depth + 1):
+                return True
+        return False
     return isinstance(value, int) and value.bit_length() > MIN_PIECE_BYTES
 
 

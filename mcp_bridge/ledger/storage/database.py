@@ -30,6 +30,7 @@ from mcp_bridge.ledger.log.file_size import (
     RunUsage,
     journal_bytes,
     measure,
+    measured,
 )
 from mcp_bridge.ledger.log.reading import master_of, open_looking
 from mcp_bridge.ledger.log.transaction import Append, Statement, commit, posted, run
@@ -134,7 +135,7 @@ class Database:
         self._reclaimed = -math.inf
         self._runs: WeakValueDictionary[str, RunUsage] = WeakValueDictionary()
         self._queued = 0
-        self._measured = Measured(0, 0, 0, gives_back=True)
+        self._measured = Measured(0, 0, 0, gives_back=True, page_bytes=0)
 
     async def __aenter__(self) -> Self:
         try:
@@ -497,14 +498,14 @@ class Database:
                 self._write()
 
         assert self._writer is not None  # noqa: S101 - it is open
-        log = self.log
+        log, before = self.log, self._measured
 
         def write(connection: sqlite3.Connection) -> tuple[dict[str, int], Measured]:
             stored = commit(connection, log, batch)
             if journal_bytes(self._path) > MAX_WAL_BYTES:
                 # Readers are not waited for: if there are any, the next commit tries again.
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            return stored, measure(connection, self._path)
+            return stored, measured(self._path, log.pages, before.page_bytes, gives_back=before.gives_back)
 
         self._writer.do(write, settle)
 

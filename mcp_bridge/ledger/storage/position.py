@@ -43,6 +43,8 @@ WRITES = "writes"
 RECORD_BYTES = 512
 """One sector: on most disks a power cut leaves either the old record or the new one."""
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 _ACCEPT = "mcp-bridge audit accept-loss"
 
 NOT_AS_FAR = frozenset({"ledger_behind", "ledger_head_damaged"})
@@ -91,6 +93,8 @@ class PositionFile:
         self._ledger = ledger
         self._fd = -1
         self._known: Position | None = None
+        self._written: tuple[bytes, Position] | None = None
+        """The record that this process has written last, and its position."""
 
     def close(self) -> None:
         """Close the file."""
@@ -255,8 +259,7 @@ class PositionFile:
                 self._fd = self._opened()
             _lock(self._fd)
             try:
-                there = None if self._accepts else _decoded(os.pread(self._fd, RECORD_BYTES, 0))
-                if there is None or there.origin != position.origin or there.commits < position.commits:
+                if self._accepts or self._is_later(position, os.pread(self._fd, RECORD_BYTES, 0)):
                     self._write(position)
             finally:
                 with suppress(OSError):
@@ -265,11 +268,18 @@ class PositionFile:
             raise self.unwritten(exc) from None
         self._known, self._accepts = position, False
 
+    def _is_later(self, position: Position, record: bytes) -> bool:
+        """Whether a position replaces the recorded one."""
+        there = self._written[1] if self._written and record == self._written[0] else _decoded(record)
+        return there is None or there.origin != position.origin or there.commits < position.commits
+
     def _write(self, position: Position) -> None:
+        record = _encoded(position)
         # In one system call: a kill leaves it written or not.
-        written = os.pwrite(self._fd, _encoded(position), 0)
+        written = os.pwrite(self._fd, record, 0)
         if written < RECORD_BYTES:
             raise OSError(errno.EIO, f"only {written} bytes of {RECORD_BYTES} were written")
+        self._written = record, position
 
     def _opened(self) -> int:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -349,15 +359,14 @@ def writes_of(kept: object) -> int:
 
 
 def _encoded(position: Position) -> bytes:
-    text = json.dumps(
+    text = _encode(
         {
             "boot": boot_id(),
             "origin": position.origin,
             "size": position.size,
             "root": position.root.hex(),
             "writes": position.writes,
-        },
-        separators=(",", ":"),
+        }
     )
     lines = f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n"
     return lines.ljust(RECORD_BYTES - 1).encode() + b"\n"

@@ -38,7 +38,7 @@ KEYRING_SERVICE, KEYRING_NAME = "mcp-bridge", "ledger master key"
 OWN_SOURCES = frozenset({"file", "keyring"})
 """Sources whose master key the bridge makes and stores itself; every other source is a command."""
 
-_NONCE_BYTES, _TAG_BYTES = 12, 16
+NONCE_BYTES, _TAG_BYTES = 12, 16
 
 NAME_BYTES = 16
 """The size of the name of a piece of a payload."""
@@ -71,7 +71,7 @@ class MasterKey:
         return DataKey(key), self._wrapped(key, execution)
 
     def _wrapped(self, key: bytes, label: str) -> bytes:
-        nonce = os.urandom(_NONCE_BYTES)
+        nonce = os.urandom(NONCE_BYTES)
         return nonce + self._wrap.encrypt(nonce, key, label.encode())
 
     def wrap(self, key: bytes, name: str) -> bytes:
@@ -86,7 +86,7 @@ class MasterKey:
         """
         try:
             kept = bytes.fromhex(wrapped)
-            return self._wrap.decrypt(kept[:_NONCE_BYTES], kept[_NONCE_BYTES:], f"/{name}".encode())
+            return self._wrap.decrypt(kept[:NONCE_BYTES], kept[NONCE_BYTES:], f"/{name}".encode())
         except (InvalidTag, ValueError, TypeError):
             raise damaged(f"the key of {name} can't be opened") from None
 
@@ -102,7 +102,7 @@ class MasterKey:
             BridgeError: `ledger_damaged`.
         """
         try:
-            return DataKey(self._wrap.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], execution.encode()))
+            return DataKey(self._wrap.decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], execution.encode()))
         except (InvalidTag, ValueError, TypeError):
             raise damaged(f"the key of {execution} can't be opened") from None
 
@@ -136,14 +136,15 @@ class DataKey:
         # Hashed first: SHA-256 of large data releases the interpreter's lock, and `hmac.digest` doesn't.
         return hmac.digest(_derived(self._key, "name pieces"), hashlib.sha256(data).digest(), "sha256")[:NAME_BYTES]
 
-    def seal(self, data: bytes, label: bytes) -> bytes:
+    def seal(self, data: bytes, label: bytes, nonce: bytes | None = None) -> bytes:
         """Encrypt.
 
         Args:
             data: The plaintext.
             label: The place it is bound to (additional authenticated data): it opens nowhere else.
+            nonce: NONCE_BYTES random bytes that nothing else is sealed with; by default, new ones.
         """
-        nonce = os.urandom(_NONCE_BYTES)
+        nonce = nonce or os.urandom(NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, data, label)
 
     def open(self, sealed: bytes, label: bytes) -> bytes:
@@ -153,14 +154,14 @@ class DataKey:
             BridgeError: `ledger_damaged`: it was changed, or belongs elsewhere.
         """
         try:
-            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], label)
+            return self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], label)
         except (InvalidTag, ValueError, TypeError):
             raise damaged(f"{label.decode(errors='replace')[:100]!r} can't be opened: it was changed") from None
 
 
 def sealed_bytes(data: bytes) -> int:
     """The size of data once it is sealed."""
-    return _NONCE_BYTES + len(data) + _TAG_BYTES
+    return NONCE_BYTES + len(data) + _TAG_BYTES
 
 
 def master_key(source: str | Sequence[str], directory: Path, *, make: bool) -> MasterKey:

@@ -85,7 +85,8 @@ def find(patterns: Iterable[Pattern], text: str) -> list[Span]:
     """
     found: list[Span] = []
     for pattern in patterns:
-        if pattern.hint in text:
+        # One search for the first costs less than to iterate, and mostly there is none.
+        if pattern.hint in text and (len(text) > pattern.window or pattern.regex.search(text)):
             for match in matches(pattern.regex, text, pattern.window):
                 found.extend(pattern.values(text, match))
                 if len(found) > MAX_VALUES:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -14,6 +16,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import decide
 from mcp_bridge.executions.comments import check_text
 from mcp_bridge.executions.status import effective_status
+from mcp_bridge.host.pool_report import pool_reports
 from mcp_bridge.kernel import program_parser as programs
 from mcp_bridge.ledger.audit import overview
 from mcp_bridge.server.ui import views
@@ -82,6 +85,7 @@ class Api:
             f"{one}/graph": self.graph,
             "/api/approvals": self.approvals,
             "/api/events": self.events,
+            "/api/pools": self.pools,
         }
         routes = [Route(path, _answering(work), methods=["GET"]) for path, work in get.items()]
         return [*routes, Route("/api/approvals/{id}", _answering(self.decide), methods=["POST"])]
@@ -105,6 +109,11 @@ class Api:
         before = None if page.before is None else f"{page.before[0]!r}:{page.before[1]}"
         rows = [views.summary(row, counted) for row, counted in page.rows]
         return JSONResponse({"executions": rows, "before": before, "searched": page.searched})
+
+    async def pools(self, _: Request) -> Response:
+        """The warm pools of the bridges that use this state directory."""
+        found = await anyio.to_thread.run_sync(pool_reports, self._mine.database.path.parent)
+        return JSONResponse({"pools": [asdict(report) for report in found]})
 
     async def execution(self, request: Request) -> Response:
         """An execution without its timeline."""

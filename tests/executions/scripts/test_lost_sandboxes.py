@@ -30,8 +30,11 @@ from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.channel import HostChannel
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.sandbox import cli_engine
+from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import ExitStatus
 from mcp_bridge.sandbox.flags import RuntimeChoice
+from mcp_bridge.sandbox.oci import bundle_config
+from mcp_bridge.sandbox.oci.engine import OciEngine, OciProcess
 
 if TYPE_CHECKING:
     from mcp_bridge.sandbox.cli_engine import CliProcess
@@ -77,7 +80,7 @@ HEAD = "import asyncio, os, time\nfrom mcp.servers import local\nfrom mcp import
 class Desk:
     """A bridge with a tool that must not be called twice, and the ways to end its sandboxes from outside."""
 
-    def __init__(self, folder: Path, bridge: object, started: list[CliProcess]) -> None:
+    def __init__(self, folder: Path, bridge: object, started: list[CliProcess | OciProcess]) -> None:
         self.folder, self.bridge, self.started = folder, bridge, started
         self.running = 0
         """How many times a script has said that it runs."""
@@ -101,7 +104,7 @@ class Desk:
         assert stored.principal == PRINCIPAL
         return stored.status
 
-    async def end(self, how: str, process: CliProcess | None = None) -> bool:
+    async def end(self, how: str, process: CliProcess | OciProcess | None = None) -> bool:
         """End what holds a sandbox, from outside; whether its engine, if that is asked, could. What is gone can't be ended."""
         process = process or self.started[-1]
         pid = await anyio.to_thread.run_sync(PIDS[how], process) if how in PIDS else None
@@ -110,9 +113,35 @@ class Desk:
                 os.kill(pid, signal.SIGKILL)
         elif how.startswith("engine:"):
             words = how.removeprefix("engine:").split()
+            if isinstance(process, OciProcess):
+                return await _end_directly(process, words[0])
             argv = [*process._engine.choice.command, *words, await process.container_id()]
             return not (await anyio.run_process(argv, check=False)).returncode
         return True
+
+
+async def _end_directly(process: OciProcess, word: str) -> bool:
+    """What engines have commands for."""
+    if word == "pause":
+        os.kill(_first(process), signal.SIGSTOP)
+    else:
+        await getattr(process._engine, {"kill": "kill", "rm": "remove"}[word])(await process.container_id())
+    return True
+
+
+async def _gone(process: CliProcess | OciProcess) -> None:
+    """Wait until nothing of ours waits for a container any more."""
+    await (process.wait() if isinstance(process, OciProcess) else process._child.wait())
+
+
+def _is_known(process: CliProcess | OciProcess) -> bool:
+    """Whether the engine knows of a container already."""
+    return process._started if isinstance(process, OciProcess) else process._read_id() is not None
+
+
+def _parent(process: CliProcess | OciProcess) -> int:
+    """The engine's client, or the supervisor."""
+    return process._supervisor.owner.pid if isinstance(process, OciProcess) else process._child._process.pid
 
 
 def _monitor(process: CliProcess) -> int | None:
@@ -120,13 +149,27 @@ def _monitor(process: CliProcess) -> int | None:
     return int(text) if text else None
 
 
-def _first(process: CliProcess) -> int | None:
+def _first(process: CliProcess | OciProcess) -> int | None:
+    if isinstance(process, OciProcess):
+        return _first_of_supervisor(process)
     monitor = _monitor(process)
     found = subprocess.run(["pgrep", "-P", str(monitor)], capture_output=True, text=True, check=False).stdout.split()
     return int(found[0]) if found else None
 
 
-PIDS = {"client": lambda process: process._child._process.pid, "monitor": _monitor, "first process": _first}
+def _first_of_supervisor(process: OciProcess) -> int | None:
+    """The supervisor's child that has the number, in its namespace, that the runtime has written down."""
+    folder = process._engine._containers / process._id
+    inside = cli_engine._text_of(folder / "pid")
+    parent = _parent(process)
+    for child in cli_engine._text_of(Path(f"/proc/{parent}/task/{parent}/children")).split():
+        for line in cli_engine._text_of(Path(f"/proc/{child}/status")).splitlines():
+            if line.startswith("NSpid:") and inside and line.split()[2] == inside:
+                return int(child)
+    return None
+
+
+PIDS = {"client": _parent, "monitor": _monitor, "first process": _first}
 
 WAYS = ("engine:kill", "engine:kill --signal=KILL", "engine:rm --force", "client", "monitor", "first process")
 
@@ -147,7 +190,8 @@ async def opened(sandboxes, folder, monkeypatch, **settings):
     state = folder / "state"
     state.mkdir(mode=0o700)
     started = []
-    start, patience = cli_engine.CliEngine.start, cli_engine.EXIT_SECONDS
+    driver, patience = type(sandboxes.prepared.engine), cli_engine.EXIT_SECONDS
+    start = driver.start
 
     async def noted(self, spec):
         seconds = HASTY_SECONDS if desk.hasty and not started else patience
@@ -156,7 +200,7 @@ async def opened(sandboxes, folder, monkeypatch, **settings):
         started.append(process)
         return process
 
-    monkeypatch.setattr(cli_engine.CliEngine, "start", noted)
+    monkeypatch.setattr(driver, "start", noted)
     tables = {"tools": {"modules": [module], "path": [str(tools)], "entry_points": False}}
     tables |= {"policy": {"rules": [{"tools": ["local.careful"], "effect": "approve"}]}}
     governance = load_governance(tables, None, folder, state)
@@ -170,8 +214,16 @@ def open_desk(sandboxes, tmp_path, monkeypatch):
     return lambda **settings: opened(sandboxes, tmp_path, monkeypatch, **settings)
 
 
+def _ways(engine: CliEngine | OciEngine) -> list[str]:
+    """The ways that there are with this engine."""
+    lacking = {"monitor"} if isinstance(engine, OciEngine) else set()
+    if isinstance(engine, CliEngine) and not engine.has_monitors:
+        lacking = {"monitor", "first process"}
+    return [how for how in WAYS if how not in lacking]
+
+
 def only_podman(desk: Desk, how: str) -> None:
-    if how in {"monitor", "first process"} and not desk.bridge._prepared.engine.has_monitors:
+    if how not in _ways(desk.bridge._prepared.engine):
         pytest.skip("this engine's monitors are not told by their process ids")
 
 
@@ -194,7 +246,7 @@ async def test_a_sandbox_that_is_lost_in_mid_call_is_lost_to_nobody(open_desk, h
             await until((desk.folder / "held").exists)
             await desk.end(how)
             if how not in {"monitor", REMOVES}:
-                await desk.started[-1]._child.wait()
+                await _gone(desk.started[-1])
             # Its outcome is waited for, although nobody is there to be told.
             (desk.folder / "released").touch()
         [record] = records
@@ -227,7 +279,7 @@ async def test_a_program_goes_on_where_its_sandbox_was_lost(open_desk, key):
             tasks.start_soon(run)
             await until((desk.folder / "held").exists)
             await desk.end("engine:kill")
-            await desk.started[-1]._child.wait()
+            await _gone(desk.started[-1])
             (desk.folder / "released").touch()
         assert printed(records[0]) == "success\n"
         assert desk.written == ["s0", "s1", "s2"]
@@ -286,7 +338,7 @@ async def test_a_script_that_does_otherwise_when_it_is_run_again_does_nothing_tw
             tasks.start_soon(run)
             await until((desk.folder / "held").exists)
             await desk.end("engine:kill")
-            await desk.started[-1]._child.wait()
+            await _gone(desk.started[-1])
             (desk.folder / "released").touch()
         [record] = records
         assert (record.status, record.error["code"]) == ("error", "divergence")
@@ -358,7 +410,7 @@ async def test_a_child_that_is_killed_for_memory_is_no_cause_of_what_comes_later
             tasks.start_soon(run)
             await until((desk.folder / "held").exists)
             await desk.end(how)
-            await desk.started[-1]._child.wait()
+            await _gone(desk.started[-1])
             (desk.folder / "released").touch()
         assert printed(records[0]) == "True\nwrote a\n"
         assert desk.written == ["a"]
@@ -381,9 +433,9 @@ async def test_memory_that_the_machine_hasnt_got_is_no_fault_of_the_scripts(open
         if (
             os.geteuid()
             or not (GROUPS / "memory.limit_in_bytes").exists()
-            or desk.bridge._prepared.engine.name != "podman"
+            or desk.bridge._prepared.engine.name == "docker"
         ):
-            pytest.skip("needs root, podman and control groups v1: to be the machine that has none left")
+            pytest.skip("needs root, no docker and control groups v1: to be the machine that has none left")
         group = GROUPS / f"mcp-bridge-test-{os.getpid()}"
         group.mkdir()
         try:
@@ -399,6 +451,12 @@ async def test_memory_that_the_machine_hasnt_got_is_no_fault_of_the_scripts(open
                 ]
 
             monkeypatch.setattr(cli_engine, "run_argv", in_group)
+            render = bundle_config.render
+
+            def rendered_in_group(*args, cgroup, **options):
+                return render(*args, cgroup=f"/{group.name}{cgroup}", **options)
+
+            monkeypatch.setattr(bundle_config, "render", rendered_in_group)
             code = (
                 "await local.write(text='a')\nx = []\nwhile len(x) < 20: x.append(b'x' * (16 << 20))\nprint('enough')"
             )
@@ -572,7 +630,7 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, s
     seed = int(os.environ.get("MCP_BRIDGE_TEST_SEED", "0")) or time.time_ns() % (1 << 30)
     rng = random.Random(seed)  # noqa: S311
     engine = sandboxes.prepared.engine
-    ways = [how for how in WAYS if how not in {"monitor", "first process"} or engine.has_monitors]
+    ways = _ways(engine)
     lost = 0
     kills = 400 if LONG else 24
     async with open_desk() as desk:
@@ -590,7 +648,7 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, s
                 await until(lambda: desk.started)
                 process = desk.started[0]
                 await anyio.sleep(delay)
-                if how.startswith("engine:") and process._read_id() is None:
+                if how.startswith("engine:") and not _is_known(process):
                     return
                 await desk.end(how, process)
 

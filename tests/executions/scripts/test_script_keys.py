@@ -4,6 +4,7 @@ import json
 import sqlite3
 
 import pytest
+from sandbox_fixtures import knows_the_sandbox
 
 from mcp_bridge.executions.record import GIVEN_BEFORE
 
@@ -34,9 +35,7 @@ def desk(configure, tmp_path):
     (tools / "desk.py").write_text(TOOLS)
     with setup.config.open("a") as file:
         file.write(f'\n[tools]\nmodules = ["desk"]\npath = [{json.dumps(str(tools))}]\nentry_points = false\n')
-    for report in setup.state_dir.glob("probe-*.json"):
-        (tmp_path / "state").mkdir(mode=0o700, exist_ok=True)
-        (tmp_path / "state" / report.name).write_bytes(report.read_bytes())
+    knows_the_sandbox(tmp_path / "state", setup.state_dir)
 
     def paid():
         path = tools / "paid"

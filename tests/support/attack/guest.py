@@ -132,7 +132,7 @@ class Process:
         """Be the guest."""
         try:
             await self.received.receive()  # the runtime and the script, which a guest here has got already
-            await self.sent.send(jsonrpc.encode(messages.notification(messages.GuestReady("3"))))
+            await self.sent.send(jsonrpc.encode(messages.notification(messages.ExecutionBegun())))
             guest = Guest(self.sent, self.received)
             await code(guest)
             await guest.finish()

@@ -7,6 +7,13 @@ import { duration, exactly, moment, plural, short } from "./format.js";
 const STATUSES = ["running", "suspended", "interrupted", "success", "failed", "cancelled", "erased"];
 const AGES = { "": "any time", 3600: "the last hour", 86400: "the last day", 604800: "the last week", 2592000: "the last 30 days" };
 
+function poolLine(pool) {
+  return h("span", { class: "sub" },
+    `Containers ready: ${pool.ready} of at most ${pool.ceiling}. `,
+    `Used at once: ${pool.hits}, after a wait: ${pool.waits}, none ready: ${pool.misses}, lost: ${pool.lost}. `,
+    `Age when used: ${duration(pool.age)}.`);
+}
+
 export function listPage(main) {
   document.title = "Executions · mcp-bridge";
   const asked = new URLSearchParams(location.search);
@@ -16,6 +23,7 @@ export function listPage(main) {
   const age = choice("age", "Started", AGES, asked);
   const results = h("section", { "aria-label": "Results" });
   const count = h("p", { class: "hint", role: "status" });
+  const pools = h("p", { class: "hint" });
   let pages = 1;
   let last = "";
   let timer = 0;
@@ -28,7 +36,7 @@ export function listPage(main) {
     clearTimeout(timer);
     timer = setTimeout(changed, 250);
   });
-  fill(main, h("h1", {}, "Executions"), form, count, results);
+  fill(main, h("h1", {}, "Executions"), form, count, results, pools);
 
   function filters() {
     const found = new URLSearchParams();
@@ -61,6 +69,7 @@ export function listPage(main) {
       if (answer.before === null) break;
     }
     if (String(filters()) !== String(wanted)) return;
+    fill(pools, ...(await get("/api/pools")).pools.map(poolLine));
     const now = JSON.stringify([rows, answer.before]);
     if (now === last) return;
     last = now;

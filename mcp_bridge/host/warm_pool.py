@@ -1,0 +1,402 @@
+"""The warm pool: containers that are started before there is an execution for them, with the guest loaded.
+
+A container is checked out once and never comes back. Until then the guest has been sent nothing but our own modules,
+and has sent nothing but `guest.ready`; a waiting container that says anything else, ends, or closes its channel is
+removed and replaced. All containers of a pool are of one image and one set of limits, which is all that a bridge has.
+
+The pool's size follows the demand between a floor and a ceiling: it grows when an execution finds no container ready,
+and shrinks when containers are not asked for. Beyond the floor it grows only while there is memory. A pool that is at
+its floor sleeps: there is no timer but the one that replaces a container after an hour.
+
+Refilling is work of the same processors that executions use. So it waits, briefly, until no execution is under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.wire import jsonrpc, messages
+from mcp_bridge.wire.errors import WireError
+from mcp_bridge.wire.framing import LineDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from anyio.abc import ByteReceiveStream
+
+    from mcp_bridge.sandbox.engine import SandboxProcess
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_SECONDS = 3600.0
+"""How long a container waits before it is replaced. The guest ends itself a little later, if the host can't."""
+
+IDLE_SECONDS = 60.0
+"""How long a pool above its floor may go unused before it gives up one container."""
+
+PACE_SECONDS = 0.1
+"""The longest that a refill waits for the executions under way."""
+
+STARTS_AT_ONCE = 2
+"""Containers that are started at the same time."""
+
+RETRY_SECONDS = 1.0
+"""Pause before a container is started after two failures in a row; doubled for each further one."""
+
+MAX_FAILURES = 6
+"""Failures in a row after which nothing is started until an execution asks for a container."""
+
+REPORT_SECONDS = 1.0
+"""Pause between two reports of a pool that changes. One that doesn't change reports nothing."""
+
+LAST_WORDS_SECONDS = 2.0
+"""How long to wait for the engine's account of a container whose channel has closed."""
+
+MAX_AGES = 1000
+"""Ages that are remembered for the figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    """How many containers wait.
+
+    Attributes:
+        floor: When nothing is asked for.
+        ceiling: At most.
+    """
+
+    floor: int
+    ceiling: int
+
+
+@dataclass(slots=True)
+class PoolFigures:
+    """What a pool has done since it was made.
+
+    Attributes:
+        hits: Check-outs of a container that was ready.
+        waits: Check-outs of a container that was being started.
+        misses: Executions that found none.
+        started: Containers started ahead.
+        lost: Those of them that ended or failed before their check-out.
+        retired: Those that were given up, for their age or because fewer were needed.
+        ages: How long the last containers had been ready at their check-out, in seconds.
+    """
+
+    hits: int = 0
+    waits: int = 0
+    misses: int = 0
+    started: int = 0
+    lost: int = 0
+    retired: int = 0
+    ages: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_AGES))
+
+
+class _Waiting:
+    """A container from its start to its check-out."""
+
+    def __init__(self, process: SandboxProcess) -> None:
+        self.process = process
+        self.scope = anyio.CancelScope()
+        self.ready_at: float | None = None
+        self.is_checked_out = False
+        self.is_retired = False
+        self.released = anyio.Event()
+        """Nobody reads its streams any more."""
+
+
+class WarmPool:
+    """Keeps containers ready.
+
+    Args:
+        start: Starts a container; raises BridgeError.
+        bundle: The guest's modules, the first bytes that a container is sent.
+        size: How many containers wait.
+        start_seconds: How long a container may take to become ready.
+        has_memory: Whether the host has memory for containers above the floor.
+        on_change: Called when something has changed, at most once a second.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Awaitable[SandboxProcess]],
+        bundle: bytes,
+        size: PoolSize,
+        start_seconds: float,
+        has_memory: Callable[[], bool],
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        self._start = start
+        self._bundle = bundle
+        self._size = size
+        self._start_seconds = start_seconds
+        self._has_memory = has_memory
+        self._on_change = on_change
+        self.figures = PoolFigures()
+        self.target = size.floor
+        """How many containers are to wait."""
+        self._ready: deque[_Waiting] = deque()
+        self._starting = 0
+        self._pausing = 0
+        """Starts that are put off after a failure."""
+        self._failures = 0
+        self._takers: deque[anyio.Event] = deque()
+        self._executions = 0
+        self._least_ready = 0
+        """The fewest containers that were ready since the last look at the size."""
+        self._changed = anyio.Event()
+        self._wanted = anyio.Event()
+        self._asked = anyio.Event()
+        self._grown = anyio.Event()
+        self._quiet = anyio.Event()
+        self._quiet.set()
+        self._scope = anyio.CancelScope()
+
+    @property
+    def ready(self) -> int:
+        """How many containers are ready."""
+        return len(self._ready)
+
+    @property
+    def ceiling(self) -> int:
+        """How many containers may wait."""
+        return self._size.ceiling
+
+    @property
+    def starting(self) -> int:
+        """How many containers are being started."""
+        return self._starting
+
+    async def run(self) -> None:
+        """Keep containers ready until `close`; then those that wait are removed."""
+        with self._scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._adapt)
+                if self._on_change is not None:
+                    tasks.start_soon(self._report, self._on_change)
+                while True:
+                    self._wanted = anyio.Event()
+                    while self._is_short() and self._starting < STARTS_AT_ONCE:
+                        await self._pace()
+                        if self._is_short():
+                            self._starting += 1
+                            tasks.start_soon(self._keep)
+                    await self._wanted.wait()
+
+    def close(self) -> None:
+        """Start no more, and remove those that wait."""
+        self._scope.cancel()
+
+    async def take(self) -> SandboxProcess | None:
+        """Check a container out: it is the caller's from now on. None if there is none, and none about to be."""
+        self._failures = 0
+        self._asked.set()
+        self._changed.set()
+        has_waited = False
+        while not self._ready:
+            # Those that are being started are promised to those that wait already.
+            if self._scope.cancel_called or self._starting <= len(self._takers):
+                self.figures.misses += 1
+                self._grow()
+                return None
+            has_waited = True
+            await self._one_more()
+        waiting = self._ready.popleft()
+        if waiting.process.has_ended():
+            # Known by its process or its monitor, and not yet by its channel.
+            waiting.scope.cancel()
+            return await self.take()
+        waiting.is_checked_out = True
+        self._least_ready = min(self._least_ready, len(self._ready))
+        if has_waited:
+            self.figures.waits += 1
+            self._grow()
+        else:
+            self.figures.hits += 1
+        self._wanted.set()
+        self.figures.ages.append(time.monotonic() - (waiting.ready_at or 0))
+        waiting.scope.cancel()
+        try:
+            await waiting.released.wait()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await waiting.released.wait()
+                await waiting.process.aclose()
+            raise
+        return waiting.process
+
+    @contextlib.contextmanager
+    def execution(self) -> Iterator[None]:
+        """An execution is under way: refilling waits for its end, briefly."""
+        self._executions += 1
+        if self._quiet.is_set():
+            self._quiet = anyio.Event()
+        try:
+            yield
+        finally:
+            self._executions -= 1
+            if not self._executions:
+                self._quiet.set()
+
+    # --- how many ---
+
+    def _is_short(self) -> bool:
+        wanted = self.target if self.target <= self._size.floor or self._has_memory() else self._size.floor
+        return len(self._ready) + self._starting + self._pausing < max(wanted, len(self._takers))
+
+    def _grow(self) -> None:
+        if self.target < self._size.ceiling and self._has_memory():
+            self.target += 1
+            self._grown.set()
+        self._wanted.set()
+
+    async def _adapt(self) -> None:
+        """Give up a container after each period in which one was always left over."""
+        while True:
+            if self.target <= self._size.floor:
+                self._grown = anyio.Event()
+                await self._grown.wait()
+            self._least_ready = len(self._ready)
+            await anyio.sleep(IDLE_SECONDS)
+            if self._least_ready > 0 and self.target > self._size.floor:
+                self.target -= 1
+                if len(self._ready) > self.target:
+                    self._ready.popleft().scope.cancel()
+
+    async def _report(self, on_change: Callable[[], None]) -> None:
+        while True:
+            await self._changed.wait()
+            await anyio.sleep(REPORT_SECONDS)
+            self._changed = anyio.Event()
+            on_change()
+
+    async def _pace(self) -> None:
+        """Let the executions under way come to their end first, unless somebody waits for a container."""
+        if not self._takers:
+            with anyio.move_on_after(PACE_SECONDS):
+                await self._quiet.wait()
+
+    async def _one_more(self) -> None:
+        """Wait until a container is ready that nobody before us has been promised, or a start has failed."""
+        event = anyio.Event()
+        self._takers.append(event)
+        try:
+            await event.wait()
+        except BaseException:
+            if event.is_set():
+                self._takers.remove(event)
+                self._tell_next()
+            raise
+        finally:
+            with contextlib.suppress(ValueError):
+                self._takers.remove(event)
+
+    def _tell_next(self) -> None:
+        """Tell as many of those that wait as there are containers ready."""
+        for event, _ in zip(self._takers, self._ready, strict=False):
+            event.set()
+
+    # --- one container ---
+
+    async def _keep(self) -> None:
+        """Start a container, and watch it until it is checked out, has ended, or is given up."""
+        waiting: _Waiting | None = None
+        failure = ""
+        try:
+            process = await self._start()
+            self.figures.started += 1
+            waiting = _Waiting(process)
+            failure = await self._watch(waiting)
+        except BridgeError as exc:
+            failure = str(exc)
+        finally:
+            if waiting is None or waiting.ready_at is None:
+                self._starting -= 1
+                # One fewer is about to be ready: the last that waits for one goes without.
+                for event in list(self._takers)[max(self._starting, 0) :]:
+                    event.set()
+            elif waiting in self._ready:
+                self._ready.remove(waiting)
+            if waiting is not None:
+                waiting.released.set()
+                if not waiting.is_checked_out:
+                    await waiting.process.aclose()
+        if waiting is not None and (waiting.is_checked_out or waiting.is_retired):
+            self.figures.retired += waiting.is_retired
+            self._wanted.set()
+            return
+        self._changed.set()
+        self.figures.lost += 1
+        self._failures += 1
+        logger.log(
+            logging.INFO if self._failures > 1 else logging.WARNING, "a container that was to wait is lost: %s", failure
+        )
+        await self._put_off()
+
+    async def _put_off(self) -> None:
+        """Start the next one at once after one failure, later after several, and only on demand after many."""
+        self._pausing += 1
+        try:
+            if self._failures > MAX_FAILURES:
+                self._asked = anyio.Event()
+                await self._asked.wait()
+            elif self._failures > 1:
+                await anyio.sleep(RETRY_SECONDS * 2 ** (self._failures - 2))
+        finally:
+            self._pausing -= 1
+            self._wanted.set()
+
+    async def _watch(self, waiting: _Waiting) -> str:
+        """Bring a container to where it waits, and watch it there. Returns why it can't be used, if it can't."""
+        process = waiting.process
+        with waiting.scope:
+            waiting.scope.deadline = anyio.current_time() + self._start_seconds
+            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await process.stdin.send(self._bundle)
+            if await _is_ready(process.stdout):
+                self._is_now_ready(waiting)
+                waiting.scope.deadline = anyio.current_time() + MAX_WAITING_SECONDS
+                with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    # Until its execution the guest has nothing to say: whatever comes is a fault.
+                    await process.stdout.receive()
+                with contextlib.suppress(ValueError):
+                    self._ready.remove(waiting)
+        if waiting.scope.cancelled_caught:
+            if waiting.process.has_ended():
+                return "its process or its monitor has ended"
+            waiting.is_retired = waiting.ready_at is not None and not waiting.is_checked_out
+            return "it was not ready in time"
+        with anyio.move_on_after(LAST_WORDS_SECONDS):
+            return f"it ended with status {(await process.wait()).code}"
+        return "its channel was closed"
+
+    def _is_now_ready(self, waiting: _Waiting) -> None:
+        self._changed.set()
+        waiting.ready_at = time.monotonic()
+        self._starting -= 1
+        self._ready.append(waiting)
+        self._tell_next()
+        self._wanted.set()
+
+
+async def _is_ready(stdout: ByteReceiveStream) -> bool:
+    """Whether the guest says that it is ready, before anything else."""
+    decoder = LineDecoder()
+    with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, WireError):
+        while True:
+            lines = decoder.feed(await stdout.receive())
+            if not lines:
+                continue
+            message = jsonrpc.decode(lines[0])
+            if not isinstance(message, jsonrpc.Notification) or len(lines) > 1 or decoder.incomplete:
+                return False
+            return messages.method_params(message.method) is messages.GuestReady
+    return False

@@ -1,0 +1,589 @@
+"""Runs sandboxes by an OCI runtime on bundles of our own.
+
+A supervisor (`supervisor.py`), one for each bridge, starts the runtime and is the parent of the sandboxes. The
+sandboxes' streams are pipes of this process, with nothing in between. Each sandbox has a socket to the supervisor. The
+supervisor says on it how the sandbox has ended, and kills and removes the sandbox when it is closed. No wait polls.
+
+Everything about a sandbox is in one folder of the state directory, `oci/containers/ID`, and one of the runtime's,
+`oci/runtime/ID`. A supervisor's sandboxes never outlive it. So what is found there of a bridge that has died is files
+and empty control groups, or a supervisor that still hangs, and is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.private_files import state_directory
+from mcp_bridge.sandbox.engine import (
+    OWNER_LABEL,
+    ContainerInfo,
+    Engine,
+    ExitStatus,
+    SandboxProcess,
+    SandboxSpec,
+)
+from mcp_bridge.sandbox.failures import TAIL_BYTES, os_failure, start_failure
+from mcp_bridge.sandbox.oci import bundle_config, host
+from mcp_bridge.sandbox.oci.images import BundleImages
+from mcp_bridge.sandbox.ownership import UNKNOWN, Owner, host_id, start_time
+from mcp_bridge.sandbox.pipes import PipeReader, PipeWriter, drain, pipe_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from anyio.abc import ByteReceiveStream, ByteSendStream
+
+    from mcp_bridge.sandbox.flags import RuntimeChoice
+
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+
+SUPERVISOR_SECONDS = 20.0
+"""How long the supervisor may take to be ready: an interpreter's start, and newuidmap."""
+
+EXIT_SECONDS = 20.0
+"""How long the supervisor may take to kill and remove a sandbox: it may still be starting (`START_SECONDS` there)."""
+
+SUPERVISOR_LABEL = "mcp-bridge.supervisor"
+"""The annotation with the supervisor, as an `Owner`."""
+
+NAME_LABEL = "mcp-bridge.name"
+
+_MESSAGE_BYTES = 4096
+_ATTEMPTS = 3
+
+_processes: weakref.WeakValueDictionary[str, OciProcess] = weakref.WeakValueDictionary()
+"""The sandboxes of this process by id, of all its engines: any of them can kill each."""
+
+
+class _SupervisorEndedError(Exception):
+    """The supervisor has ended before it took a request."""
+
+
+class OciEngine(Engine):
+    """An OCI runtime, driven without a container engine.
+
+    Args:
+        choice: The runtime, and the features that work on this host.
+        state_dir: The state directory.
+
+    Raises:
+        BridgeError: `disk_full`, `state_unwritable`.
+    """
+
+    def __init__(self, choice: RuntimeChoice, state_dir: Path) -> None:
+        self.choice = choice
+        self._directory = state_dir.absolute() / "oci"
+        self._containers = self._directory / "containers"
+        self._runtime = self._directory / "runtime"
+        state_directory(state_dir)
+        try:
+            for path in (self._directory, self._containers, self._runtime):
+                path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise os_failure(error, f"The directory {self._directory} can't be made") from error
+        self._images = BundleImages(self._directory)
+        self._users = _users(rootless=choice.rootless)
+        self._supervisor: Supervisor | None = None
+        self._starting = anyio.Lock()
+
+    @property
+    def name(self) -> str:
+        """`oci`."""
+        return self.choice.engine
+
+    async def start(self, spec: SandboxSpec) -> OciProcess:
+        """Start a sandbox.
+
+        Raises:
+            BridgeError: `no_runtime`, `sandbox_start_failed`, `disk_full`.
+        """
+        for _ in range(_ATTEMPTS):
+            # A supervisor that is about to end takes a request, or refuses it.
+            with contextlib.suppress(_SupervisorEndedError):
+                return await self._start(spec, await self._ready_supervisor())
+        raise BridgeError("sandbox_start_failed", "The sandboxes' supervisor has ended.", hint="Try again.")
+
+    async def _start(self, spec: SandboxSpec, supervisor: Supervisor) -> OciProcess:
+        identity = uuid.uuid4().hex
+        folder = self._containers / identity
+        image = await self._images.open(spec.image)
+        ours, theirs = pipe_pairs()
+        events, their_events = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        events.setblocking(False)  # noqa: FBT003 - positional only
+        process = OciProcess(self, identity, spec.name, ours, events.detach(), supervisor)
+        try:
+            if image is None:
+                # As an engine would: the sandbox's end says why.
+                process.fail(f"{spec.image}: image not known")
+                return process
+            annotated = {**spec.labels, NAME_LABEL: spec.name, SUPERVISOR_LABEL: str(supervisor.owner)}
+            text = bundle_config.render(
+                self.choice,
+                spec,
+                annotations=annotated,
+                root=f"{host.MOUNTS}/{image.name}",
+                users=next(self._users),
+                cgroup=f"/mcp-bridge-{identity}",
+            )
+            folder.mkdir(mode=0o700)
+            (folder / "config.json").write_text(text)
+            request = {"id": identity, "folder": str(folder), "image": str(image.root), "name": image.name}
+            await supervisor.send(request, [*theirs, their_events.fileno()])
+            _processes[identity] = process
+        except OSError as error:
+            process.abandon()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise os_failure(error, "A sandbox can't be started") from error
+        except BaseException:
+            process.abandon()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            their_events.close()
+            for descriptor in theirs:
+                os.close(descriptor)
+        return process
+
+    async def _ready_supervisor(self) -> Supervisor:
+        async with self._starting:
+            if self._supervisor is None or self._supervisor.has_ended:
+                self._supervisor = await start_supervisor(self.choice, self._directory)
+            return self._supervisor
+
+    async def kill(self, container_id: str) -> None:
+        """SIGKILL by id or name.
+
+        Raises:
+            BridgeError: `engine_failed`.
+        """
+        if (process := _find(container_id)) is not None:
+            process.kill()
+            return
+        for container in self._read_all():
+            if container_id in {container.id, container.name}:
+                await container.kill()
+
+    async def remove(self, container_id: str) -> None:
+        """Remove by id or name, running or not.
+
+        Raises:
+            BridgeError: `engine_failed`.
+        """
+        if (process := _find(container_id)) is not None:
+            process.kill()
+            await process.removed()
+            return
+        for container in await anyio.to_thread.run_sync(self._read_all):
+            if container_id in {container.id, container.name}:
+                await container.kill()
+                await anyio.to_thread.run_sync(self._remove_left, container.id)
+
+    def _remove_left(self, identity: str) -> None:
+        """Remove what a supervisor that has ended has left of a sandbox."""
+        for mount in host.cgroup_mounts(self.choice):
+            with contextlib.suppress(OSError):
+                Path(mount, f"mcp-bridge-{identity}").rmdir()
+        for path in (self._runtime / identity, self._containers / identity):
+            shutil.rmtree(path, ignore_errors=True)
+
+    async def list(self, label: str) -> Sequence[ContainerInfo]:
+        """All sandboxes of this state directory with a label."""
+        name, _, value = label.partition("=")
+        return [
+            ContainerInfo(container.id, container.name, container.labels, running=container.is_running())
+            for container in await anyio.to_thread.run_sync(self._read_all)
+            if name in container.labels and ("=" not in label or container.labels[name] == value)
+        ]
+
+    def _read_all(self) -> Sequence[_Container]:
+        return [container for folder in self._containers.iterdir() if (container := _read(folder)) is not None]
+
+
+class _Container:
+    """A sandbox as its folder describes it."""
+
+    def __init__(self, folder: Path, annotations: dict[str, str]) -> None:
+        self.folder = folder
+        self.id = folder.name
+        self.name = annotations.pop(NAME_LABEL, "")
+        self.supervisor = Owner.parse(annotations.pop(SUPERVISOR_LABEL, ""))
+        self.labels = annotations
+
+    def is_running(self) -> bool:
+        return (self.folder / "pid").exists() and not self.supervisor_has_ended()
+
+    def supervisor_has_ended(self) -> bool:
+        return self.supervisor is None or self.supervisor.is_orphaned()
+
+    async def kill(self) -> None:
+        """Kill a sandbox of another process, which is possible if that has died, with all its sandboxes.
+
+        Raises:
+            BridgeError: `engine_failed`.
+        """
+        if self.supervisor is None or self.supervisor_has_ended():
+            return
+        owner = Owner.parse(self.labels.get(OWNER_LABEL, ""))
+        if owner is None or not owner.is_orphaned():
+            raise BridgeError("engine_failed", f"The sandbox {self.id} belongs to another bridge, which is running.")
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(self.supervisor.pid)
+            try:
+                if not self.supervisor_has_ended():
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                    with anyio.move_on_after(EXIT_SECONDS):
+                        await anyio.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _read(folder: Path) -> _Container | None:
+    """The sandbox in a folder. None if it has just been removed; without a label if its description isn't whole."""
+    try:
+        annotations: dict[str, str] = json.loads((folder / "config.json").read_text())["annotations"]
+    except FileNotFoundError:
+        annotations = {}
+    except (OSError, ValueError, KeyError):
+        return None
+    return _Container(folder, annotations)
+
+
+def _find(identity: str) -> OciProcess | None:
+    known = _processes.get(identity)
+    if known is None:
+        known = next((process for process in list(_processes.values()) if process.name == identity), None)
+    return known
+
+
+class Supervisor:
+    """The process that starts sandboxes. It ends, and they with it, when this object is gone.
+
+    Attributes:
+        owner: The process, as in a container's label.
+    """
+
+    def __init__(self, control: int, pidfd: int) -> None:
+        self._control = control
+        self._pidfd = pidfd
+        self._turn = anyio.Lock()
+        weakref.finalize(self, _close_all, control, pidfd)
+        pid = next(
+            int(line.split()[1])
+            for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
+            if line.startswith("Pid:")
+        )
+        self.owner = Owner(host_id(), pid, start_time(pid) or UNKNOWN)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, or is about to."""
+        poll = select.poll()
+        poll.register(self._control, 0)
+        return bool(poll.poll(0))
+
+    async def send(self, request: dict[str, str], descriptors: list[int]) -> None:
+        """Ask for a sandbox.
+
+        Raises:
+            _SupervisorEndedError: It has ended.
+        """
+        data = json.dumps(request).encode()
+        control = socket.socket(fileno=self._control)
+        try:
+            while True:
+                try:
+                    socket.send_fds(control, [data], descriptors)
+                except BlockingIOError:
+                    async with self._turn:
+                        await anyio.wait_writable(self._control)
+                    continue
+                except (BrokenPipeError, ConnectionResetError):
+                    raise _SupervisorEndedError from None
+                return
+        finally:
+            control.detach()
+
+    async def wait(self) -> None:
+        """Wait until it has ended, and all processes of its sandboxes have."""
+        with anyio.move_on_after(EXIT_SECONDS):
+            async with self._turn:
+                await anyio.wait_readable(self._pidfd)
+
+    def kill(self) -> None:
+        """Kill it, and with it all its sandboxes."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+
+def _close_all(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+async def start_supervisor(choice: RuntimeChoice, directory: Path) -> Supervisor:
+    """Start a supervisor.
+
+    Args:
+        choice: The runtime.
+        directory: The driver's directory.
+
+    Raises:
+        BridgeError: `no_runtime`, `sandbox_start_failed`, `disk_full`.
+    """
+    if not os.access(choice.path, os.X_OK):
+        raise BridgeError(
+            "no_runtime",
+            f"The OCI runtime {choice.path} is gone.",
+            hint="Run `mcp-bridge doctor` to choose another.",
+        )
+    plan = json.dumps(host.plan(choice, directory))
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with control, theirs:
+        control.setblocking(False)  # noqa: FBT003 - positional only
+        try:
+            with (directory / "supervisor.log").open("wb") as log:
+                launcher = subprocess.Popen(  # noqa: ASYNC220 - it is reaped below, since it leaves at once
+                    [sys.executable, "-I", "-S", str(SUPERVISOR), plan, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    pass_fds=[theirs.fileno()],
+                    env={"PATH": os.environ.get("PATH", os.defpath)},
+                    cwd="/",
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise os_failure(error, "The sandboxes' supervisor can't be started") from error
+        theirs.close()
+        pidfd, said, is_ready = -1, "", False
+        try:
+            with anyio.fail_after(SUPERVISOR_SECONDS):
+                while True:
+                    await anyio.wait_readable(control)
+                    data, descriptors, _, _ = socket.recv_fds(control, _MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+                    pidfd = descriptors[0] if descriptors else pidfd
+                    message: dict[str, Any] = json.loads(data or b'{"error": "it ended"}')
+                    is_ready = is_ready or bool(message.get("ready"))
+                    said = message.get("error", "")
+                    # The two come from two processes, and in any order.
+                    if said or (is_ready and pidfd >= 0):
+                        break
+        except TimeoutError:
+            said = f"it was not ready within {SUPERVISOR_SECONDS:.0f} s"
+        finally:
+            if said or pidfd < 0 or sys.exc_info()[0]:
+                launcher.kill()
+                if pidfd >= 0:
+                    with contextlib.suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    os.close(pidfd)
+            # It leaves before its child is ready.
+            launcher.wait()
+        if said:
+            raise BridgeError(
+                "sandbox_start_failed",
+                f"The sandboxes' namespaces can't be made: {said}.",
+                hint="Run `mcp-bridge doctor`.",
+                output=said,
+            )
+        return Supervisor(control.detach(), pidfd)
+
+
+class OciProcess(SandboxProcess):
+    """A sandbox; created by `OciEngine.start`."""
+
+    def __init__(
+        self,
+        engine: OciEngine,
+        identity: str,
+        name: str,
+        pipes: tuple[int, int, int],
+        events: int,
+        supervisor: Supervisor,
+    ) -> None:
+        self.name = name
+        self._engine = engine
+        self._supervisor = supervisor
+        """Held, because it ends when nobody does."""
+        self._id = identity
+        self._events = events
+        self._turn = anyio.Lock()
+        self._closing = anyio.Lock()
+        self._closed = False
+        self._killed = False
+        self._is_removed = False
+        self._started = False
+        self._failure: str | None = None
+        self._status: ExitStatus | None = None
+        self._tail = bytearray()
+        self._stdin = PipeWriter(pipes[0])
+        self._stdout = PipeReader(pipes[1])
+        self._stderr = PipeReader(pipes[2], on_data=self._on_stderr)
+
+    @property
+    def stdin(self) -> ByteSendStream:
+        """The container's standard input."""
+        return self._stdin
+
+    @property
+    def stdout(self) -> ByteReceiveStream:
+        """The container's standard output: the channel."""
+        return self._stdout
+
+    @property
+    def stderr(self) -> ByteReceiveStream:
+        """The container's standard error: PID 1's reports, and the runtime's messages."""
+        return self._stderr
+
+    async def container_id(self) -> str:
+        """The container's id.
+
+        Raises:
+            BridgeError: As `wait`, if the container was never made.
+        """
+        while not self._started and await self._next_event():
+            pass
+        if not self._started:
+            await self._require_start()
+        return self._id
+
+    async def wait(self) -> ExitStatus:
+        """Wait until the container has ended, or its supervisor has.
+
+        Raises:
+            BridgeError: `sandbox_start_failed`, `image_missing`, `no_runtime`, `disk_full`: PID 1 never ran.
+        """
+        while self._status is None and await self._next_event():
+            pass
+        if self._status is None:
+            await self._require_start()
+            self._status = ExitStatus(None)
+        return self._status
+
+    async def _require_start(self) -> None:
+        """Raise what kept it from starting, if anything did."""
+        if self._failure is None:
+            return
+        with anyio.move_on_after(EXIT_SECONDS):
+            await drain(self._stderr)
+        raise start_failure(self._engine.choice.oci_runtime, self._failure + self._tail.decode(errors="replace"))
+
+    async def _next_event(self) -> bool:
+        """Wait for a message of the supervisor and take it; false at the end of them."""
+        before = (self._started, self._status, self._failure, self._is_removed)
+        async with self._turn:
+            while before == (self._started, self._status, self._failure, self._is_removed):
+                if self._is_removed or self._events < 0:
+                    return False
+                if not self._read_event():
+                    await anyio.wait_readable(self._events)
+        return not self._is_removed
+
+    def _read_event(self) -> bool:
+        """Take a message, if one is there."""
+        try:
+            data = os.read(self._events, _MESSAGE_BYTES)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._is_removed = True
+            return True
+        message: dict[str, Any] = json.loads(data)
+        if "started" in message:
+            self._started = True
+        elif "failed" in message:
+            self._failure = ""
+        else:
+            code = int(message["ended"])
+            oom = message["oom"] and code == 128 + signal.SIGKILL and not self._killed
+            self._status = ExitStatus(code, oom_killed=bool(oom))
+        return True
+
+    def kill(self) -> None:
+        """Have the supervisor kill it."""
+        self._killed = True
+        if self._events >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self._events, b"kill")
+
+    async def removed(self) -> None:
+        """Wait until nothing is left of it; by force if its supervisor doesn't see to that."""
+        with anyio.move_on_after(EXIT_SECONDS):
+            while await self._next_event():
+                pass
+        if not self._is_removed:
+            # The kernel kills the sandbox with it, and closes its end of the socket.
+            self._supervisor.kill()
+            with anyio.move_on_after(EXIT_SECONDS):
+                while await self._next_event():
+                    pass
+        if self._supervisor.has_ended:
+            # Its files are closed before the kernel kills its namespace.
+            await self._supervisor.wait()
+            await anyio.to_thread.run_sync(self._engine._remove_left, self._id)  # noqa: SLF001 - its own
+
+    async def aclose(self) -> None:
+        """Kill the container if it is running, remove it, close the streams. Idempotent, bounded and shielded."""
+        with anyio.CancelScope(shield=True):
+            async with self._closing:
+                if self._closed:
+                    return
+                self._stdin.close()
+                try:
+                    if self._events >= 0:
+                        self.kill()
+                        await self.removed()
+                finally:
+                    self._closed = True
+                    self.abandon()
+                    await anyio.lowlevel.checkpoint()
+
+    def fail(self, said: str) -> None:
+        """Let it be one that was never made."""
+        self._failure = f"{said}\n"
+        self._stderr.close()
+        self._is_removed = True
+
+    def abandon(self) -> None:
+        """Close everything of it, upon which the supervisor kills and removes it."""
+        self._stdin.close()
+        self._stdout.close()
+        self._stderr.close()
+        if self._events >= 0:
+            anyio.notify_closing(self._events)
+            os.close(self._events)
+            self._events = -1
+        _processes.pop(self._id, None)
+
+    def _on_stderr(self, data: bytes) -> None:
+        self._tail += data
+        del self._tail[:-TAIL_BYTES]
+
+
+def _users(*, rootless: bool) -> Iterator[bundle_config.Users]:
+    """Users for one sandbox after the other, from a random start: this user's other bridges start elsewhere."""
+    root, first, last = host.user_range(rootless=rootless)
+    start = random.SystemRandom().randrange(first, last)
+    for own in itertools.cycle(itertools.chain(range(start, last), range(first, start))):
+        yield bundle_config.Users(root, own)

@@ -1,0 +1,422 @@
+"""The process under which a bridge's sandboxes run; process 1 of a pid namespace of its own.
+
+It is started as a program, `python3 -I -S supervisor.py`, and imports the standard library only. One such process
+serves a bridge: it starts the OCI runtime for each sandbox, is the parent of each sandbox's process 1 once the runtime
+has left, and so gets its exit status. No process stays beside a sandbox, and nothing relays its streams.
+
+Everything that it starts is in its pid namespace. When it ends, for whatever reason, the kernel kills all of it: no
+sandbox and no half-made one outlives it. When its control socket closes, which is when its bridge has ended, it kills
+and removes its sandboxes and ends.
+
+Its mount namespace has three differences from the host's: its own /proc; the images, mounted read-only where the
+sandboxes' users may look them up (a state directory is closed to all but its owner); and, beside version 1 control
+groups, no version 2 hierarchy, with which crun refuses to work.
+
+Protocol (`SOCK_SEQPACKET`, a JSON object a message). On the control socket: `{"ready": true}` or `{"error": …}` with a
+pidfd of this process, then from the bridge `{"id", "folder", "image", "name"}` with the descriptors of the sandbox's
+stdin, stdout and stderr and of a socket. On that socket: from here `{"started"}`, `{"failed": status}` or
+`{"ended": status, "oom": bool}`, then its end, when nothing is left of the sandbox; from the bridge any message, or its
+end, which kill the sandbox.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x0002_0000, 0x1000_0000, 0x2000_0000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
+MNT_DETACH = 2
+
+START_SECONDS = 10.0
+"""How long the runtime may still take to start a sandbox that is to be killed: until then its process isn't known."""
+
+LEAVE_SECONDS = 5.0
+"""How long the removal of all sandboxes may take after the bridge has ended. The kernel kills what is left then."""
+
+BUSY_ATTEMPTS, BUSY_SECONDS = 50, 0.002
+"""For a control group that the kernel hasn't yet emptied after its last process was reaped."""
+
+MESSAGE_BYTES = 65536
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Plan:
+    """What the bridge wants; its attributes are the keys of the program's first argument.
+
+    Attributes:
+        runtime: The runtime's executable and its global arguments.
+        state: The runtime's state directory (`--root`).
+        mounts: A directory of the host over which the images are mounted.
+        cgroups: The mount points of the control group hierarchies in which sandboxes get groups.
+        hidden: Mount points of version 2 control groups beside version 1.
+        users, groups: Lines of a user namespace to make first, as arguments of newuidmap and newgidmap; empty as root.
+    """
+
+    runtime: list[str]
+    state: str
+    mounts: str
+    cgroups: list[str]
+    hidden: list[str]
+    users: list[str]
+    groups: list[str]
+
+    def __init__(self, text: str) -> None:
+        self.__dict__.update(json.loads(text))
+
+
+class Sandbox:
+    """One sandbox, from its request until nothing is left of it."""
+
+    def __init__(self, name: str, folder: str, events: socket.socket) -> None:
+        self.name = name
+        self.folder = folder
+        self.events = events
+        self.runtime = 0
+        """The runtime's process id while it starts the sandbox, else 0."""
+        self.first = 0
+        """The process id of the sandbox's process 1 while it lives, else 0."""
+        self.begun: list[int] = []
+        """Descendants of the runtime that were killed with it, parents first."""
+        self.deadline = 0.0
+        """When the runtime is killed, if the sandbox is to be killed and isn't started yet (monotonic seconds)."""
+
+    def tell(self, **message: object) -> None:
+        try:
+            self.events.send(json.dumps(message).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:
+            pass  # The bridge has closed its end, or reads nothing: either way it learns of the end by EOF.
+
+
+def call(name: str, *arguments: object) -> None:
+    if getattr(libc, name)(*arguments) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}{arguments}: {os.strerror(number)}")
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    call("mount", source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode())
+
+
+# --- the namespaces ---
+
+
+def enter_user_namespace(plan: Plan) -> None:
+    """Make a user namespace with subordinate ids, and become its root."""
+    parent = os.getpid()
+    reader, writer = os.pipe()
+    mapper = os.fork()
+    if mapper == 0:
+        # newuidmap must be run from outside the new namespace, by the same user.
+        os.close(writer)
+        os.read(reader, 1)
+        for program, rows in (("newuidmap", plan.users), ("newgidmap", plan.groups)):
+            try:
+                status = os.spawnlp(os.P_WAIT, program, program, str(parent), *rows)
+            except OSError:
+                status = 127
+            if status:
+                os._exit(1)
+        os._exit(0)
+    os.close(reader)
+    try:
+        call("unshare", CLONE_NEWUSER)
+    finally:
+        os.close(writer)
+        status = os.waitpid(mapper, 0)[1]
+    if status:
+        raise OSError("newuidmap or newgidmap has refused the subordinate ids")
+    os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+
+
+def arrange_mounts(plan: Plan) -> None:
+    # A slave: what is unmounted on the host is unmounted here, too, and nothing of ours gets out.
+    mount("none", "/", "", MS_REC | MS_SLAVE)
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    for path in plan.hidden:
+        if libc.umount2(path.encode(), MNT_DETACH) < 0:
+            # Mounts that came with a user namespace are locked together; one can still be covered.
+            mount("none", path, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    mount("images", plan.mounts, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0755,size=1m")
+
+
+def mount_image(plan: Plan, name: str, image: str) -> None:
+    target = f"{plan.mounts}/{name}"
+    if os.path.ismount(target):
+        return
+    os.makedirs(target, 0o755, exist_ok=True)
+    mount(image, target, "", MS_BIND)
+    mount("none", target, "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+
+# --- the sandboxes ---
+
+
+class Supervisor:
+    """Starts, reaps and removes sandboxes until the bridge has ended."""
+
+    def __init__(self, plan: Plan, control: socket.socket) -> None:
+        self.plan = plan
+        self.control = control
+        self.poll = select.epoll()
+        self.sandboxes: dict[int, Sandbox] = {}
+        """By the descriptor of their socket."""
+        self.by_process: dict[int, Sandbox] = {}
+        """By the id of the runtime's process, or of process 1."""
+        self.orphans: dict[int, int] = {}
+        """Statuses of reaped processes that nobody is known to wait for: of a process 1 whose runtime hasn't been
+        reaped yet. Cleared when no runtime is running."""
+
+    def serve(self) -> None:
+        wake, writer = os.pipe()
+        for descriptor in (wake, writer):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.poll.register(wake, select.EPOLLIN)
+        self.poll.register(self.control, select.EPOLLIN)
+        until = None
+        while until is None or (self.sandboxes and time.monotonic() < until):
+            for descriptor, _ in self.poll.poll(self.patience() if until is None else LEAVE_SECONDS):
+                if descriptor == wake:
+                    os.read(wake, 4096)
+                    self.reap()
+                elif descriptor == self.control.fileno():
+                    if not self.accept():
+                        self.poll.unregister(self.control)
+                        until = time.monotonic() + LEAVE_SECONDS
+                        self.kill_all()
+                elif descriptor in self.sandboxes:
+                    self.hear(self.sandboxes[descriptor])
+            self.end_hanging_runtimes()
+
+    def kill_all(self) -> None:
+        for sandbox in self.sandboxes.values():
+            sandbox.deadline = time.monotonic()
+            if sandbox.first:
+                kill(sandbox.first)
+
+    def accept(self) -> bool:
+        """Start a sandbox; false if the bridge has ended."""
+        data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            return False
+        *streams, event_socket = descriptors
+        events = socket.socket(fileno=event_socket)
+        request = json.loads(data)
+        sandbox = Sandbox(request["id"], request["folder"], events)
+        try:
+            mount_image(self.plan, request["name"], request["image"])
+            sandbox.runtime = self.spawn(sandbox, streams)
+        except OSError as error:
+            os.write(streams[2], f"{error.strerror or error}\n".encode())
+            sandbox.tell(failed=1)
+            self.remove(sandbox)
+            return True
+        finally:
+            for stream in streams:
+                os.close(stream)
+        self.by_process[sandbox.runtime] = sandbox
+        self.sandboxes[events.fileno()] = sandbox
+        self.poll.register(events, select.EPOLLIN)
+        return True
+
+    def spawn(self, sandbox: Sandbox, streams: list[int]) -> int:
+        argv = [*self.plan.runtime, "--root", self.plan.state, "run", "--detach", "--bundle", sandbox.folder]
+        argv += ["--pid-file", pid_file(sandbox), sandbox.name]
+        return os.posix_spawn(
+            argv[0],
+            argv,
+            {"PATH": os.environ.get("PATH", os.defpath)},
+            file_actions=[(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(streams)],
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD],
+            setsid=True,
+        )
+
+    def hear(self, sandbox: Sandbox) -> None:
+        """Kill a sandbox: that is all that a bridge has to say to one."""
+        try:
+            if not sandbox.events.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT):
+                self.poll.unregister(sandbox.events)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.poll.unregister(sandbox.events)
+        if sandbox.first:
+            os.kill(sandbox.first, signal.SIGKILL)
+        elif not sandbox.deadline:
+            sandbox.deadline = time.monotonic() + START_SECONDS
+
+    def reap(self) -> None:
+        while True:
+            try:
+                process, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if process == 0:
+                break
+            sandbox = self.by_process.pop(process, None)
+            if sandbox is None:
+                self.orphans[process] = status
+            elif process == sandbox.runtime:
+                self.runtime_left(sandbox, status)
+            else:
+                self.ended(sandbox, status)
+        if not any(sandbox.runtime for sandbox in self.sandboxes.values()):
+            self.orphans.clear()
+
+    def runtime_left(self, sandbox: Sandbox, status: int) -> None:
+        sandbox.runtime = 0
+        for process in sandbox.begun:
+            # A process that was killed may still be making a control group, which it then leaves behind.
+            try:
+                os.waitpid(process, 0)
+            except ChildProcessError:
+                pass
+        try:
+            with open(pid_file(sandbox)) as file:
+                first = int(file.read())
+        except (OSError, ValueError):
+            first = 0
+        if status or not first:
+            if first and first not in self.orphans:
+                kill(first)
+            sandbox.tell(failed=exit_code(status) or 1)
+            self.remove(sandbox)
+            return
+        sandbox.tell(started=True)
+        sandbox.first = first
+        if (ended := self.orphans.pop(first, None)) is not None:
+            self.ended(sandbox, ended)
+            return
+        self.by_process[first] = sandbox
+        if sandbox.deadline:
+            kill(first)
+
+    def ended(self, sandbox: Sandbox, status: int) -> None:
+        sandbox.first = 0
+        # Before the control group with its counter is removed.
+        sandbox.tell(ended=exit_code(status), oom=self.oom_kills(sandbox) > 0)
+        self.remove(sandbox)
+
+    def oom_kills(self, sandbox: Sandbox) -> int:
+        for mount_point in self.plan.cgroups:
+            for name in ("memory.events", "memory.oom_control"):
+                try:
+                    with open(f"{mount_point}/{group(sandbox)}/{name}") as file:
+                        rows = dict(line.split() for line in file)
+                except (OSError, ValueError):
+                    continue
+                return int(rows.get("oom_kill", 0))
+        return 0
+
+    def remove(self, sandbox: Sandbox) -> None:
+        """Remove what is left of a sandbox that has ended, then close its socket."""
+        for mount_point in self.plan.cgroups:
+            self.remove_group(f"{mount_point}/{group(sandbox)}")
+        shutil.rmtree(f"{self.plan.state}/{sandbox.name}", ignore_errors=True)
+        shutil.rmtree(sandbox.folder, ignore_errors=True)
+        self.sandboxes.pop(sandbox.events.fileno(), None)
+        sandbox.events.close()
+
+    def remove_group(self, path: str) -> None:
+        for below, _, _ in os.walk(path, topdown=False):
+            for _ in range(BUSY_ATTEMPTS):
+                try:
+                    os.rmdir(below)
+                except OSError as error:
+                    if error.errno != errno.EBUSY:
+                        break
+                    # What a runtime had begun that was killed, and is now a child of this process.
+                    for process in numbers(f"{below}/cgroup.procs"):
+                        kill(process)
+                    time.sleep(BUSY_SECONDS)
+                    self.reap()
+                else:
+                    break
+
+    def patience(self) -> float | None:
+        deadlines = [sandbox.deadline for sandbox in self.sandboxes.values() if sandbox.runtime and sandbox.deadline]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+
+    def end_hanging_runtimes(self) -> None:
+        now = time.monotonic()
+        for sandbox in self.sandboxes.values():
+            if sandbox.runtime and sandbox.deadline and now >= sandbox.deadline:
+                # All are listed before the first is killed: orphans are this process's, and have no other mark.
+                sandbox.begun = descendants(sandbox.runtime)
+                for process in (*reversed(sandbox.begun), sandbox.runtime):
+                    kill(process)
+
+
+def pid_file(sandbox: Sandbox) -> str:
+    return f"{sandbox.folder}/pid"
+
+
+def group(sandbox: Sandbox) -> str:
+    return f"mcp-bridge-{sandbox.name}"
+
+
+def exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def kill(process: int) -> None:
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def descendants(process: int) -> list[int]:
+    found = [process]
+    for one in found:
+        found += numbers(f"/proc/{one}/task/{one}/children")
+    return found[1:]
+
+
+def numbers(path: str) -> list[int]:
+    """The numbers in a file of the kernel's, such as process ids."""
+    try:
+        with open(path) as file:
+            return [int(number) for number in file.read().split()]
+    except OSError:
+        return []
+
+
+def main() -> None:
+    plan = Plan(sys.argv[1])
+    control = socket.socket(fileno=int(sys.argv[2]))
+    try:
+        if plan.users:
+            enter_user_namespace(plan)
+        call("unshare", CLONE_NEWNS | CLONE_NEWPID)
+        process = os.fork()
+        if process:
+            # The bridge gets a handle that can't come to mean another process, and this one leaves.
+            socket.send_fds(control, [b"{}"], [os.pidfd_open(process)])
+            os._exit(0)
+        os.setsid()
+        arrange_mounts(plan)
+    except OSError as error:
+        control.send(json.dumps({"error": str(error)}).encode())
+        os._exit(1)
+    control.send(b'{"ready": true}')
+    Supervisor(plan, control).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,318 @@
+"""Executions in containers that were started ahead: what one leaves no other finds, and what happens when they are killed."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+from execution_fixtures import printed, until
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.host import service
+from mcp_bridge.sandbox.engine import EXECUTION_LABEL, STARTED_AHEAD
+
+pytestmark = pytest.mark.xdist_group("pooled")
+
+LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
+
+IN_A_ROW = 2000 if LONG else 40
+
+MARKED = "mcp-bridge-marker"
+
+LOOK = f"""
+import builtins, ctypes, gc, hashlib, json, os, random, secrets, sys, tempfile, threading, time, uuid
+MARKED = {MARKED!r}
+found = []
+if hasattr(builtins, MARKED) or MARKED in sys.modules:
+    found.append("memory")
+for folder in ("/tmp", "/workspace", "/dev/shm", "/dev/mqueue", "/var/tmp", "/run"):
+    if os.path.isdir(folder):
+        found += [f"{{folder}}/{{name}}" for name in os.listdir(folder) if MARKED in name]
+if MARKED in os.environ:
+    found.append("environment")
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    if int(pid) not in (os.getpid(), os.getppid()):
+        found.append("process " + open(f"/proc/{{pid}}/cmdline").read())
+for kind in ("shm", "sem", "msg"):
+    try:
+        found += open("/proc/sysvipc/" + kind).read().splitlines()[1:]
+    except OSError:
+        pass
+try:
+    found += [line for line in open("/proc/keys").read().splitlines() if MARKED in line]
+except OSError:
+    pass
+told = {{
+    "parent": os.getppid(),
+    "threads": threading.active_count(),
+    "hash": hash(MARKED), "random": random.random(), "uuid": str(uuid.uuid4()), "secret": secrets.token_hex(),
+    "name": next(tempfile._get_candidate_names()), "urandom": os.urandom(8).hex(),
+    "state": hashlib.sha256(repr(random.getstate()).encode()).hexdigest(),
+    "processor_seconds": time.process_time(),
+}}
+# And now leave as much behind as can be.
+setattr(builtins, MARKED, True)
+sys.modules[MARKED] = sys
+os.environ[MARKED] = "1"
+for folder in ("/tmp", "/workspace", "/dev/shm", "/dev/mqueue"):
+    try:
+        open(f"{{folder}}/{{MARKED}}", "w").close()
+    except OSError:
+        pass
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmget(0x6d6372, 4096, 0o1666)
+libc.semget(0x6d6372, 1, 0o1666)
+libc.msgget(0x6d6372, 0o1666)
+libc.syscall(248, b"user", MARKED.encode(), b"x", 1, -5)
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(600)
+print(json.dumps([found, told]))
+"""
+
+
+async def pooled(bridge, count=1):
+    """Wait until containers are ready."""
+    await until(lambda: bridge.pool is not None and bridge.pool.ready >= count)
+
+
+async def test_no_execution_finds_anything_of_another_and_all_that_is_random_differs(sandboxes):
+    seen = {}
+    async with sandboxes.open(pooled=True, bounded=False) as bridge:
+        for _ in range(IN_A_ROW):
+            found, told = json.loads(printed(await bridge.run(LOOK)))
+            assert found == []
+            assert told["parent"] == 1
+            for name in ("hash", "random", "uuid", "secret", "name", "urandom", "state"):
+                values = seen.setdefault(name, set())
+                assert told[name] not in values, name
+                values.add(told[name])
+        figures = bridge.pool.figures
+        assert figures.hits + figures.waits + figures.misses == IN_A_ROW
+        assert figures.hits + figures.waits > IN_A_ROW / 2
+
+
+async def test_concurrent_executions_find_nothing_of_each_other(sandboxes):
+    async with sandboxes.open(pooled=True) as bridge:
+        tokens = []
+
+        async def run():
+            found, told = json.loads(printed(await bridge.run(LOOK)))
+            assert found == []
+            tokens.append(told["urandom"])
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(12):
+                tasks.start_soon(run)
+        assert len(set(tokens)) == 12
+
+
+CLOCKS = """
+import json, os, resource, time
+def started(pid):
+    return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[19])
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps([time.process_time(), used.ru_utime + used.ru_stime, time.thread_time()]))
+"""
+
+
+async def test_a_script_is_told_by_no_clock_of_its_process_how_long_its_container_has_waited(sandboxes):
+    async with sandboxes.open(pooled=True) as bridge:
+        await pooled(bridge)
+        await anyio.sleep(2)
+        used = json.loads(printed(await bridge.run(CLOCKS)))
+    # Processor time only: what the interpreter's start takes.
+    assert max(used) < 1.5
+
+
+async def test_a_waiting_container_is_labelled_and_gone_with_the_bridge(sandboxes):
+    async with sandboxes.open(pooled=True, pool_min=2) as bridge:
+        await pooled(bridge, 2)
+        rows = await sandboxes.prepared.engine.list(f"{EXECUTION_LABEL}={STARTED_AHEAD}")
+        assert {row.name for row in rows} >= set(await sandboxes.containers())
+        assert len(await sandboxes.containers()) == 2
+    assert await sandboxes.containers() == []
+
+
+async def test_a_bridge_that_serves_nobody_starts_nothing_ahead(sandboxes):
+    async with sandboxes.open(pooled=False) as bridge:
+        assert printed(await bridge.run("print(1)")) == "1\n"
+        await until(lambda: not bridge._removals.under_way)
+        assert bridge.pool is None
+        assert await sandboxes.containers() == []
+
+
+def clients(name):
+    """The process ids of what this process has started for a container: the engine's client, or its monitor."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if name.encode() in b" ".join(words) and int(folder.name) != os.getpid():
+                found.append((int(folder.name), Path(os.fsdecode(words[0])).name))
+    return found
+
+
+@pytest.mark.parametrize("what", ["container", "client", "monitor"])
+async def test_a_container_that_is_killed_while_it_waits_is_replaced_and_no_execution_is_lost(sandboxes, what):
+    engine = sandboxes.prepared.engine
+    async with sandboxes.open(pooled=True) as bridge:
+        await pooled(bridge)
+        (name,) = await sandboxes.containers()
+        if what == "container":
+            await engine.kill(name)
+        else:
+            victims = [pid for pid, program in clients(name) if (program == "conmon") == (what == "monitor")]
+            if not victims:
+                pytest.skip(f"{engine.name} has no {what} here")
+            for pid in victims:
+                os.kill(pid, signal.SIGKILL)
+        # At once: whether it is noticed before the check-out, at it or after it is not ours to say.
+        for _ in range(3):
+            assert printed(await bridge.run("print('well')")) == "well\n"
+        await pooled(bridge)
+        await until(lambda: bridge.pool.figures.lost + bridge.pool.figures.retired or bridge.pool.figures.hits)
+        await until(lambda: is_gone(sandboxes, name))
+
+
+async def is_gone(sandboxes, name):
+    return name not in await sandboxes.containers()
+
+
+async def test_a_container_that_dies_at_its_check_out_is_replaced_by_another(sandboxes, monkeypatch):
+    async with sandboxes.open(pooled=True) as bridge:
+        await pooled(bridge)
+        take = bridge.pool.take
+        lost = []
+
+        async def take_a_dead_one():
+            process = await take()
+            if process is not None and len(lost) < 2:
+                lost.append(process)
+                await sandboxes.prepared.engine.kill(await process.container_id())
+            return process
+
+        monkeypatch.setattr(bridge.pool, "take", take_a_dead_one)
+        record = await bridge.run("print('well')")
+        assert printed(record) == "well\n"
+        assert len(lost) == 2 or bridge.pool.figures.misses
+        # Nothing of it is in the record: the execution had not begun.
+        assert record.notices == []
+
+
+async def test_a_container_that_does_not_begin_in_time_is_replaced_by_another(sandboxes, monkeypatch):
+    monkeypatch.setattr(service, "HANDOVER_SECONDS", 0.5)
+    async with sandboxes.open(pooled=True) as bridge:
+        await pooled(bridge)
+        (name,) = await sandboxes.containers()
+        stopped = [pid for pid, program in clients(name) if program != "conmon"]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            assert printed(await bridge.run("print('well')")) == "well\n"
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+        assert bridge.pool.figures.hits >= 1
+
+
+async def test_executions_are_answered_and_the_pool_recovers_while_everything_is_killed(sandboxes):
+    """Whatever waits is killed again and again while executions come: each has its answer."""
+    rounds = 60 if LONG else 8
+    done = anyio.Event()
+    async with sandboxes.open(pooled=True, pool_min=2, bounded=False) as bridge:
+
+        async def kill():
+            while not done.is_set():
+                rows = await sandboxes.prepared.engine.list(f"{EXECUTION_LABEL}={STARTED_AHEAD}")
+                names = set(await sandboxes.containers())
+                for row in rows:
+                    # Whether it still waits is as it may be: an execution that has begun in it ends as killed.
+                    if row.name in names:
+                        for pid, _ in clients(row.name)[-1:]:
+                            with contextlib.suppress(ProcessLookupError):
+                                os.kill(pid, signal.SIGKILL)
+                await anyio.sleep(0.3)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kill)
+            for _ in range(rounds):
+                try:
+                    record = await bridge.run("print('well')")
+                except BridgeError as exc:
+                    assert exc.code == "sandbox_start_failed"  # noqa: PT017
+                else:
+                    assert record.status == "success" or record.error["code"] in {"sandbox_lost", "interpreter_killed"}
+            done.set()
+        await pooled(bridge)
+        assert printed(await bridge.run("print('well')")) == "well\n"
+    assert await sandboxes.containers() == []
+
+
+async def test_a_cancelled_execution_ends_its_own_container_and_no_other(sandboxes):
+    async with sandboxes.open(pooled=True, pool_min=3) as bridge:
+        await pooled(bridge, 3)
+        records = []
+
+        async def survive():
+            records.append(await bridge.run("import time; time.sleep(3); print('well')"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(survive)
+            for delay in (0.0, 0.001, 0.005, 0.02, 0.3):
+                with anyio.move_on_after(delay):
+                    await bridge.run("import time; time.sleep(60)")
+        assert printed(records[0]) == "well\n"
+        await pooled(bridge)
+        assert printed(await bridge.run("print('well')")) == "well\n"
+
+
+async def test_an_idle_container_takes_no_processor_time(sandboxes):
+    async with sandboxes.open(pooled=True) as bridge:
+        await pooled(bridge)
+        (name,) = await sandboxes.containers()
+        inside = [pid for pid, program in clients(name) if program == "conmon"]
+        if not inside:
+            pytest.skip("the container's processes are found by podman's monitor")
+        processes = [int(pid) for pid in Path(f"/proc/{inside[0]}/task/{inside[0]}/children").read_text().split()]
+        processes += [
+            int(pid) for one in processes for pid in Path(f"/proc/{one}/task/{one}/children").read_text().split()
+        ]
+        assert len(processes) == 2
+
+        def switches():
+            return [
+                re.findall(r"ctxt_switches:\s+(\d+)", (task / "status").read_text())
+                for process in processes
+                for task in sorted(Path(f"/proc/{process}/task").iterdir())
+            ]
+
+        before = switches()
+        # Longer than the heartbeat of a container that has an execution.
+        await anyio.sleep(6)
+        assert switches() == before
+
+
+async def test_beyond_the_queue_an_execution_is_refused_as_busy_and_the_others_end_well(sandboxes):
+    async with sandboxes.open(max_concurrent=1, max_queued=1) as bridge:
+        records, errors = [], []
+
+        async def run():
+            try:
+                records.append(await bridge.run("import time; time.sleep(0.2); print('well')"))
+            except BridgeError as exc:
+                errors.append(exc)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(run)
+        assert [printed(record) for record in records] == ["well\n"] * 2
+        assert [error.code for error in errors] == ["busy"] * 3
+        assert printed(await bridge.run("print('again')")) == "again\n"

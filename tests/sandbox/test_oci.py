@@ -1,0 +1,470 @@
+"""The driver without a container engine: bundles, images, the supervisor, and what is left when something is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from sandbox_fixtures import Runner, files_of_containers, knows_the_sandbox
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.engine import OWNER_LABEL, SandboxSpec
+from mcp_bridge.sandbox.flags import MASKED, Enforced, RuntimeChoice
+from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
+from mcp_bridge.sandbox.image.store import LABEL_RECIPE
+from mcp_bridge.sandbox.oci import bundle_config, host, images
+from mcp_bridge.sandbox.oci import engine as engine_module
+from mcp_bridge.sandbox.oci.bundle_config import Users
+from mcp_bridge.sandbox.oci.engine import OciEngine
+from mcp_bridge.sandbox.oci.images import BundleImages
+from mcp_bridge.sandbox.ownership import sweep
+from mcp_bridge.sandbox.probe import probe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcp_bridge.sandbox.probe_report import ProbeReport
+
+pytestmark = pytest.mark.xdist_group("oci")
+
+CHOICE = RuntimeChoice("oci", "/usr/bin/crun", "1.8.1", rootless=False, oci_runtime="crun")
+SPEC = SandboxSpec(
+    image="localhost/image:1",
+    name="sandbox-1",
+    argv=["python3", "-c", "pass"],
+    labels={OWNER_LABEL: "h:1:2"},
+    environment={"HOME": "/workspace"},
+)
+FOREVER = "import time\nprint('up', flush=True)\ntime.sleep(600)"
+
+
+def rendered(choice: RuntimeChoice = CHOICE, spec: SandboxSpec = SPEC) -> dict[str, Any]:
+    text = bundle_config.render(
+        choice, spec, annotations=spec.labels, root="/mnt/x", users=Users(1000, 1007), cgroup="/mcp-bridge-x"
+    )
+    return json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def direct(probed: ProbeReport, tmp_path_factory: pytest.TempPathFactory, sandbox_state_dir: Path) -> Iterator[Runner]:
+    """The driver with what it needs, whichever engine the other tests use."""
+    state = knows_the_sandbox(tmp_path_factory.mktemp("direct"), sandbox_state_dir)
+
+    async def ensure(_: object = None) -> str:
+        return (await ensure_image(BundleImages(state / "oci"), ImageRequest(), state_dir=state)).reference
+
+    async def prepare() -> tuple[RuntimeChoice, str]:
+        report = await probe(runtime="oci", state_dir=state, ensure=ensure)
+        return report.choice, await ensure()
+
+    choice, image = anyio.run(prepare)
+    yield Runner(OciEngine(choice, state), image)
+    assert not files_of_containers(state)
+
+
+def state_of(runner: Runner) -> Path:
+    return runner.engine._directory.parent
+
+
+# ---- the bundle's description ------------------------------------------------------------------------------------
+
+
+def test_a_bundle_has_every_wall_that_the_engines_flags_make() -> None:
+    found = rendered()
+    assert found["root"] == {"path": "/mnt/x", "readonly": True}
+    assert {row["type"] for row in found["linux"]["namespaces"]} == {
+        "user", "pid", "network", "ipc", "uts", "mount", "cgroup",
+    }  # fmt: skip
+    assert not any("path" in row for row in found["linux"]["namespaces"])
+    process = found["process"]
+    assert process["noNewPrivileges"] is True
+    assert process["terminal"] is False
+    assert set(map(tuple, process["capabilities"].values())) == {()}
+    assert process["user"] == {"uid": 65534, "gid": 65534}
+    assert process["env"] == ["HOME=/workspace", "HOSTNAME=sandbox"]
+    assert process["cwd"] == "/workspace"
+    assert process["oomScoreAdj"] > 0
+    limits = {row["type"]: (row["soft"], row["hard"]) for row in process["rlimits"]}
+    assert limits["RLIMIT_CORE"] == limits["RLIMIT_MSGQUEUE"] == (0, 0)
+    assert limits["RLIMIT_NOFILE"] == (1024, 1024)
+    assert set(MASKED) <= set(found["linux"]["maskedPaths"])
+    assert {"/proc/sys", "/proc/sysrq-trigger"} <= set(found["linux"]["readonlyPaths"])
+    assert found["linux"]["seccomp"]["defaultAction"] == "SCMP_ACT_ERRNO"
+    assert len(found["linux"]["seccomp"]["architectures"]) == 1
+    assert "hooks" not in found
+
+
+def test_nothing_that_is_mounted_comes_from_the_host() -> None:
+    mounts = {row["destination"]: row for row in rendered()["mounts"]}
+    assert {row["type"] for row in mounts.values()} == {"proc", "tmpfs", "devpts", "mqueue", "sysfs", "cgroup"}
+    for path, size in (("/tmp", 67108864), ("/workspace", 134217728), ("/dev/shm", 16777216)):
+        assert {"nosuid", "noexec", "nodev", "mode=1777", f"size={size}"} <= set(mounts[path]["options"])
+    assert "ro" in mounts["/sys"]["options"]
+    assert "ro" in mounts["/sys/fs/cgroup"]["options"]
+
+
+def test_a_bundle_limits_what_control_groups_hold_and_leaves_the_rest_to_rlimits() -> None:
+    resources = rendered()["linux"]["resources"]
+    assert resources["memory"] == {"limit": 512 << 20, "swap": 512 << 20}
+    assert resources["pids"] == {"limit": 128}
+    assert resources["cpu"] == {"quota": 100_000, "period": 100_000}
+    assert resources["devices"] == [{"allow": False, "access": "rwm"}]
+    found = rendered(replace(CHOICE, enforced=Enforced(memory=False, pids=False, cpus=False)))
+    assert set(found["linux"]["resources"]) == {"devices"}
+    assert "cgroupsPath" not in found["linux"]
+    assert {"type": "RLIMIT_DATA", "soft": 512 << 20, "hard": 512 << 20} in found["process"]["rlimits"]
+
+
+def test_only_the_sandboxs_two_users_are_mapped() -> None:
+    linux = rendered(spec=replace(SPEC, user="1234:0"))["linux"]
+    root = {"containerID": 0, "hostID": 1000, "size": 1}
+    assert linux["uidMappings"] == [root, {"containerID": 1234, "hostID": 1007, "size": 1}]
+    assert linux["gidMappings"] == [root]
+
+
+# ---- sandboxes ---------------------------------------------------------------------------------------------------
+
+
+async def test_two_sandboxes_are_two_users_of_the_host_and_neither_is_the_bridges(direct: Runner) -> None:
+    source = "print(open('/proc/self/uid_map').read(), open('/proc/self/gid_map').read())"
+    seen = [(await direct.run(source)).stdout.split() for _ in range(2)]
+    for words in seen:
+        assert words[0] == "0"
+        assert "0" not in {words[1], words[4]}
+        assert words[:6] == words[6:]
+    assert seen[0][1] == seen[1][1]
+    assert seen[0][4] != seen[1][4]
+
+
+async def test_the_image_belongs_to_no_user_of_the_sandbox(direct: Runner) -> None:
+    source = (
+        "import os\nowner = os.stat('/usr/local/bin/python3').st_uid\n"
+        "print(owner == int(open('/proc/sys/kernel/overflowuid').read()), os.access('/usr', os.W_OK))"
+    )
+    assert (await direct.run(source)).stdout == "True False\n"
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def test_no_process_stays_beside_a_sandbox(direct: Runner) -> None:
+    process = await direct.start(FOREVER)
+    try:
+        with anyio.fail_after(60):
+            assert await process.stdout.receive() == b"up\n"
+            await process.container_id()
+        (first,) = children(process._supervisor.owner.pid)
+        assert children(first) == []
+        status = Path(f"/proc/{first}/status").read_text()
+        # Process 1 of its namespace, in that of the supervisor, in the host's.
+        (numbers,) = [line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")]
+        assert numbers[-1] == "1"
+        assert len(numbers) >= 3
+    finally:
+        await process.aclose()
+
+
+async def test_the_sandboxes_are_killed_with_their_supervisor_and_the_next_one_gets_another(direct: Runner) -> None:
+    first, second = await direct.start(FOREVER), await direct.start(FOREVER)
+    try:
+        with anyio.fail_after(60):
+            for process in (first, second):
+                assert await process.stdout.receive() == b"up\n"
+            pidfds = [os.pidfd_open(child) for child in children(first._supervisor.owner.pid)]
+            os.kill(first._supervisor.owner.pid, signal.SIGKILL)
+            for pidfd in pidfds:
+                await anyio.wait_readable(pidfd)
+                os.close(pidfd)
+            assert (await first.wait()).code is None
+            assert (await second.wait()).code is None
+            assert (await direct.run("print('well')")).stdout == "well\n"
+    finally:
+        await first.aclose()
+        await second.aclose()
+    assert files_of_containers(state_of(direct)) == []
+
+
+async def test_a_supervisor_that_hangs_is_killed_with_all_that_it_has(
+    direct: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = await direct.start(FOREVER)
+    with anyio.fail_after(60):
+        assert await process.stdout.receive() == b"up\n"
+        os.kill(process._supervisor.owner.pid, signal.SIGSTOP)
+        monkeypatch.setattr(engine_module, "EXIT_SECONDS", 0.2)
+        await process.aclose()
+    assert process._supervisor.has_ended
+    assert files_of_containers(state_of(direct)) == []
+
+
+async def test_a_runtime_that_hangs_is_killed_with_what_it_has_begun(
+    direct: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "runc"
+    fake.write_text("#!/bin/sh\nsleep 600 &\nwait\n")
+    fake.chmod(0o755)
+    process = await OciEngine(replace(direct.engine.choice, path=str(fake)), state_of(direct)).start(
+        direct.spec("pass")
+    )
+    pids: list[int] = []
+    with anyio.fail_after(60):
+        while not pids:
+            pids = [grandchild for child in children(process._supervisor.owner.pid) for grandchild in children(child)]
+            await anyio.sleep(0.01)
+        pidfds = [os.pidfd_open(pid) for pid in pids]
+        monkeypatch.setattr(engine_module, "EXIT_SECONDS", 0.2)
+        await process.aclose()
+        for pidfd in pidfds:
+            await anyio.wait_readable(pidfd)
+            os.close(pidfd)
+    assert files_of_containers(state_of(direct)) == []
+
+
+async def test_what_the_runtime_says_when_it_fails_is_told(direct: Runner, tmp_path: Path) -> None:
+    fake = tmp_path / "runc"
+    fake.write_text("#!/bin/sh\necho 'the moon is in the wrong quarter' >&2\nexit 3\n")
+    fake.chmod(0o755)
+    process = await OciEngine(replace(direct.engine.choice, path=str(fake)), state_of(direct)).start(
+        direct.spec("pass")
+    )
+    try:
+        with anyio.fail_after(60), pytest.raises(BridgeError, match="wrong quarter") as caught:
+            await process.wait()
+    finally:
+        await process.aclose()
+    assert caught.value.code == "sandbox_start_failed"
+
+
+# ---- bridges that are killed ------------------------------------------------------------------------------------
+
+BRIDGE = """
+import sys
+from pathlib import Path
+import anyio
+from mcp_bridge.sandbox.engine import OWNER_LABEL, SandboxSpec
+from mcp_bridge.sandbox.oci.engine import OciEngine
+from mcp_bridge.sandbox.ownership import owner_label
+from mcp_bridge.sandbox.probe import probe
+
+async def main():
+    state, image, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    report = await probe(runtime="oci", state_dir=state, ensure=None, image=None)
+    engine = OciEngine(report.choice, state)
+    for number in range(count):
+        process = await engine.start(SandboxSpec(
+            image, f"killed-{number}", ["python3", "-S", "-c", "import time; time.sleep(600)"],
+            labels={OWNER_LABEL: owner_label()}, environment={"PATH": "/usr/local/bin"},
+        ))
+        held.append(process)
+        print(process._supervisor.owner.pid, flush=True)
+    await anyio.sleep(600)
+
+held = []
+anyio.run(main)
+"""
+
+
+def killed_bridge(runner: Runner) -> tuple[subprocess.Popen[str], int, list[str]]:
+    """A bridge that has begun to start three sandboxes, its supervisor, and the sandboxes' ids."""
+    argv = [sys.executable, "-c", BRIDGE, str(state_of(runner)), runner.image, "3"]
+    bridge = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert bridge.stdout is not None
+    supervisors = {int(bridge.stdout.readline()) for _ in range(3)}
+    (supervisor,) = supervisors
+    return bridge, supervisor, [path.name for path in runner.engine._containers.iterdir()]
+
+
+async def test_a_bridge_that_is_killed_leaves_no_sandbox_however_far_it_had_come(direct: Runner) -> None:
+    for seconds in (0.0, 0.02, 0.3):
+        bridge, supervisor, identities = await anyio.to_thread.run_sync(killed_bridge, direct)
+        pidfd = os.pidfd_open(supervisor)
+        await anyio.sleep(seconds)
+        bridge.kill()
+        bridge.communicate()
+        with anyio.fail_after(30):
+            await anyio.wait_readable(pidfd)
+        os.close(pidfd)
+        assert files_of_containers(state_of(direct)) == []
+        assert groups(identities) == []
+
+
+async def test_what_a_bridge_and_its_supervisor_leave_when_both_are_killed_is_swept(direct: Runner) -> None:
+    for seconds in (0.0, 0.02, 0.3):
+        bridge, supervisor, identities = await anyio.to_thread.run_sync(killed_bridge, direct)
+        pidfd = os.pidfd_open(supervisor)
+        await anyio.sleep(seconds)
+        bridge.send_signal(signal.SIGSTOP)
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        bridge.kill()
+        bridge.communicate()
+        with anyio.fail_after(30):
+            await anyio.wait_readable(pidfd)
+            os.close(pidfd)
+            found = {container.name for container in await direct.engine.list(OWNER_LABEL)}
+            assert found == {"killed-0", "killed-1", "killed-2"}
+            assert len(await sweep(direct.engine)) == 3
+        assert files_of_containers(state_of(direct)) == []
+        assert groups(identities) == []
+
+
+async def test_a_supervisor_that_hangs_when_its_bridge_is_killed_is_killed_by_the_sweep(direct: Runner) -> None:
+    bridge, supervisor, identities = await anyio.to_thread.run_sync(killed_bridge, direct)
+    pidfd = os.pidfd_open(supervisor)
+    signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+    bridge.kill()
+    bridge.communicate()
+    with anyio.fail_after(60):
+        assert len(await sweep(direct.engine)) == 3
+        await anyio.wait_readable(pidfd)
+    os.close(pidfd)
+    assert files_of_containers(state_of(direct)) == []
+    assert groups(identities) == []
+
+
+async def test_a_sandbox_of_a_bridge_that_runs_is_nobody_elses_to_remove(direct: Runner) -> None:
+    bridge, supervisor, _ = await anyio.to_thread.run_sync(killed_bridge, direct)
+    pidfd = os.pidfd_open(supervisor)
+    try:
+        assert await sweep(direct.engine) == []
+        for container in await direct.engine.list(OWNER_LABEL):
+            with pytest.raises(BridgeError) as caught:
+                await direct.engine.remove(container.id)
+            assert caught.value.code == "engine_failed"
+        assert len(await direct.engine.list(OWNER_LABEL)) == 3
+    finally:
+        bridge.kill()
+        bridge.communicate()
+        with anyio.fail_after(30):
+            await anyio.wait_readable(pidfd)
+        os.close(pidfd)
+    assert files_of_containers(state_of(direct)) == []
+
+
+def groups(identities: list[str]) -> list[Path]:
+    """What is left of these sandboxes' control groups, in any hierarchy."""
+    return [path for identity in identities for path in Path("/sys/fs/cgroup").glob(f"*/mcp-bridge-{identity}")]
+
+
+# ---- images ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def own(direct: Runner, tmp_path: Path) -> tuple[BundleImages, Path, str]:
+    """A small image of its own, the folder of it, and its name."""
+    root = tmp_path / "root"
+    (root / "bin").mkdir(parents=True)
+    (root / "bin/tool").write_text("one")
+    (root / "bin/link").symlink_to("tool")
+    return await added(tmp_path, root, "localhost/own:1")
+
+
+async def added(tmp_path: Path, root: Path, reference: str, recipe: str = "r") -> tuple[BundleImages, Path, str]:
+    tar = tmp_path / "root.tar"
+    await anyio.run_process(["tar", "-C", str(root), "-cf", str(tar), "bin"])
+    store = BundleImages(tmp_path / "oci")
+    await store.add(tar, reference, {LABEL_RECIPE: recipe})
+    (image,) = await store.inspect([reference])
+    return store, tmp_path / "oci/images" / image.id, reference
+
+
+async def test_an_image_is_unpacked_once_and_found_by_name_and_by_hash(own, tmp_path: Path) -> None:
+    store, folder, reference = own
+    assert (folder / "rootfs/bin/link").read_text() == "one"
+    before = (folder / "rootfs/bin/tool").stat().st_ino
+    await store.add(tmp_path / "root.tar", reference, {LABEL_RECIPE: "r"})
+    assert (folder / "rootfs/bin/tool").stat().st_ino == before
+    assert [image.id for image in await store.inspect([folder.name])] == [folder.name]
+    assert await store.inspect(["localhost/own:2"]) == []
+
+
+@pytest.mark.parametrize("how", ["content", "mode", "new", "gone", "link"])
+async def test_an_image_that_was_changed_is_not_used_and_made_anew(own, tmp_path: Path, how, monkeypatch) -> None:
+    store, folder, reference = own
+    monkeypatch.setattr(images, "_intact", set())
+    tool = folder / "rootfs/bin/tool"
+    times = tool.stat()
+    match how:
+        case "content":
+            tool.write_text("two")
+            os.utime(tool, ns=(times.st_atime_ns, times.st_mtime_ns))
+        case "mode":
+            tool.chmod(0o4755)
+        case "new":
+            (folder / "rootfs/bin/more").touch()
+        case "gone":
+            tool.unlink()
+        case "link":
+            (folder / "rootfs/bin/link").unlink()
+            (folder / "rootfs/bin/link").symlink_to("/etc/passwd")
+    assert await BundleImages(tmp_path / "oci").open(reference) is None
+    assert await store.inspect([reference]) == []
+    await store.add(tmp_path / "root.tar", reference, {LABEL_RECIPE: "r"})
+    assert (folder / "rootfs/bin/tool").read_text() == "one"
+    assert await BundleImages(tmp_path / "oci").open(reference) is not None
+
+
+async def test_an_image_that_was_copied_has_the_same_content_and_is_used(own, tmp_path: Path, monkeypatch) -> None:
+    _, folder, reference = own
+    monkeypatch.setattr(images, "_intact", set())
+    moved = tmp_path / "moved"
+    for command in (["cp", "-a", folder, moved], ["rm", "-r", folder], ["cp", "-a", moved, folder]):
+        await anyio.run_process([str(word) for word in command])
+    assert await BundleImages(tmp_path / "oci").open(reference) is not None
+
+
+async def test_an_image_in_use_is_kept_until_its_user_is_gone(own, tmp_path: Path) -> None:
+    store, folder, reference = own
+    user = BundleImages(tmp_path / "oci")
+    assert await user.open(reference) is not None
+    with pytest.raises(BridgeError) as caught:
+        await store.remove(reference)
+    assert caught.value.code == "engine_failed"
+    assert (folder / "rootfs/bin/tool").exists()
+    del user
+    await store.remove(reference)
+    assert not folder.exists()
+    await store.remove(reference)
+
+
+async def test_an_image_that_has_lost_its_name_is_removed(own, tmp_path: Path) -> None:
+    store, folder, reference = own
+    (tmp_path / "root/bin/tool").write_text("two")
+    _, other, _ = await added(tmp_path, tmp_path / "root", reference)
+    assert other != folder
+    assert {image.id: image.reference for image in await store.images()} == {
+        folder.name: folder.name,
+        other.name: reference,
+    }
+    await store.remove_replaced("r")
+    assert [image.id for image in await store.images()] == [other.name]
+
+
+async def test_what_a_killed_build_had_unpacked_is_removed_by_the_next(own, tmp_path: Path) -> None:
+    store, folder, reference = own
+    partial = folder.with_name(".partial-1")
+    (partial / "rootfs").mkdir(parents=True)
+    assert [image.id for image in await store.images()] == [folder.name]
+    await store.add(tmp_path / "root.tar", reference, {LABEL_RECIPE: "r"})
+    assert not partial.exists()
+
+
+# ---- what is made of this host -----------------------------------------------------------------------------------
+
+
+def test_a_rootless_bridge_maps_itself_and_its_subordinate_ids(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(host.subordinate_ids, "ranges", lambda: ((100_000, 65_536), (200_000, 1000)))
+    plan = host.plan(replace(CHOICE, rootless=True, enforced=Enforced(memory=False, pids=False, cpus=False)), tmp_path)
+    assert plan["users"] == ["0", str(os.getuid()), "1", "1", "100000", "65536"]
+    assert plan["groups"] == ["0", str(os.getgid()), "1", "1", "200000", "1000"]
+    assert plan["runtime"] == ["/usr/bin/crun", "--cgroup-manager=disabled"]
+    assert plan["cgroups"] == []
+    assert host.user_range(rootless=True) == (1, 2, 1001)
