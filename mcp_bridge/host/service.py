@@ -48,7 +48,6 @@ from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, STARTED_AHEAD, Limits, SandboxProcess, SandboxSpec
-from mcp_bridge.sandbox.image.store import ENVIRONMENT
 from mcp_bridge.sandbox.ownership import owner_label, sweep
 from mcp_bridge.wire import messages
 
@@ -635,6 +634,8 @@ class Bridge:
             raise
 
     def _spec(self, execution: str, prepared: Prepared) -> SandboxSpec:
+        from mcp_bridge.sandbox.image.store import ENVIRONMENT
+
         settings = self.settings
         user = settings.container_user
         # What no control group holds, process 1 holds by rlimits.
