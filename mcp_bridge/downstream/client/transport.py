@@ -11,7 +11,6 @@ Loads the MCP SDK: import this module only where a server is started.
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 from collections import deque
@@ -74,6 +73,9 @@ _WRITE_HIGH_WATER = 1024 * 1024
 _WRITE_LIMIT = 64 * 1024 * 1024
 
 _CHUNK = 64 * 1024
+
+# Bytes of messages that are written as one.
+_WRITE_TOGETHER = 64 * 1024
 
 # Maximum blocks of one result, and tools of one listing page: the SDK takes about 15 µs for each.
 MAX_BLOCKS = 4_000
@@ -152,7 +154,7 @@ class StdioTransport:
         log: Its stderr output.
         closed: Set when no further message will arrive.
         outgoing: Large arguments, which are written in place of their markers.
-        party: The server as a party that shares the interpreter.
+        tenant: The server as a tenant that shares the interpreter.
         received: The number of bytes received.
     """
 
@@ -163,7 +165,7 @@ class StdioTransport:
         env: Mapping[str, str],
         cwd: str | None,
         max_message: int,
-        party: fair_share.Party,
+        tenant: fair_share.Tenant,
     ) -> None:
         self._argv = list(argv)
         self.environment = dict(env)
@@ -176,8 +178,8 @@ class StdioTransport:
         self.closed = anyio.Event()
         self.end_reason: str | None = None
         self.outgoing = DetachedArguments()
-        self.party = party
-        self._askers: dict[object, fair_share.Party] = {}
+        self.tenant = tenant
+        self._askers: dict[object, fair_share.Tenant] = {}
         self.received = 0
         self._has_ended = False
         self._waiting = anyio.CancelScope()
@@ -238,18 +240,18 @@ class StdioTransport:
         await tasks.__aexit__(None, None, None)
 
     def track_request(self, number: str | int) -> None:
-        """Register a request that is sent for the current task's party."""
+        """Register a request that is sent for the current task's tenant."""
         whose = fair_share.current.get()
-        if isinstance(number, int) and isinstance(whose, fair_share.Party):
+        if isinstance(number, int) and isinstance(whose, fair_share.Tenant):
             self._askers[number] = whose
 
     def forget_request(self, number: object) -> None:
         """Unregister a request whose answer nobody waits for any more."""
         self._askers.pop(number, None)
 
-    def take_requester(self, number: object) -> fair_share.Party:
-        """The party that an answer is charged to: the server itself if nobody waits for it."""
-        return self._askers.pop(number, self.party)
+    def take_requester(self, number: object) -> fair_share.Tenant:
+        """The tenant that an answer is charged to: the server itself if nobody waits for it."""
+        return self._askers.pop(number, self.tenant)
 
     async def wait_turn(self) -> None:
         """Wait for the server's turn to be read.
@@ -258,7 +260,7 @@ class StdioTransport:
         """
         if not self._has_ended:
             with anyio.CancelScope() as self._waiting:
-                await self.party.turn()
+                await self.tenant.turn()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -356,7 +358,7 @@ class _Messages:
             self._transport.take_requester(line.request_id)
             await self._refuse(line.size, line.request_id)
             return
-        whose = self._transport.party
+        whose = self._transport.tenant
         # The requester is charged if it is known, and doesn't keep others from their answers.
         with fair_share.billed() as bill:
             try:
@@ -364,8 +366,8 @@ class _Messages:
             finally:
                 whose.charge(bill.seconds)
 
-    async def _decode_line(self, line: bytes) -> fair_share.Party:
-        """Pass on a line if it is a message; return the party to charge."""
+    async def _decode_line(self, line: bytes) -> fair_share.Tenant:
+        """Pass on a line if it is a message; return the tenant to charge."""
         if CONTAINER_WEIGHT * len(line) > MAX_VALUES and await on_thread(values_exceed, line, MAX_VALUES):
             # As for a guest's frame: a value may take only a few bytes, and each takes time and memory.
             return await self._refuse_line(line, f"{MAX_VALUES} values")
@@ -381,9 +383,9 @@ class _Messages:
                 return await self._pass_on(message, line, over)
         if line:
             self._transport.log.add(b"(stdout) " + line[:_CHUNK] + b"\n")
-        return self._transport.party
+        return self._transport.tenant
 
-    async def _pass_on(self, message: JSONRPCMessage, line: bytes, over: str) -> fair_share.Party:
+    async def _pass_on(self, message: JSONRPCMessage, line: bytes, over: str) -> fair_share.Tenant:
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             number = _number(message.id)
             if over:
@@ -391,18 +393,18 @@ class _Messages:
             else:
                 self._ready.append(SessionMessage(message))
             return self._transport.take_requester(number)
-        party = self._transport.party
+        tenant = self._transport.tenant
         if message.method in _RATE_LIMITED and not self._may_forward_notification():
-            party.charge(_LINE_SECONDS)
+            tenant.charge(_LINE_SECONDS)
         elif len(line) >= large_json.LARGE_CHARS:
             # The SDK would inspect it on the event loop, and nothing is done with it.
             self._transport.log.add(b"(stdout, not looked at) " + line[:_CHUNK] + b"\n")
             if isinstance(message, JSONRPCRequest):
                 await self._transport.refuse(message.id)
         else:
-            party.charge(_MESSAGE_SECONDS)
+            tenant.charge(_MESSAGE_SECONDS)
             self._ready.append(SessionMessage(message))
-        return party
+        return tenant
 
     def _may_forward_notification(self) -> bool:
         """Whether the rate limit allows one more notification that is shown to people."""
@@ -414,7 +416,7 @@ class _Messages:
         self._tokens -= 1
         return True
 
-    async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Party:
+    async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Tenant:
         number = request_id_of(line)
         await self._refuse(len(line), number, parts=parts)
         return self._transport.take_requester(number)
@@ -449,9 +451,14 @@ class _Sink:
     def __init__(self, transport: StdioTransport, stdin: ByteSendStream) -> None:
         self._transport = transport
         self._stdin = stdin
-        self._outgoing, self._incoming = anyio.create_memory_object_stream[bytes](math.inf)
+        self._queue: deque[bytes] = deque()
+        self._has_more = anyio.Event()
+        self._is_closed = False
+        self._is_broken = False
+        """Whether nothing is written any more."""
         self._unwritten = 0
-        self._drained = anyio.Event()
+        self._drained: anyio.Event | None = None
+        """Set when something was written, if somebody waits for that."""
 
     async def send(self, item: SessionMessage, /) -> None:
         """Queue one message; a request also waits while the server reads slowly.
@@ -461,13 +468,18 @@ class _Sink:
             ValueError: The message can't be encoded as JSON.
         """
         data = await self._encoded(item)
-        if self._transport.closed.is_set() or self._unwritten > _WRITE_LIMIT:
+        if self._is_closed:
+            raise anyio.ClosedResourceError
+        if self._is_broken or self._transport.closed.is_set() or self._unwritten > _WRITE_LIMIT:
             raise anyio.BrokenResourceError
         self._unwritten += len(data)
         # Serialised here, in the caller's task, so that a serialisation error reaches only the caller.
-        self._outgoing.send_nowait(data)
+        self._queue.append(data)
+        self._has_more.set()
         if isinstance(item.message, JSONRPCRequest):
             while self._unwritten > _WRITE_HIGH_WATER and not self._transport.closed.is_set():
+                if self._drained is None:
+                    self._drained = anyio.Event()
                 await self._drained.wait()
 
     async def _encoded(self, item: SessionMessage) -> bytes:
@@ -482,28 +494,47 @@ class _Sink:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
 
     async def write_loop(self) -> None:
-        with self._incoming:
-            try:
-                async for data in self._incoming:
-                    await self._stdin.send(data)
-                    self._unwritten -= len(data)
-                    self._wake()
-            except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-                # The child may still run with its stdin closed: no request can reach it any more.
-                await self._transport.end_when_drained("it closed its standard input")
-            finally:
+        try:
+            while self._queue or not self._is_closed:
+                if not self._queue:
+                    self._has_more = anyio.Event()
+                    await self._has_more.wait()
+                    continue
+                data = self._together()
+                await self._stdin.send(data)
+                self._unwritten -= len(data)
                 self._wake()
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+            # The child may still run with its stdin closed: no request can reach it any more.
+            self._is_broken = True
+            await self._transport.end_when_drained("it closed its standard input")
+        finally:
+            self._is_broken = True
+            self._wake()
+
+    def _together(self) -> bytes:
+        """The next messages, as many as are written as one: each write wakes the server."""
+        parts = [self._queue.popleft()]
+        size = len(parts[0])
+        while self._queue and size + len(self._queue[0]) <= _WRITE_TOGETHER:
+            parts.append(self._queue.popleft())
+            size += len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _wake(self) -> None:
-        self._drained.set()
-        self._drained = anyio.Event()
+        if self._drained is not None:
+            self._drained.set()
+            self._drained = None
 
     def close(self) -> None:
-        self._outgoing.close()
-        self._incoming.close()
+        self._queue.clear()
+        self._is_closed = True
+        self._has_more.set()
 
     async def aclose(self) -> None:
-        self._outgoing.close()
+        # What is queued is still written.
+        self._is_closed = True
+        self._has_more.set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -523,8 +554,8 @@ def _exceeded_limit(result: Any) -> str:
     if not isinstance(result, dict):
         return ""
     for name, limit in (("content", MAX_BLOCKS), ("tools", MAX_TOOLS_IN_PAGE)):
-        found = result.get(name)
-        if isinstance(found, list) and len(found) > limit:
+        items = result.get(name)
+        if isinstance(items, list) and len(items) > limit:
             return f"{limit} {name}"
     return ""
 

@@ -47,6 +47,7 @@ BUSY_ATTEMPTS, BUSY_SECONDS = 50, 0.002
 """For a control group that the kernel hasn't yet emptied after its last process was reaped."""
 
 MESSAGE_BYTES = 65536
+DESCRIPTORS = 4
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -86,6 +87,8 @@ class Sandbox:
         """The runtime's process id while it starts the sandbox, else 0."""
         self.first = 0
         """The process id of the sandbox's process 1 while it lives, else 0."""
+        self.begun: list[int] = []
+        """Descendants of the runtime that were killed with it, parents first."""
         self.deadline = 0.0
         """When the runtime is killed, if the sandbox is to be killed and isn't started yet (monotonic seconds)."""
 
@@ -208,9 +211,14 @@ class Supervisor:
 
     def accept(self) -> bool:
         """Start a sandbox; false if the bridge has ended."""
-        data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
+        data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return False
+        if len(descriptors) != DESCRIPTORS:
+            # This process may have no more. The bridge sees the sandbox's socket close.
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return True
         *streams, event_socket = descriptors
         events = socket.socket(fileno=event_socket)
         request = json.loads(data)
@@ -277,6 +285,12 @@ class Supervisor:
 
     def runtime_left(self, sandbox: Sandbox, status: int) -> None:
         sandbox.runtime = 0
+        for process in sandbox.begun:
+            # A process that was killed may still be making a control group, which it then leaves behind.
+            try:
+                os.waitpid(process, 0)
+            except ChildProcessError:
+                pass
         try:
             with open(pid_file(sandbox)) as file:
                 first = int(file.read())
@@ -347,10 +361,10 @@ class Supervisor:
         now = time.monotonic()
         for sandbox in self.sandboxes.values():
             if sandbox.runtime and sandbox.deadline and now >= sandbox.deadline:
-                # Its children first: they would be this process's, and their ids unknown.
-                for child in numbers(f"/proc/{sandbox.runtime}/task/{sandbox.runtime}/children"):
-                    kill(child)
-                kill(sandbox.runtime)
+                # All are listed before the first is killed: orphans are this process's, and have no other mark.
+                sandbox.begun = descendants(sandbox.runtime)
+                for process in (*reversed(sandbox.begun), sandbox.runtime):
+                    kill(process)
 
 
 def pid_file(sandbox: Sandbox) -> str:
@@ -371,6 +385,13 @@ def kill(process: int) -> None:
         os.kill(process, signal.SIGKILL)
     except ProcessLookupError:
         pass
+
+
+def descendants(process: int) -> list[int]:
+    found = [process]
+    for one in found:
+        found += numbers(f"/proc/{one}/task/{one}/children")
+    return found[1:]
 
 
 def numbers(path: str) -> list[int]:

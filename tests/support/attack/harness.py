@@ -150,7 +150,7 @@ class Outcome:
     spent: bool = False
 
 
-class Client(Questions):
+class Person(Questions):
     """A client's person, asked as any client's is, who says what the case wants."""
 
     def __init__(self, meanwhile: Callable[[], Any], *, answer: bool | None) -> None:
@@ -329,7 +329,7 @@ class _Run:
         self.tampered = False
         self.rehearsed = case.attacks
         """Those that came to be asked for by the script that is run again."""
-        self.client = Client(self._meanwhile, answer=case.person)
+        self.client = Person(self._meanwhile, answer=case.person)
         self._while_asking: tuple[str, Change] | None = None
 
     async def run(self) -> Outcome:
@@ -595,7 +595,7 @@ class _Run:
         if change is not None and change.when == "suspended":
             self.tampered = True
             await self.world.change(self.case.server, change)
-        for question in await approvals.asked(store, PRINCIPAL, record["trace_id"]):
+        for question in await approvals.approval_requests(store, PRINCIPAL, record["trace_id"]):
             told = question.question
             seen.shown.append(Shown(told["tool"], told["arguments"], approved=self.case.person is True))
             if self.case.person is not None:
