@@ -40,10 +40,8 @@ class Server:
         self._id = 0
 
     @classmethod
-    async def start(
-        cls, command: Sequence[str], bench: Bench, servers: Mapping[str, Sequence[str]] | None = None
-    ) -> Server:
-        environment = bench.environment(servers)
+    async def start(cls, command: Sequence[str], bench: Bench, environment: Mapping[str, str] | None = None) -> Server:
+        environment = dict(environment or bench.environment())
         # What is installed has its bytecode; without it a start would be a measure of Python's compiler.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         process = await anyio.open_process(
