@@ -48,7 +48,6 @@ from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, STARTED_AHEAD, Limits, SandboxProcess, SandboxSpec
-from mcp_bridge.sandbox.image.store import ENVIRONMENT
 from mcp_bridge.sandbox.ownership import owner_label, sweep
 from mcp_bridge.wire import messages
 
@@ -536,15 +535,15 @@ class Bridge:
         return await self._commands(stored).cancel(stored, reason)
 
     async def settle_execution(
-        self, execution: str, asked: str | None, settlement: Settlement, *, go_on: bool, asker: Asker | None = None
+        self, execution: str, name: str | None, settlement: Settlement, *, and_resume: bool, asker: Asker | None = None
     ) -> dict[str, Any]:
         """Settle a call in doubt by a person's word. Only the command line leads here.
 
         Args:
             execution: Its id.
-            asked: As `Commands.settle`.
+            name: As `Commands.settle`.
             settlement: The person's word.
-            go_on: Whether to go on with the execution at once.
+            and_resume: Whether to resume the execution at once.
             asker: As `run`.
 
         Raises:
@@ -552,7 +551,7 @@ class Bridge:
         """
         stored = await self.lifecycle.stored(execution, PRINCIPAL)
         client = Client(began=time.monotonic(), asker=asker)
-        return await self._commands(stored).settle(stored, asked, settlement, client, go_on=go_on)
+        return await self._commands(stored).settle(stored, name, settlement, client, and_resume=and_resume)
 
     def _commands(self, stored: StoredExecution) -> Commands:
         return self._script_commands if stored.kind == "script" else self._program_commands
@@ -635,6 +634,8 @@ class Bridge:
             raise
 
     def _spec(self, execution: str, prepared: Prepared) -> SandboxSpec:
+        from mcp_bridge.sandbox.image.store import ENVIRONMENT
+
         settings = self.settings
         user = settings.container_user
         # What no control group holds, process 1 holds by rlimits.
