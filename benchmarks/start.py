@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from mcp_bridge.sandbox.oci.engine import OciProcess
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mcp_bridge.sandbox.cli_engine import CliProcess
+    from mcp_bridge.host.engine_setup import Prepared
 
 MEBIBYTE = 1 << 20
 
@@ -157,13 +158,17 @@ async def _idle_container(bench: Bench) -> tuple[float, float | None, float]:
     config = settings.Settings(state_dir=bench.state_dir)
     async with open_bridge(config, []) as bridge:
         prepared = await bridge.prepare()
+<<<<<<< HEAD
+=======
+        before = set(_pids())
+>>>>>>> bench
         process = await prepared.engine.start(bridge._spec("bench", prepared))  # noqa: SLF001
         try:
             await process.stdin.send(guest_bundle.bundle(prepared.image.magic))
             await process.stdout.receive()  # it is ready
             await anyio.sleep(1)
-            choice = prepared.report.choice
             name = await process.container_id()
+<<<<<<< HEAD
             if isinstance(process, OciProcess):
                 supervisor = process._supervisor.owner.pid  # noqa: SLF001
                 number = (bench.state_dir / "oci/containers" / name / "pid").read_text()
@@ -180,15 +185,62 @@ async def _idle_container(bench: Bench) -> tuple[float, float | None, float]:
                 sum(_memory(pid)["Pss"] for pid in inside),
                 group,
                 sum(_memory(pid)["Pss"] for pid in dict.fromkeys(helpers) if pid not in inside),
+=======
+            first = await _first_process(prepared, bench, name, before)
+            inside = _tree(first)
+            # The engine's client and monitor have the container's id in their arguments, or are its ancestors.
+            helpers = {pid for pid in _pids() if pid not in inside and name in _command_line(pid)} | _above(first)
+            return (
+                sum(_memory(pid)["Pss"] for pid in inside),
+                _control_group(first),
+                sum(_memory(pid)["Pss"] for pid in helpers),
+>>>>>>> bench
             )
         finally:
             await process.aclose()
 
 
+<<<<<<< HEAD
 def _number_below(pid: int, supervisor: int) -> str:
     """A process's number in the namespace whose process 1 the supervisor is."""
     (numbers,) = re.findall(r"^NSpid:\t(.*)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return "" if pid == supervisor else str(numbers.split("\t")[1])
+=======
+async def _first_process(prepared: Prepared, bench: Bench, name: str, before: set[int]) -> int:
+    """The host's number of a container's process 1: as the engine tells it, or of what is new since `before`."""
+    if (bench.state_dir / "oci/containers" / name).exists():
+        # Process 1 of a pid namespace within that of its supervisor, which is another's process 1. Other bridges may
+        # start containers at the same time: a control group has the container's name.
+        found = [pid for pid in set(_pids()) - before if _numbers(pid)[2:] == [1]]
+        return next((pid for pid in found if name in _cgroup(pid)), found[0])
+    argv = [*prepared.report.choice.command, "inspect", "--format", "{{.State.Pid}}", name]
+    return int((await anyio.run_process(argv)).stdout)
+
+
+def _cgroup(pid: int) -> str:
+    return Path(f"/proc/{pid}/cgroup").read_text()
+
+
+def _above(pid: int) -> set[int]:
+    """A process's ancestors beneath this one, or beneath process 1."""
+    found: set[int] = set()
+    while (pid := _parent(pid)) not in {0, 1, os.getpid()}:
+        found.add(pid)
+    return found
+
+
+def _numbers(pid: int) -> list[int]:
+    """A process's numbers in its pid namespaces, from the outermost that is seen here."""
+    try:
+        found = re.search(r"^NSpid:(.*)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except OSError:
+        return []
+    return [int(number) for number in found[1].split()] if found else []
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+>>>>>>> bench
 
 
 def _pids() -> list[int]:
@@ -210,7 +262,7 @@ def _tree(pid: int) -> set[int]:
 
 
 def _control_group(pid: int) -> float | None:
-    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+    for line in _cgroup(pid).splitlines():
         _, controllers, path = line.split(":", 2)
         for file in (f"/sys/fs/cgroup/{path}/memory.current", f"/sys/fs/cgroup/memory/{path}/memory.usage_in_bytes"):
             if controllers in {"", "memory"} and Path(file).exists():
