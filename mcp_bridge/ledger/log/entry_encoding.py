@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, fields
+from json.encoder import encode_basestring as _encode_text
 from typing import Any, get_args
 
 from mcp_bridge.errors import BridgeError
@@ -74,7 +75,6 @@ class Leaf:
 
 
 _NAMES = tuple(field.name for field in fields(Leaf))
-_encode_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def fitting(text: str) -> str:

@@ -10,6 +10,7 @@ import hmac
 import json
 import re
 from dataclasses import dataclass
+from json.encoder import encode_basestring as _encode_text
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
@@ -24,7 +25,7 @@ _WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
 _SALT = re.compile(r"[0-9a-f]{64}")
 
 _decode_text = json.JSONDecoder().raw_decode
-_encode_text = json.JSONEncoder(ensure_ascii=False).encode
+
 
 Value = str | int | None
 """What such an object's values can be."""
