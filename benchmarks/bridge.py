@@ -14,6 +14,8 @@ import anyio
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from mcp_bridge.settings import Settings
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
@@ -23,6 +25,15 @@ COMMAND = str(Path(sys.executable).with_name("mcp-bridge"))
 
 SETTLE_SECONDS = 20.0
 """For a finished container to be gone."""
+
+
+STEADY_SECONDS = 0.5
+"""After which a pool's size is taken for the one that it keeps."""
+
+
+def without_pool() -> str:
+    """A line of configuration for a bridge that keeps no container ready."""
+    return "pool_max = 0" if "pool_max" in Settings.model_fields else ""
 
 
 @dataclass(frozen=True)
@@ -78,11 +89,33 @@ class Bench:
             "PYTHONPATH": str(REPOSITORY),
         }
 
-    async def settled(self) -> None:
-        """Wait until every finished container has been removed: what follows is measured without its end."""
+    @property
+    def pool(self) -> int:
+        """How many containers an idle bridge keeps ready; 0 for a version without a pool."""
+        defaults = Settings()
+        return int(getattr(defaults, "pool_min", 0)) if getattr(defaults, "pool_max", 0) else 0
+
+    async def settled(self, ready: int | None = None) -> None:
+        """Wait until every finished container has been removed: what follows is measured without its end.
+
+        Where a pool keeps some ready, wait until it is full again, or is steady where it has grown.
+
+        Args:
+            ready: How many the bridge keeps ready, where that isn't the default.
+        """
+        ready = self.pool if ready is None else ready
+        last, since = -1, anyio.current_time()
         with anyio.move_on_after(SETTLE_SECONDS):
-            while list((self.state_dir / "run").glob("*.cid")):  # noqa: ASYNC110 - another process's files
+            while (count := self.containers()) != ready:
+                if count != last:
+                    last, since = count, anyio.current_time()
+                elif ready and count > ready and anyio.current_time() - since > STEADY_SECONDS:
+                    return
                 await anyio.sleep(0.01)
+
+    def containers(self) -> int:
+        """How many there are of the state directory's bridges, whatever driver they have."""
+        return sum(len(list(self.state_dir.glob(pattern))) for pattern in ("run/*.cid", "oci/containers/*"))
 
 
 def ours(name: str) -> list[str]:

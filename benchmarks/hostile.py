@@ -30,7 +30,7 @@ from mcp_types import ListToolsRequest, ListToolsResult
 from benchmarks.attacks import ATTACKS, SERVERS, hostile_server, outcome
 from benchmarks.bridge import COMMAND, Bench, client, ours
 from benchmarks.measure import Row, load, table
-from benchmarks.processes import Hold, ProcessMonitor, descendants, holds
+from benchmarks.processes import Hold, ProcessMonitor, bridge_among, descendants, holds
 from benchmarks.victim import COMPUTING, PAUSE_SECONDS, VICTIM, Phase, of_any_moment, percentile
 from mcp_bridge import settings
 from mcp_bridge.host.engine_setup import prepare
@@ -185,7 +185,7 @@ class Soak:
         async with client(
             [COMMAND], self._environment(), log=log, mode="legacy", read_timeout=ANSWER_SECONDS
         ) as bridge:
-            (pid,) = [pid for pid in descendants(os.getpid()) if pid not in before and _is_bridge(pid)]
+            pid = bridge_among(set(descendants(os.getpid())) - before)
             monitor = ProcessMonitor(pid, self.state_dir)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(monitor.watch)
@@ -401,13 +401,6 @@ def _thinned(samples: Sequence[tuple[float, float]]) -> str:
     """At most ten of them, in words."""
     some = samples[:: max(1, len(samples) // 9)]
     return ", ".join(f"{size:,.0f} at {seconds:.0f} s" for seconds, size in some)
-
-
-def _is_bridge(pid: int) -> bool:
-    try:
-        return COMMAND.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 async def _ask(bridge: Client, phase: Phase) -> None:

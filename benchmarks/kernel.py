@@ -100,9 +100,9 @@ async def _long(bench: Bench, ours: Worker, peer: Worker) -> list[Row]:
     rows.append(Row(f"6 a step of {short}", shortest, p50["peer"] / short, "µs", PEER, note=note))
     for steps in others:
         most = bench.seconds(MOST_SECONDS)
-        reached, theirs = await _once_long(peer, steps, most)
+        reached, theirs = await once_long(peer, steps, most)
         # Often enough for a median where it is quick; the peer takes its time.
-        mine = statistics.median([(await _once_long(ours, steps, most))[1] for _ in range(bench.rounds(5))])
+        mine = statistics.median([(await once_long(ours, steps, most))[1] for _ in range(bench.rounds(5))])
         if reached < steps:
             note = f"The peer was stopped after {most:g} s, at step {reached:,}: its mean up to there."
         # Linear: a step of the longest costs what a step of the shortest does, give or take what is done once.
@@ -111,7 +111,7 @@ async def _long(bench: Bench, ours: Worker, peer: Worker) -> list[Row]:
     return rows
 
 
-async def _once_long(process: Worker, steps: int, seconds: float) -> tuple[int, float]:
+async def once_long(process: Worker, steps: int, seconds: float) -> tuple[int, float]:
     """How many steps it made in this time, and microseconds a step."""
     told = await process.ask(do="long", program=f"long:{steps}", seconds=seconds)
     return told["steps"], told["seconds"] / told["steps"] * 1e6

@@ -25,6 +25,9 @@ class Row:
         goal: In words, "" for none.
         met: Whether the goal is met; None where there is none, or where it belongs to a later stage.
         note: Anything a reader must know, such as why something could not be measured.
+        curve: The scaling curve that it is a point of, "" for none.
+        at: Where on it: how many, or how much, of what the curve is about.
+        failed: Whether the benchmark itself has failed.
     """
 
     what: str
@@ -35,6 +38,9 @@ class Row:
     goal: str = ""
     met: bool | None = None
     note: str = ""
+    curve: str = ""
+    at: float | None = None
+    failed: bool = False
 
     @property
     def ratio(self) -> float | None:
@@ -83,17 +89,23 @@ def table(rows: Sequence[Row]) -> str:
             if row.note not in notes:
                 notes.append(row.note)
             mark = f" [{notes.index(row.note) + 1}]"
-        ours, peer = _shown(row.ours, row.unit), _shown(row.peer, row.unit)
+        ours, peer = shown(row.ours, row.unit), shown(row.peer, row.unit)
         cells.append((row.what + mark, ours, peer, ratio, row.against, row.goal, met))
+    return "\n".join([columns(cells), "", *(f"[{number}] {note}" for number, note in enumerate(notes, 1))])
+
+
+def columns(cells: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns are aligned as text, too; the first row is its head."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join([*lines, "", *(f"[{number}] {note}" for number, note in enumerate(notes, 1))])
+    return "\n".join(lines)
 
 
-def _shown(value: float | None, unit: str) -> str:
+def shown(value: float | None, unit: str) -> str:
+    """A figure with its unit, in as many digits as mean something."""
     if value is None:
         return "-"
     digits = 0 if value >= 1000 or unit == "tokens" else 1 if value >= 10 else 2

@@ -7,9 +7,15 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
+
+from benchmarks.bridge import COMMAND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MEBIBYTE = 1 << 20
 
@@ -124,6 +130,19 @@ def descendants(pid: int) -> list[int]:
         found += (more := children.get(todo.pop(), []))
         todo += more
     return found
+
+
+def bridge_among(pids: Iterable[int]) -> int:
+    """The process of `mcp-bridge` among some; there has to be one."""
+    (found,) = [pid for pid in pids if _is_bridge(pid)]
+    return found
+
+
+def _is_bridge(pid: int) -> bool:
+    try:
+        return COMMAND.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _used(folder: Path) -> float:

@@ -1,4 +1,7 @@
-"""Row 5: a call of one of the operator's own tools, through the gate, with what must be on the disk before it."""
+"""Row 5: a call of one of the operator's own tools, through the gate, with what must be on the disk before it.
+
+From the host, and from a script in a container, timed there.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ import anyio.to_thread
 from benchmarks.measure import Row, interleaved, timed
 from benchmarks.tools import TABLES
 from mcp_bridge import settings
+from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.governance import load_governance
@@ -34,6 +38,38 @@ if TYPE_CHECKING:
 IN_FLIGHT = 32
 
 ARGUMENTS = {"step": "s1"}
+
+SCRIPT = """
+import asyncio, json, time
+from mcp import runtime
+from mcp.servers import local
+
+async def one():
+    began = time.perf_counter()
+    await local.audit(**{arguments})
+    return time.perf_counter() - began
+
+async def several():
+    for _ in range({count} // 10):
+        await one()
+
+def median(samples):
+    return sorted(samples)[len(samples) // 2] * 1e6
+
+for _ in range(20):
+    await one()
+alone = median([await one() for _ in range({count})])
+began = time.perf_counter()
+await asyncio.gather(*(several() for _ in range({width})))
+wide = (time.perf_counter() - began) / ({count} // 10 * {width}) * 1e6
+
+async def bare():
+    began = time.perf_counter()
+    await runtime.list_servers()
+    return time.perf_counter() - began
+
+print(json.dumps([alone, wide, median([await bare() for _ in range({count})])]))
+"""
 
 PAGE_BYTES = 4096
 
@@ -137,7 +173,7 @@ async def registered(bench: Bench) -> list[Row]:
     with disk_of(bench) as disk:
         async with bridge_with_tools(bench) as bridge:
             # What a script's calls go through.
-            gate = bridge._gate("benchmark")  # noqa: SLF001
+            gate = bridge.gate("benchmark", Client())
             script = ScriptRun("benchmark", bridge.programs.store, bridge.programs.recorder, gate, gate.policy_hash)
 
             def call(tool: str) -> Awaitable[object]:
@@ -158,6 +194,7 @@ async def registered(bench: Bench) -> list[Row]:
                 "wide, thread": lambda: _together(lambda: call("audit_on_thread"), wide),
             }
             p50 |= await interleaved(bench.rounds(15), together)
+            p50 |= await _scripted(bench, bridge, disk)
     p50["batch"] /= IN_FLIGHT
     one, many = "SQLite, an entry a commit, FULL", f"SQLite, {2 * IN_FLIGHT} entries a commit, FULL"
     note = "The intent is durable before the call; the outcome with the next intent, or with the answer."
@@ -172,7 +209,34 @@ async def registered(bench: Bench) -> list[Row]:
         row("5 … a plain function, on a thread", "alone, thread", "commit", one, 500, "≤ 500 µs"),
         row(f"5 … a call, {IN_FLIGHT} in flight", "wide", "batch", many, 200, "≤ 200 µs (5,000/s)"),
         row("5 … plain functions, on threads", "wide, thread", "batch", many, 200, "≤ 200 µs (5,000/s)"),
+        row(
+            "5 … by a script in a container, one by one",
+            "script",
+            "script, fsync",
+            "write and fsync of 4 KiB",
+            2 * p50["script, fsync"] + 250,
+            "≤ 2 x the fsync + 250 µs",
+        ),
+        row(f"5 … by a script, {IN_FLIGHT} in flight", "script, wide", "batch", many, 125, "≤ 125 µs (8,000/s)"),
+        row("5 … a bare request of a script, list_servers", "script, bare", "script, fsync", "the fsync", None),
     ]
+
+
+async def _scripted(bench: Bench, bridge: Bridge, disk: Disk) -> dict[str, float]:
+    """Microseconds a call of a script, as it sees them, with an fsync beside each of its runs."""
+    code = SCRIPT.format(arguments=ARGUMENTS, count=bench.count(500), width=IN_FLIGHT)
+    measured: dict[str, list[float]] = {"script": [], "script, wide": [], "script, bare": []}
+
+    async def run() -> float:
+        record = await bridge.run(code, timeout=60)
+        if record.status != "success":
+            raise RuntimeError(record.error)
+        for samples, value in zip(measured.values(), json.loads(record.stdout), strict=True):
+            samples.append(value)
+        return measured["script"][-1]
+
+    p50 = await interleaved(bench.rounds(15), {"script": run, "script, fsync": lambda: disk.fsync(bench.count(100))})
+    return p50 | {name: statistics.median(samples[1:]) for name, samples in measured.items()}
 
 
 async def _micro(call: Callable[[], Awaitable[Any]]) -> float:

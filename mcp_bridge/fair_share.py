@@ -101,8 +101,7 @@ class Tenant:
             return True
         if self._credit >= 0 and self._shared.clock() - self._counted < _COUNT_SECONDS:
             return True
-        self._count()
-        return self._credit >= 0 or not self._shared.is_shared(self)
+        return not self._count() or self._credit >= 0
 
     async def turn(self) -> None:
         """Wait for its turn if it is over its share and others are active."""
@@ -120,12 +119,14 @@ class Tenant:
             self._waiting -= 1
             self._shared.waiting -= not self._waiting
 
-    def _count(self) -> None:
-        """Add the credit since the last update: all elapsed time if the tenant was alone."""
+    def _count(self) -> bool:
+        """Add the credit since the last update, all elapsed time if the tenant is alone; return whether it isn't."""
         now = self._shared.clock()
-        rate = self._shared.rate() if self._shared.is_shared(self) else 1.0
+        is_shared = self._shared.is_shared(self)
+        rate = self._shared.rate() if is_shared else 1.0
         self._credit = min(BURST_SECONDS, self._credit + (now - self._counted) * rate)
         self._counted = now
+        return is_shared
 
 
 class Bill:

@@ -4,6 +4,7 @@
 #   scripts/setup.sh check     Python packages, for the linters
 #   scripts/setup.sh demo      a container engine, the real servers, the runtime's Python packages
 #   scripts/setup.sh test      a container engine, a C compiler, a browser, the real servers and clients, all Python packages, the peers
+#   scripts/setup.sh bench     what the tests need, the other systems that benchmarks compare with, a profiler
 #
 # Nothing that is there already is upgraded or removed. Each step says what it does and why, and is silent when
 # there is nothing to do. As root or with sudo it calls apt-get; otherwise it names the packages and stops.
@@ -191,6 +192,21 @@ peers() {
     echo "$want" >"$root/.installed"
 }
 
+# What only benchmarks use, each in an environment of its own and only run: see benchmarks/README.md.
+bench_peers() {
+    local name root lock want
+    for name in mseep llm-wasm-sandbox fastmcp py-spy; do
+        root=.cache/bench/$name lock=requirements/bench-$name.txt
+        want=$("$PYTHON" --version)-$(fingerprint "$lock")
+        ! is_done "$root/.installed" "$want" || continue
+        say "what benchmarks compare or profile with (those of $lock), into .cache/bench"
+        rm -rf "$root"
+        uv venv --quiet --python "$PYTHON" "$root"
+        uv pip install --quiet --python "$root/bin/python" --require-hashes -r "$lock"
+        echo "$want" >"$root/.installed"
+    done
+}
+
 # Clients written in Python; LangChain's adapter needs an older SDK than the others have.
 python_clients() {
     local name root lock want
@@ -240,7 +256,8 @@ case ${1:-} in
 check) steps=(uv_tool "environment dev") ;;
 demo) steps=(uv_tool engine "environment runtime" node_tool servers) ;;
 test) steps=(uv_tool engine compiler browser "environment dev" node_tool "at_once servers clients python_clients peers litellm") ;;
-*) stop "usage: scripts/setup.sh check|demo|test" ;;
+bench) steps=(uv_tool engine "environment dev" node_tool "at_once servers peers bench_peers") ;;
+*) stop "usage: scripts/setup.sh check|demo|test|bench" ;;
 esac
 for step in "${steps[@]}"; do
     $step # not in a condition: that would switch set -e off inside

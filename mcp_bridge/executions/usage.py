@@ -17,7 +17,7 @@ from mcp_bridge.ledger.log.payloads import (
     ToolIntent,
     understood,
 )
-from mcp_bridge.policy.rules.budgets import Amounts, cut_short
+from mcp_bridge.policy.rules.budgets import KINDS, Amounts, cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,4 +65,4 @@ def usage_from_history(
             case _:
                 pass
     counted = [amount.counted() for amount in (*amounts, *questions.values())]
-    return {"usage": {kind: sum(row[kind] for row in counted) for kind in counted[0]}, "made": rule_uses}
+    return {"usage": {kind: sum(row.get(kind, 0) for row in counted) for kind in KINDS}, "made": rule_uses}

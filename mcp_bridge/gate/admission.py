@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.tool_names import tool_names
 from mcp_bridge.ledger.log.payloads import ToolIntent
-from mcp_bridge.offload import off_loop
+from mcp_bridge.offload import is_large, off_loop
 from mcp_bridge.policy.rules.call import Call
 from mcp_bridge.policy.rules.comparisons import Unknown
 from mcp_bridge.policy.rules.decision import arguments_in_conditions, decide
-from mcp_bridge.policy.rules.schemas import Filled, with_defaults, with_unknown_defaults
+from mcp_bridge.policy.rules.schemas import Filled, is_plain, with_defaults, with_unknown_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,7 +85,7 @@ class Admitted:
 
     def intent(self) -> ToolIntent:
         """The call, as it is recorded before it is made."""
-        sent = None if self.recorded == self.asked else self.recorded
+        sent = None if self.recorded is self.asked or self.recorded == self.asked else self.recorded
         return ToolIntent(str(self.names), self.asked, sent=sent, rules=self.decision.counts)
 
 
@@ -123,8 +123,10 @@ class Admission:
         projector = await self._values.projector()
         agreed, refuses_defaults = caller.approved, False
         for _ in range(MAX_DECISIONS):
-            make = functools.partial(self._case, projector, tool, arguments, refuses_defaults=refuses_defaults)
-            case = await off_loop([arguments, tool.info.input_schema], make)
+            case = _plain_case(projector, tool, arguments)
+            if case is None:
+                make = functools.partial(self._case, projector, tool, arguments, refuses_defaults=refuses_defaults)
+                case = await off_loop([arguments, tool.info.input_schema], make)
             decision = decide(self._snapshot, case.call(caller.step, self._budget.made))
             if decision.effect == "deny":
                 await caller.deny(str(case.names), decision.decider)
@@ -137,7 +139,9 @@ class Admission:
                     tool, refuses_defaults = listed, False
                     continue
                 tool = listed
-                sent = await off_loop([arguments, case.filled.arguments], case.sent, projector)
+                sent = arguments
+                if not case.is_plain:
+                    sent = await off_loop([arguments, case.filled.arguments], case.sent, projector)
                 prepared = await self._prepared(tool, case, sent, projector)
                 if prepared is None:
                     refuses_defaults = True
@@ -260,6 +264,26 @@ class Admission:
             raise BridgeError("denied", f"A person has denied {decision.tool}.", tool=decision.tool)
 
 
+def _plain_case(projector: Projector, tool: BoundTool, arguments: dict[str, Any]) -> _Case | None:
+    """The call, if there is nothing in it to be hidden, resolved or put in; else None, and it is looked at closely."""
+    schema = tool.info.input_schema
+    if not is_plain(schema) or is_large(arguments) or not projector.is_plain(arguments):
+        return None
+    judged = _with_untold(schema, arguments) if tool.is_operators else arguments
+    names = tool_names(tool.info)
+    return _Case(
+        tool,
+        names,
+        arguments,
+        Filled(arguments),
+        is_filled=False,
+        judged=judged,
+        asked=arguments,
+        recorded=arguments,
+        is_plain=True,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Case:
     """A call as it is decided.
@@ -274,6 +298,7 @@ class _Case:
         recorded: What is sent, projected.
         left: The tool's defaults that are left to it, by their paths; known where a person is asked.
         announced: `left`, projected.
+        is_plain: Whether all of these are the arguments as the caller wrote them.
     """
 
     tool: BoundTool
@@ -286,6 +311,7 @@ class _Case:
     recorded: Any
     left: Mapping[str, Any] = field(default_factory=dict)
     announced: Any = field(default_factory=dict)
+    is_plain: bool = False
 
     def as_written(self, projector: Projector) -> _Case:
         """The case without the defaults, except those that the schema requires."""

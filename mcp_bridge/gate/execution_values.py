@@ -77,7 +77,8 @@ class ExecutionValues:
         """Store the values behind the references in recorded data, so that a tool's real arguments can be displayed."""
         if self._store is None:
             return
-        found = self.values_behind(value)
+        if not (found := self.values_behind(value)):
+            return
         new = {name: value for name, value in found.items() if (execution, name) not in self._stored}
         if new:
             self._store(execution, new)

@@ -49,6 +49,8 @@ NEWS_SECONDS = 0.25
 
 MAX_NEWS_CHARS = 300
 
+_ONE_CALL = Amounts(calls=1)
+
 
 class Gate:
     """The gate of one execution of a script, and of the programs that it runs.
@@ -134,14 +136,15 @@ class Gate:
             try:
                 await caller.request.effect_begins()
                 size = await self._size(admitted.sent)
-                reservation = self._budget.reserve(Amounts(calls=1, bytes=size))
+                reserved = Amounts(calls=1, bytes=size) if size else _ONE_CALL
+                reservation = self._budget.reserve(reserved)
             except BaseException:
                 self._budget.uncount(admitted.decision)
                 raise
             share = None if caller.program is None else self._share(caller.execution)
             with reservation:
                 if share is not None:
-                    share.add(Amounts(calls=1, bytes=size), admitted.decision.counts)
+                    share.add(reserved, admitted.decision.counts)
                 self.values.keep(caller.execution, [admitted.asked, admitted.recorded])
                 await caller.begin(admitted.intent(), is_repeatable=self._is_idempotent(admitted.tool))
                 try:
@@ -152,7 +155,7 @@ class Gate:
                     given = await self._size(result.value)
                     if share is not None:
                         share.add(Amounts(bytes=given))
-                    reservation.settle(Amounts(calls=1, bytes=size + given))
+                    reservation.settle(Amounts(calls=1, bytes=size + given) if given else reserved)
                 except BridgeError as exc:
                     raise await off_loop([exc.message, exc.details], projected, exc, projector) from None
             return result

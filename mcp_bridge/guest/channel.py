@@ -1,7 +1,9 @@
-"""The guest's end of the channel: one reader thread, writes from any thread, blocking and asynchronous requests.
+"""The guest's end of the channel: one reader, writes from any thread, blocking and asynchronous requests.
 
-It uses threads rather than an event loop because a blocking call must work inside and outside of a running loop, and
-because importing `asyncio` costs more than the rest of the start.
+A thread reads, rather than an event loop, because a blocking call must work inside and outside of a running loop, and
+because importing `asyncio` costs more than the rest of the start. But while only one loop waits for answers, that loop
+reads them itself: to be woken by a thread takes it longer than to read. The thread takes the reading back when anything
+else waits, and when the loop is busy with something else for too long.
 """
 
 import os
@@ -17,6 +19,9 @@ from mcp_bridge.wire.messages import NAMES, CallTaken, RequestCancel, encode_par
 
 READ_BYTES = 262_144
 
+PARKED_SECONDS = 0.5
+"""How long an event loop that reads may leave what has come unread, until the thread reads again."""
+
 Answer = jsonrpc.Response | jsonrpc.ErrorResponse
 
 
@@ -27,6 +32,21 @@ class RequestError(Exception):
         super().__init__(message)
         self.message = message
         self.data = data
+
+
+class _Awaited:
+    """A task that waits for an answer in an event loop."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(self, loop: Any) -> None:
+        self.loop = loop
+        self.future = loop.create_future()
+
+    def settle(self, answer: Answer) -> None:
+        """Give it the answer, in its loop."""
+        if not self.future.done():
+            self.future.set_result(answer)
 
 
 class Channel:
@@ -43,7 +63,17 @@ class Channel:
         self._on_notification = on_notification
         self._frames = frames
         self._write_lock = threading.Lock()
-        self._waiting: dict[int, Callable[[Answer], None]] = {}
+        self._waiting: dict[int, Callable[[Answer], None] | _Awaited] = {}
+        self._outside: set[int] = set()
+        """Those of the requests whose answers no event loop waits for."""
+        self._decoder = LineDecoder()
+        self._turn = threading.Condition()
+        """Guards who reads."""
+        self._loop: Any = None
+        """The event loop that reads; None while the thread does."""
+        self._last: Any = None
+        """The event loop that the last answer was for; None if it was for none."""
+        self._reads = 0
         self._next_id = 0
         self.replays = False
         """Whether the guest must acknowledge answers by `call.taken`."""
@@ -90,23 +120,11 @@ class Channel:
         """
         import asyncio
 
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
-
-        def settle(answer: Answer) -> None:
-            if not future.done():
-                future.set_result(answer)
-
-        def take(answer: Answer) -> None:
-            try:
-                loop.call_soon_threadsafe(settle, answer)
-            except RuntimeError:
-                pass  # The loop was closed: nobody waits.
-
+        awaited = _Awaited(asyncio.get_running_loop())
         params = _named(params)
-        number = self.send(params, take)
+        number = self.send(params, awaited)
         try:
-            answer = await future
+            answer = await awaited.future
         except BaseException:
             self.forget(number)
             raise
@@ -117,7 +135,7 @@ class Channel:
         if self.replays and (call := getattr(params, "call", None)) is not None:
             self.notify(CallTaken(call))
 
-    def send(self, params: Any, take: Callable[[Answer], None]) -> int:
+    def send(self, params: Any, take: Callable[[Answer], None] | _Awaited) -> int:
         """Send a request and return its number. `take` is called with the answer on the reader thread."""
         body = encode_params(params)
         with self._write_lock:
@@ -125,6 +143,11 @@ class Channel:
             number = self._next_id
         line = _line(number, NAMES[type(params)], body)
         self._waiting[number] = take
+        if not isinstance(take, _Awaited):
+            self._outside.add(number)
+            self._take_back()
+        elif self._loop is not None and self._loop is not take.loop:
+            self._take_back()
         self._write(line)
         return number
 
@@ -135,6 +158,7 @@ class Channel:
 
     def drop(self, number: int) -> bool:
         """Ignore a request's answer; return whether the request was still open."""
+        self._outside.discard(number)
         return self._waiting.pop(number, None) is not None
 
     def _write(self, line: bytes) -> None:
@@ -148,27 +172,97 @@ class Channel:
         except OSError:
             os._exit(exits.CHANNEL_CLOSED)
 
-    def _read(self) -> NoReturn:
-        decoder = LineDecoder()
-        while True:
-            try:
-                chunk = os.read(self._read_fd, READ_BYTES)
-            except OSError:
-                os._exit(exits.CHANNEL_CLOSED)
-            if not chunk:
-                os._exit(exits.HOST_GONE)
-            self._frames.mark()
-            try:
-                for line in decoder.feed(chunk):
-                    self._dispatch(jsonrpc.decode(line))
-            except WireError:
-                os._exit(exits.BAD_FRAME)
+    # --- who reads ---
 
-    def _dispatch(self, message: jsonrpc.Message) -> None:
+    def _read(self) -> NoReturn:
+        """The reader thread."""
+        while True:
+            with self._turn:
+                while self._loop is not None:
+                    reads = self._reads
+                    if not self._turn.wait(PARKED_SECONDS) and reads == self._reads and self._is_left():
+                        self._loop = None
+            self._receive(None)
+            self._hand_over()
+
+    def _is_left(self) -> bool:
+        """Whether something has come that the loop doesn't read, or nothing is to be expected."""
+        import select
+
+        poll = select.poll()
+        poll.register(self._read_fd, select.POLLIN)
+        return not self._waiting or bool(poll.poll(0))
+
+    def _hand_over(self) -> None:
+        """Let the loop read that the last answer was for, if nothing else waits for one."""
+        with self._turn:
+            loop = self._last
+            if loop is None or self._outside or any(each.loop is not loop for each in self._awaited()):
+                return
+            self._loop = loop
+        try:
+            loop.call_soon_threadsafe(self._watch, loop)
+        except RuntimeError:
+            # It was closed.
+            self._take_back()
+
+    def _awaited(self) -> list[_Awaited]:
+        return [take for take in list(self._waiting.values()) if isinstance(take, _Awaited)]
+
+    def _take_back(self) -> None:
+        """Have the thread read."""
+        with self._turn:
+            if self._loop is not None:
+                self._loop = None
+                self._turn.notify()
+
+    def _watch(self, loop: Any) -> None:
+        try:
+            loop.add_reader(self._read_fd, self._readable, loop)
+        except (NotImplementedError, OSError, ValueError):
+            # A loop of another kind.
+            self._take_back()
+
+    def _readable(self, loop: Any) -> None:
+        """In the event loop: something has come."""
+        with self._turn:
+            if self._loop is loop:
+                # It doesn't wait: nobody else reads meanwhile.
+                self._reads += 1
+                self._receive(loop)
+                return
+        loop.remove_reader(self._read_fd)
+
+    def _receive(self, loop: Any) -> None:
+        """Read once; `loop` is the running event loop that does it, or None."""
+        try:
+            chunk = os.read(self._read_fd, READ_BYTES)
+        except OSError:
+            os._exit(exits.CHANNEL_CLOSED)
+        if not chunk:
+            os._exit(exits.HOST_GONE)
+        self._frames.mark()
+        try:
+            for line in self._decoder.feed(chunk):
+                self._dispatch(jsonrpc.decode(line), loop)
+        except WireError:
+            os._exit(exits.BAD_FRAME)
+
+    def _dispatch(self, message: jsonrpc.Message, loop: Any) -> None:
         if isinstance(message, (jsonrpc.Response, jsonrpc.ErrorResponse)):
             take = self._waiting.pop(message.id, None)
-            if take is not None:
-                take(message)
+            self._outside.discard(message.id)
+            self._last = take.loop if isinstance(take, _Awaited) else None
+            if not isinstance(take, _Awaited):
+                if take is not None:
+                    take(message)
+            elif take.loop is loop:
+                take.settle(message)
+            else:
+                try:
+                    take.loop.call_soon_threadsafe(take.settle, message)
+                except RuntimeError:
+                    pass  # The loop was closed: nobody waits.
         elif isinstance(message, jsonrpc.Notification):
             self._on_notification(message.method, message.params)
 

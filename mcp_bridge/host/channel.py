@@ -22,18 +22,18 @@ from mcp_bridge import fair_share, large_json
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.gate.request_context import RequestContext
 from mcp_bridge.host.frame_writer import FrameWriter
-from mcp_bridge.offload import is_large, off_loop, on_thread
+from mcp_bridge.offload import LARGE_CHARS, is_large, on_thread
 from mcp_bridge.wire import jsonrpc, messages
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder, excerpt
 
 if TYPE_CHECKING:
+    import json
     from collections.abc import Awaitable, Callable, Iterator
 
-    from anyio.abc import ByteReceiveStream, TaskGroup
+    from anyio.abc import ByteReceiveStream, ByteSendStream, TaskGroup
 
     from mcp_bridge.error_codes import Code
-    from mcp_bridge.sandbox.engine import InputStream
 
 logger = logging.getLogger(__name__)
 
@@ -155,19 +155,21 @@ class _Amount:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._now = 0
-        self._less = anyio.Event()
+        self._less: anyio.Event | None = None
+        """Set when there is less, if somebody waits for that."""
 
     def add(self, size: int) -> None:
         self._now += size
-        if size < 0:
+        if size < 0 and self._less is not None:
             self._less.set()
+            self._less = None
 
     def has_room(self, size: int) -> bool:
         return not self._now or self._now + size <= self._limit
 
     async def room(self, size: int) -> None:
         while not self.has_room(size):
-            if self._less.is_set():
+            if self._less is None:
                 self._less = anyio.Event()
             await self._less.wait()
 
@@ -189,15 +191,27 @@ class _Request(RequestContext):
 
     Attributes:
         scope: Everything that is done for it.
+        has_effect: Whether it has an effect, or is about to.
         was_cancelled: Whether the guest has cancelled it.
     """
 
-    __slots__ = ("_channel", "_effect", "_has_slot", "_is_queued", "_is_working", "number", "scope", "was_cancelled")
+    __slots__ = (
+        "_channel",
+        "_effect_over",
+        "_has_slot",
+        "_is_queued",
+        "_is_working",
+        "has_effect",
+        "number",
+        "scope",
+        "was_cancelled",
+    )
 
     def __init__(self, channel: HostChannel, number: int) -> None:
         self._channel = channel
-        self._effect: anyio.Event | None = None
-        """Set when the effect that it has, or is about to have, is over."""
+        self.has_effect = False
+        self._effect_over: anyio.Event | None = None
+        """Set when its effect is over, if somebody waits for that."""
         self._has_slot = False
         self._is_queued = True
         self._is_working = True
@@ -208,11 +222,6 @@ class _Request(RequestContext):
     @property
     def is_cancelled(self) -> bool:
         return self.was_cancelled or self._channel.finished
-
-    @property
-    def has_effect(self) -> bool:
-        """Whether it has an effect, or is about to."""
-        return self._effect is not None
 
     def cancel(self) -> None:
         """The guest no longer wants the answer."""
@@ -246,18 +255,21 @@ class _Request(RequestContext):
     async def effect_begins(self) -> None:
         await anyio.lowlevel.checkpoint_if_cancelled()
         # Work that outlives its request isn't waited for.
-        if self._effect is None and self._channel.requests.get(self.number) is self:
-            self._effect = anyio.Event()
+        if self._channel.requests.get(self.number) is self:
+            self.has_effect = True
 
     def effect_ended(self) -> None:
-        if self._effect is not None:
-            self._effect.set()
-            self._effect = None
+        self.has_effect = False
+        if self._effect_over is not None:
+            self._effect_over.set()
+            self._effect_over = None
 
     async def effect_over(self) -> None:
         """Wait for the end of its effect, if it has one."""
-        if self._effect is not None:
-            await self._effect.wait()
+        if self.has_effect:
+            if self._effect_over is None:
+                self._effect_over = anyio.Event()
+            await self._effect_over.wait()
 
 
 class HostChannel:
@@ -277,7 +289,7 @@ class HostChannel:
 
     def __init__(
         self,
-        stdin: InputStream,
+        stdin: ByteSendStream,
         stdout: ByteReceiveStream,
         limits: ChannelLimits,
         answer: Callable[[Any, RequestContext], Awaitable[Any]],
@@ -415,7 +427,7 @@ class HostChannel:
                 request.scope.cancel()
 
     async def _take(self, line: bytes, tasks: TaskGroup) -> messages.ExecutionFinish | None:
-        if is_large(line):
+        if len(line) > LARGE_CHARS:
             with self._held_up():
                 message = await on_thread(_decoded, line)
         else:
@@ -477,7 +489,7 @@ class HostChannel:
             # Not waited for: podman's monitor takes no input for a container while nobody takes its output.
             self._writer.post(jsonrpc.encode(error_response(number, refusal)))
             return None
-        if is_large(line):
+        if len(line) > LARGE_CHARS:
             with self._held_up():
                 size = len(line) + VALUE_BYTES * await on_thread(jsonrpc.separators, line)
         else:
@@ -557,7 +569,13 @@ class HostChannel:
                 return
             waiting: asyncio.Future[_Job] = asyncio.get_running_loop().create_future()
             self._idle.append(waiting)
-            job = await waiting
+            try:
+                job = await waiting
+            except asyncio.CancelledError:
+                if waiting.done() and not waiting.cancelled():
+                    # It was given one in that moment, which is accounted for as any other that is cancelled.
+                    await self._work(*waiting.result())
+                raise
             del waiting
 
     async def _work(self, request: _Request, params: Any, size: int) -> None:
@@ -569,10 +587,11 @@ class HostChannel:
                     # Cancelled before it began: a request that never waits would be worked on all the same.
                     await anyio.lowlevel.checkpoint_if_cancelled()
                     await request.reacquire_slot()
-                    await self._unsent.room(1)
+                    if not self._unsent.has_room(1):
+                        await self._unsent.room(1)
                     has_started = True
                     result = await self._result(request, params)
-                    answer = await off_loop(result, _encoded, result)
+                    answer = await self._encode(result)
             finally:
                 # Before the answer is sent: what the guest does with it is its own time.
                 self._on_wait(-1)
@@ -586,7 +605,8 @@ class HostChannel:
             else:
                 self._unsent.add(len(answer))
                 # After it is sent: a guest that doesn't read its answers gets no more of them.
-                self._writer.post(answer, functools.partial(self._worked, request, size, len(answer)))
+                sent = functools.partial(self._worked, request, size, len(answer))
+                self._writer.post(answer, sent, at_once=not self.requests)
 
     def _worked(self, request: _Request, size: int, sent: int = 0) -> None:
         """A request has had its answer, of so many bytes, or gets none."""
@@ -606,6 +626,9 @@ class HostChannel:
                 hint="Raise max_call_size.",
             )
         return None
+
+    async def _encode(self, answer: jsonrpc.Response | jsonrpc.ErrorResponse) -> bytes:
+        return await on_thread(_encoded_large, answer) if is_large(answer) else _encoded(answer)
 
     async def _result(self, request: _Request, params: Any) -> jsonrpc.Response | jsonrpc.ErrorResponse:
         number = request.number
@@ -643,9 +666,15 @@ def _decoded(line: bytes) -> jsonrpc.Message:
     return jsonrpc.decode(line, loads=large_json.loads, dumps=large_json.dumps)
 
 
-def _encoded(answer: jsonrpc.Response | jsonrpc.ErrorResponse) -> bytes:
+def _encoded_large(answer: jsonrpc.Response | jsonrpc.ErrorResponse) -> bytes:
+    return _encoded(answer, large_json.dumps)
+
+
+def _encoded(
+    answer: jsonrpc.Response | jsonrpc.ErrorResponse, dumps: Callable[[Any, json.JSONEncoder], str] = jsonrpc.dumps
+) -> bytes:
     try:
-        return jsonrpc.encode(answer, dumps=large_json.dumps)
+        return jsonrpc.encode(answer, dumps=dumps)
     except LocalMessageError as exc:
         too_large = exc.code == "frame_too_large"
         code: Code = "result_too_large" if too_large else "bad_result"

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
+from mcp_bridge.sandbox.pipes import PipeWriter
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcp_bridge.sandbox.engine import InputStream
+    from anyio.abc import ByteSendStream
 
 MAX_TOGETHER_BYTES = 64 << 10
 """Of the frames that are written as one."""
@@ -29,30 +31,34 @@ class FrameWriter:
     Those that are posted in one turn of the event loop are written as one: each write wakes the engine's client.
 
     Args:
-        stdin: To the guest. When the guest is gone, frames are dropped: the reader of the channel sees its end.
+        stdin: To the guest. Only a pipe is written at once. When the guest is gone, frames are dropped: the reader of
+            the channel sees its end.
     """
 
-    def __init__(self, stdin: InputStream) -> None:
+    def __init__(self, stdin: ByteSendStream) -> None:
         self._stdin = stdin
+        self._pipe = stdin if isinstance(stdin, PipeWriter) else None
         self._frames: deque[_Frame] = deque()
         self._is_scheduled = False
-        self._rest = memoryview(b"")
+        self._rest = b""
         """What a full pipe hasn't taken of the frames that were taken from the queue."""
         self._written: list[Callable[[], None]] = []
         """What is called when that is written."""
         self._has_rest = anyio.Event()
 
-    def post(self, data: bytes, written: Callable[[], None] | None = None) -> None:
+    def post(self, data: bytes, written: Callable[[], None] | None = None, *, at_once: bool = False) -> None:
         """Write a frame at the end of this turn of the event loop, or as soon as the guest reads.
 
         Args:
             data: The frame.
             written: Called when it is written, or dropped.
+            at_once: Whether to write it now: no other is to be expected.
         """
         self._frames.append(_Frame(data, written))
-        if not self._is_scheduled and not self._has_rest.is_set():
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._write)
+        if at_once:
+            self._write()
+        elif not self._is_scheduled and not self._has_rest.is_set():
+            self._schedule()
 
     async def send(self, data: bytes) -> None:
         """Return when a frame is written, or dropped."""
@@ -66,29 +72,37 @@ class FrameWriter:
             await self._has_rest.wait()
             with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self._stdin.send(self._rest)
-            self._rest = memoryview(b"")
+            self._rest = b""
             self._has_rest = anyio.Event()
             self._finished()
             self._write()
 
-    def _write(self) -> None:
+    def _write_scheduled(self) -> None:
         self._is_scheduled = False
+        self._write()
+
+    def _write(self) -> None:
         if not self._frames or self._has_rest.is_set():
             return
         data = self._together()
         # When the guest is gone, nothing is left to be written.
-        count = len(data)
-        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            count = self._stdin.send_nowait(data)
+        count = 0
+        if self._pipe is not None:
+            count = len(data)
+            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                count = self._pipe.write_now(data)
         if count < len(data):
-            self._rest = memoryview(data)[count:]
+            self._rest = data[count:]
             self._has_rest.set()
             return
         self._finished()
-        if self._frames:
+        if self._frames and not self._is_scheduled:
             # A guest may read as fast as this writes: others get their turn all the same.
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._write)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        asyncio.get_running_loop().call_soon(self._write_scheduled)
 
     def _together(self) -> bytes:
         """The next frames, as many as are written as one. Each is given up here: together they may be large."""

@@ -417,10 +417,12 @@ def _is_large(tool: ToolInfo) -> bool:
 def _check_names(request: Any) -> None:
     if (fault := messages.overlong(request)) is not None:
         raise BridgeError("bad_request", fault)
-    for field in _NAMES:
-        value = getattr(request, field, None)
+    for field in _NAMES_OF[type(request)]:
+        value = getattr(request, field)
         if isinstance(value, str) and len(value) > MAX_NAME_CHARS:
             raise BridgeError("bad_request", f"{field!r} has {len(value)} characters; the limit is {MAX_NAME_CHARS}.")
 
 
 _NAMES = ("server", "tool", "name", "query", "key", "prefix", "execution", "trace_id")
+
+_NAMES_OF = {kind: tuple(name for name in _NAMES if name in kind.__annotations__) for kind in messages.NAMES}

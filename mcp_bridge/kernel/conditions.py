@@ -250,10 +250,10 @@ class _Parser:
             case "text":
                 return self._literal(token.text[1:-1])
             case "number":
-                return _constant(_number(token))
+                return _Constant(_number(token))
             case "word" if token.text in _WORDS:
                 value = _WORDS[token.text]
-                return _NONE if value is None else _constant(value)
+                return _NONE if value is None else _Constant(value)
         if token.text in {"(", "["}:
             self._depth += 1
             if self._depth > MAX_DEPTH:
@@ -292,7 +292,7 @@ class _Parser:
         template = Template(text + " ")
         self.roots |= template.roots
         if not template.roots:
-            return _constant(template.fill(_nothing)[:-1])
+            return _Constant(template.fill(_nothing)[:-1])
         return lambda lookup: template.fill(lookup)[:-1]
 
 
@@ -351,11 +351,19 @@ def _number(token: _Token) -> int | float:
     return value
 
 
-def _constant(value: Any) -> _Node:
-    return lambda _: value
+class _Constant:
+    """A literal as a node."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self, _lookup: Lookup) -> Any:
+        return self.value
 
 
-_NONE = _constant(None)
+_NONE = _Constant(None)
 
 
 def _nothing(_root: str, _path: tuple[str, ...]) -> Any:
@@ -379,13 +387,29 @@ def _first(nodes: list[_Node], truth: Callable[[Any], bool], *, decides: bool) -
 
 
 def _compare(name: str, function: Comparison, left: _Node, right: _Node) -> _Node:
+    def refused(one: Any, other: Any) -> ConditionError:
+        kinds = f"{type(one).__name__} {name} {type(other).__name__}"
+        references = tuple((side.root, side.path) for side in (left, right) if isinstance(side, _Reference))
+        return ConditionError(f"these can't be compared so: {kinds}", references)
+
     def node(lookup: Lookup) -> Any:
         one, other = left(lookup), right(lookup)
         try:
             return function(one, other)
         except TypeError:
-            kinds = f"{type(one).__name__} {name} {type(other).__name__}"
-            references = tuple((side.root, side.path) for side in (left, right) if isinstance(side, _Reference))
-            raise ConditionError(f"these can't be compared so: {kinds}", references) from None
+            raise refused(one, other) from None
 
-    return node
+    if not isinstance(left, _Reference) or not isinstance(right, _Constant):
+        return node
+    root, path, constant = left.root, left.path, right.value
+
+    def node_of_reference(lookup: Lookup) -> Any:
+        # Most conditions are such a comparison, and take half the time so.
+        found = lookup(root, path)
+        one = None if found is MISSING else found
+        try:
+            return function(one, constant)
+        except TypeError:
+            raise refused(one, constant) from None
+
+    return node_of_reference

@@ -174,7 +174,18 @@ def checked_outcome(outcome: Outcome, kind: EffectKind) -> Outcome:
         IllegalEventError: `bad_value`: it can't be the outcome of such an effect.
     """
     number, status, value, code, message, usage = outcome
-    value = checked_value(value, kind) if status == "ok" else None
+    if status == "ok":
+        plain = type(value)
+        # Most values are these, and need no copy.
+        if (
+            usage is None
+            and ((plain is str and value.isascii()) or value is None or plain is bool)
+            and (kind == "tool" or (kind == "llm" and plain is str))
+        ):
+            return outcome
+        value = checked_value(value, kind)
+    else:
+        value = None
     if usage is not None:
         usage = _checked_usage(usage)
     if status != "ok":

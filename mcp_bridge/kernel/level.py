@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.references import MISSING, TextTooLongError, quoted, walk
 from mcp_bridge.kernel.step_types import (
+    END,
     AnyLeaf,
     ApprovalStep,
     CompensationStep,
     ConditionStep,
-    LeafStep,
+    Instruction,
     MapStep,
     ParallelStep,
     ProgramStep,
     Step,
-    ToolStep,
 )
 from mcp_bridge.kernel.values import same
 
@@ -41,6 +41,8 @@ Undo = tuple[str, str, dict[str, Any] | None]
 
 Ending = tuple[str, str, str | None]
 """Final status, error code and message of a program that is winding down."""
+
+_SUCCESS: Ending = ("success", "", None)
 
 
 class Level:
@@ -139,30 +141,32 @@ class Level:
         return lambda root, path: walk(scope[root], path, of_step=False) if root in scope else self.filled(root, path)
 
     def take_output(
-        self, step: Step, result: StepResult, scope: dict[str, Any] | None, *, is_referable: bool = True
+        self, instruction: Instruction, result: StepResult, scope: dict[str, Any] | None, *, is_referable: bool = True
     ) -> None:
         """Keep what a step has given, and how it is undone.
 
         Args:
-            step: The step.
+            instruction: The step.
             result: Of which the output is kept.
             scope: The names that only the step knows (a map's item), or None.
             is_referable: Whether the output can be referred to by the step's id.
         """
         output = result.output
         if is_referable:
+            name = instruction.id
             if self.program.max_stalled_steps is not None and not self.changed:
-                self.changed = step.id not in self.outputs or not same(self.outputs[step.id], output)
-            self.outputs[step.id] = output
-        if step.output_key:
-            self.context[step.output_key] = output
-        if isinstance(step, ToolStep) and step.compensation is not None and result.status != "skipped":
-            lookup = self.within((scope or {}) | ({step.id: output} if step.id else {}))
+                self.changed = name not in self.outputs or not same(self.outputs[name], output)
+            self.outputs[name] = output
+        if instruction.output_key:
+            self.context[instruction.output_key] = output
+        compensation = instruction.compensation
+        if compensation is not None and result.status != "skipped":
+            lookup = self.within((scope or {}) | ({instruction.id: output} if instruction.id else {}))
             try:
-                arguments = step.compensation.args.fill(lookup)
+                arguments = compensation.args.fill(lookup)
             except TextTooLongError:
                 arguments = None
-            self.undo.append((result.id, step.compensation.tool, arguments))
+            self.undo.append((result.id, compensation.tool, arguments))
 
     # --- flow ---
 
@@ -170,7 +174,7 @@ class Level:
         """Begin to wind down: what has to be undone is undone first."""
         self.ending = (status, code, message)
 
-    def follow(self, step: Step, result: StepResult) -> None:
+    def follow(self, instruction: Instruction, result: StepResult) -> None:
         """Go to the step after this one, or end.
 
         | the step | reached in sequence | reached as a branch |
@@ -184,19 +188,20 @@ class Level:
         A terminal step that was reached in sequence ends the program whatever it is.
         """
         was_branch, self.branch = self.branch, False
-        if step.is_terminal and not was_branch:
-            self.end("success")
-        elif isinstance(step, ConditionStep) and result.status == "success":
-            target = None if result.output is None else self.program.index[result.output]
-            self._branch_to(step, target, as_branch=not was_branch)
-        elif isinstance(step, ApprovalStep) and not result.output["approved"]:
-            self._branch_to(step, step.otherwise, as_branch=True)
-        elif step.next is not None:
-            self.position = step.next
-        elif was_branch:
-            self.end("success")
+        target = instruction.after_branch if was_branch else instruction.after
+        if instruction.chooses and (was_branch or not instruction.step.is_terminal):
+            step = instruction.step
+            if isinstance(step, ConditionStep) and result.status == "success":
+                chosen = None if result.output is None else self.program.index[result.output]
+                self._branch_to(step, chosen, as_branch=not was_branch)
+                return
+            if isinstance(step, ApprovalStep) and not result.output["approved"]:
+                self._branch_to(step, step.otherwise, as_branch=True)
+                return
+        if target == END:
+            self.ending = _SUCCESS
         else:
-            self.position += 1
+            self.position = target
 
     def _branch_to(self, step: Step, target: int | None, *, as_branch: bool) -> None:
         if target is None:
@@ -252,7 +257,8 @@ class Task:
     """A step under way.
 
     Attributes:
-        step: The step.
+        instruction: The step.
+        step: The same, as it stands in the program.
         level: The program that it belongs to.
         path: The step's path, for effects and the trace.
         owner: The group that it belongs to, or None for a level's own step.
@@ -265,18 +271,24 @@ class Task:
         deadline: The effect that ends it if it fires first, or None.
     """
 
-    __slots__ = ("attempt", "deadline", "effect", "level", "owner", "path", "phase", "scope", "slot", "step", "usage")
+    __slots__ = (
+        "attempt", "deadline", "effect", "instruction", "level", "owner", "path", "phase", "scope", "slot", "step",
+        "usage",
+    )  # fmt: skip
+
+    step: Step
 
     def __init__(
         self,
-        step: Step,
+        instruction: Instruction,
         level: Level,
         path: str,
         owner: Group | None = None,
         slot: int = 0,
         scope: Scope | None = None,
     ) -> None:
-        self.step = step
+        self.instruction = instruction
+        self.step = instruction.step
         self.level = level
         self.path = path
         self.owner = owner
@@ -311,14 +323,14 @@ class Group(Task):
 
     step: ParallelStep | MapStep
 
-    def __init__(self, step: ParallelStep | MapStep, level: Level, path: str, count: int) -> None:
-        super().__init__(step, level, path)
+    def __init__(self, instruction: Instruction, level: Level, path: str, count: int) -> None:
+        super().__init__(instruction, level, path)
         self.next = 0
         self.active = 0
         self.tasks: list[Task | None] = [None] * count
         self.results: list[StepResult | None] = [None] * count
 
-    def child(self, slot: int) -> tuple[Step, Scope | None, str]:
+    def child(self, slot: int) -> tuple[Instruction, Scope | None, str]:
         """Step, scope and path of the task in a slot."""
         raise NotImplementedError
 
@@ -328,9 +340,9 @@ class Group(Task):
 
     def task_for(self, slot: int) -> Task:
         """A new task for a slot."""
-        step, scope, path = self.child(slot)
-        kind = Nested if isinstance(step, ProgramStep) else Leaf
-        return kind(step, self.level, path, self, slot, scope)
+        instruction, scope, path = self.child(slot)
+        kind = Leaf if instruction.is_leaf else Nested
+        return kind(instruction, self.level, path, self, slot, scope)
 
     def settle(self, slot: int, result: StepResult) -> None:
         """A task has ended."""
@@ -346,12 +358,12 @@ class Parallel(Group):
 
     step: ParallelStep
 
-    def __init__(self, step: ParallelStep, level: Level, path: str) -> None:
-        super().__init__(step, level, path, len(step.branches))
+    def __init__(self, instruction: Instruction, level: Level, path: str) -> None:
+        super().__init__(instruction, level, path, len(instruction.children))
 
-    def child(self, slot: int) -> tuple[Step, Scope | None, str]:
-        step = self.step.branches[slot]
-        return step, None, self.level.prefix + step.id
+    def child(self, slot: int) -> tuple[Instruction, Scope | None, str]:
+        instruction = self.instruction.children[slot]
+        return instruction, None, self.level.prefix + instruction.id
 
     def joined(self, rows: Sequence[StepResult]) -> Any:
         return {step.id: row.output for step, row in zip(self.step.branches, rows, strict=True)}
@@ -368,12 +380,16 @@ class Map(Group):
 
     step: MapStep
 
-    def __init__(self, step: MapStep, level: Level, path: str, items: list[Any]) -> None:
-        super().__init__(step, level, path, len(items))
+    def __init__(self, instruction: Instruction, level: Level, path: str, items: list[Any]) -> None:
+        super().__init__(instruction, level, path, len(items))
         self.items = items
 
-    def child(self, slot: int) -> tuple[Step, Scope | None, str]:
-        return self.step.body, {self.step.item_name: self.items[slot], "index": slot}, f"{self.path}[{slot}]"
+    def child(self, slot: int) -> tuple[Instruction, Scope | None, str]:
+        return (
+            self.instruction.children[0],
+            {self.step.item_name: self.items[slot], "index": slot},
+            f"{self.path}[{slot}]",
+        )
 
     def joined(self, rows: Sequence[StepResult]) -> Any:
         return [row.output for row in rows]
@@ -395,26 +411,27 @@ class Nested(Task):
         self.inner: Level | None = None
 
 
-def task_for(level: Level, step: Step, items: list[Any]) -> Task:
+def task_for(level: Level, instruction: Instruction, items: list[Any]) -> Task:
     """A new task for a level's own step (no condition: it takes no time).
 
     Args:
         level: The program under way.
-        step: Of that program.
+        instruction: The step, of that program.
         items: Of a map step: what it goes over.
     """
-    path = level.prefix + step.id
-    if isinstance(step, LeafStep):
-        return Leaf(step, level, path)
+    path = level.prefix + instruction.id
+    if instruction.is_leaf:
+        return Leaf(instruction, level, path)
+    step = instruction.step
     if isinstance(step, ProgramStep):
-        return Nested(step, level, path)
+        return Nested(instruction, level, path)
     if isinstance(step, MapStep):
-        return Map(step, level, path, items)
+        return Map(instruction, level, path, items)
     assert isinstance(step, ParallelStep)  # noqa: S101 - conditions have no tasks
-    return Parallel(step, level, path)
+    return Parallel(instruction, level, path)
 
 
 def compensation_for(level: Level) -> Leaf:
     """A new task that undoes what a level has done last."""
     path, tool, arguments = level.undo[-1]
-    return Leaf(CompensationStep(tool, arguments), level, f"{path}.compensate")
+    return Leaf(Instruction(CompensationStep(tool, arguments)), level, f"{path}.compensate")

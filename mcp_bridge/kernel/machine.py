@@ -329,7 +329,8 @@ class Machine(Interpreter):
             state, signal = self._state_of(number), _as_pending(event.code) if signal == "pending" else signal
             _ON_SIGNAL[state][signal](self, number, event)
             return
-        kind = effect_kind(task)
+        assert task.effect is not None  # noqa: S101 - it waits for this one
+        kind = task.effect.kind
         event = checked_outcome(event, kind)
         if signal == "pending" or (kind == "tool" and event.value == PENDING):
             signal = _as_pending(event.code)
@@ -369,8 +370,10 @@ class Machine(Interpreter):
     # --- what effects do ---
 
     def _settle(self, number: int, event: Outcome) -> None:
-        task = self.waiting[number]
-        self._forget(number, task)
+        task = self.waiting.pop(number)
+        task.effect = None
+        if self.pending:
+            self.pending.pop(number, None)
         usage = event.usage
         if usage is not None:
             task.usage = usage if task.usage is None else task.usage.plus(usage)

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.program_schema import Fault
 from mcp_bridge.kernel.references import NAME, names_of
-from mcp_bridge.kernel.step_types import ApprovalStep, ConditionStep
+from mcp_bridge.kernel.step_types import END, ApprovalStep, ConditionStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mcp_bridge.kernel.step_types import Program, Step
-
-END = -1
-"""The target of an edge that ends the program."""
 
 _BRACKETED = re.compile(rf"(?<!\$)\${NAME}\[[0-9]+\]")
 _WITH_BRACKETS = frozenset({"condition", "over", "seconds", "program"})

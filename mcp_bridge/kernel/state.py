@@ -226,9 +226,9 @@ class _Reader:
         if task["undo"]:
             level.task = self._task(task, compensation_for(level))
         else:
-            step = level.program.steps[level.position]
-            items = _of(list, task["items"]) if isinstance(step, MapStep) else []
-            level.task = self._task(task, task_for(level, step, items))
+            instruction = level.program.instructions[level.position]
+            items = _of(list, task["items"]) if isinstance(instruction.step, MapStep) else []
+            level.task = self._task(task, task_for(level, instruction, items))
 
     def _task(self, data: Json, task: Task) -> Task:
         task.attempt, task.phase = _of(int, data["attempt"]), _one_of(_PHASES, data["phase"])

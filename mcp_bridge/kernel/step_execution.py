@@ -13,14 +13,14 @@ from mcp_bridge.kernel.conditions import ConditionError, condition
 from mcp_bridge.kernel.events import Effect, EffectKind, StepResult, StepStatus, new
 from mcp_bridge.kernel.level import Group, Leaf, Level, Nested, Parallel, Task, compensation_for, task_for
 from mcp_bridge.kernel.references import Lookup, TextTooLongError, measured, quoted, written
-from mcp_bridge.kernel.step_types import CompensationStep, ConditionStep, LeafStep, MapStep, ModelStep, StepFailedError
+from mcp_bridge.kernel.step_types import ConditionStep, MapStep, ModelStep, StepFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp_bridge.kernel.events import Outcome
     from mcp_bridge.kernel.level import Scope
-    from mcp_bridge.kernel.step_types import Step
+    from mcp_bridge.kernel.step_types import Instruction, Step
 
 MAX_ITEMS = 10_000
 """Longest list that a map step goes over."""
@@ -78,7 +78,7 @@ class Interpreter:
 
     def _advance(self, level: Level) -> None:
         """Go on until a step waits, or the level has ended. A loop, so that no program's length makes it deeper."""
-        steps = level.program.steps
+        instructions = level.program.instructions
         while level.status == "running":
             if level.ending is not None:
                 if level.undo and level.ending[0] != "success":
@@ -86,27 +86,29 @@ class Interpreter:
                         return
                     continue
                 level.status = level.ending[0]
-            elif level.position >= len(steps):
+            elif level.position >= len(instructions):
                 level.end("success")
             elif (level.has_token_budget or level.steps >= level.max_steps) and (exceeded := level.exceeded()):
                 level.end("budget_exceeded", "budget_exceeded", exceeded)
             elif self._work_left < 0:
                 level.end("budget_exceeded", "too_much_at_once", _TOO_MUCH)
             else:
-                step = steps[level.position]
+                instruction = instructions[level.position]
                 level.steps += 1
-                result = self._begin(level, step)
+                self._work_left -= 1
+                if instruction.is_leaf:
+                    level.task = leaf = Leaf(instruction, level, level.prefix + instruction.id)
+                    result = self._attempt(leaf)
+                else:
+                    result = self._begin(level, instruction)
                 if result is None:
                     return
                 level.task = None
-                self._finish(level, step, result, None)
+                self._finish(level, instruction, result, None)
 
-    def _begin(self, level: Level, step: Step) -> StepResult | None:
-        """Begin a level's next step; its result if it has one at once."""
-        self._work_left -= 1
-        if isinstance(step, LeafStep):
-            level.task = leaf = Leaf(step, level, level.prefix + step.id)
-            return self._attempt(leaf)
+    def _begin(self, level: Level, instruction: Instruction) -> StepResult | None:
+        """Begin a level's next step, which isn't a leaf; its result if it has one at once."""
+        step = instruction.step
         if isinstance(step, ConditionStep):
             return self._decide(level, step)
         items: Any = []
@@ -115,8 +117,8 @@ class Interpreter:
             if not isinstance(items, list) or len(items) > MAX_ITEMS:
                 what = f"has {len(items)} items" if isinstance(items, list) else f"is {quoted(written(items)[:60])}"
                 message = f"'over' {what}, and is no list of at most {MAX_ITEMS}"
-                return self._refused(task_for(level, step, []), "bad_value", message)
-        level.task = task = task_for(level, step, items)
+                return self._refused(task_for(level, instruction, []), "bad_value", message)
+        level.task = task = task_for(level, instruction, items)
         return self._attempt(task)
 
     def _compensate(self, level: Level) -> bool:
@@ -157,27 +159,27 @@ class Interpreter:
         if why and len(self.reasons) < MAX_REASONS:
             self.reasons[len(self.rows)] = why
 
-    def _finish(self, level: Level, step: Step, result: StepResult, scope: Scope | None) -> None:
+    def _finish(self, level: Level, instruction: Instruction, result: StepResult, scope: Scope | None) -> None:
         """Take the result of a level's step, and find the next step."""
         status = result.status
         if status == "success":
-            level.take_output(step, result, scope)
+            level.take_output(instruction, result, scope)
             self.rows.append(result)
             level.last_output = result.output
         elif status == "pending":
-            level.take_output(step, result, scope)
+            level.take_output(instruction, result, scope)
         else:
             self.rows.append(result)
         if level.ending is not None or (level.program.max_stalled_steps is not None and level.stalls()):
             return
         if status != "failed":
-            level.follow(step, result)
+            level.follow(instruction, result)
             return
         exceeded = level.exceeded() if result.code == "budget_exceeded" else None
         if exceeded is not None:
             level.end("budget_exceeded", "budget_exceeded", exceeded)
         else:
-            level.end("failed", result.code or "failed", f"step {quoted(step.id)} failed: {result.error}")
+            level.end("failed", result.code or "failed", f"step {quoted(instruction.id)} failed: {result.error}")
 
     def _climb(self, task: Task, result: StepResult) -> None:
         """Hand a task's result to what is above it, and so on upwards."""
@@ -189,11 +191,11 @@ class Interpreter:
                 task, above = owner, self._pump(owner)
                 continue
             level.task = None
-            if isinstance(task.step, CompensationStep):
+            if task.instruction.undoes:
                 level.undo.pop()
                 self.rows.append(above)
             else:
-                self._finish(level, task.step, above, task.scope)
+                self._finish(level, task.instruction, above, task.scope)
             self._advance(level)
             if level.status == "running" or level.owner is None:
                 return
@@ -203,16 +205,17 @@ class Interpreter:
 
     def _attempt(self, task: Task) -> StepResult | None:
         """Begin an attempt; the result if there is one at once."""
-        if self._work_left < 0 and not isinstance(task.step, CompensationStep):
+        if self._work_left < 0 and not task.instruction.undoes:
             return self._refused(task, "too_much_at_once", _TOO_MUCH)
         level = task.level
         if level.has_token_budget and (exceeded := self._exceeded_tokens(task)):
             return self._refused(task, "budget_exceeded", exceeded)
         try:
-            if isinstance(task, Leaf):
-                step = task.step
-                kind, name, arguments = step.request(level.filled if task.scope is None else level.within(task.scope))
-                self._emit(task, kind, name, arguments, step.timeout)
+            instruction = task.instruction
+            if instruction.is_leaf:
+                lookup = level.filled if task.scope is None else level.within(task.scope)
+                kind, name, arguments = instruction.request(lookup)
+                self._emit(task, kind, name, arguments, instruction.timeout)
             elif isinstance(task, Group):
                 return self._spread(task)
             elif isinstance(task, Nested):
@@ -226,16 +229,16 @@ class Interpreter:
     def _exceeded_tokens(self, task: Task) -> str | None:
         """Why a task may not begin, or begin again: siblings and earlier attempts may have used up what was left."""
         level = task.level
-        return (
-            level.exceeded_tokens() if level.has_token_budget and not isinstance(task.step, CompensationStep) else None
-        )
+        return level.exceeded_tokens() if level.has_token_budget and not task.instruction.undoes else None
 
     def _complete(self, task: Leaf, event: Outcome) -> StepResult | None:
         """The effect has succeeded."""
-        try:
-            value = task.step.output(event.value, self._read)
-        except StepFailedError as exc:
-            return self._failed(task, exc.code, str(exc))
+        value, output = event.value, task.instruction.output
+        if output is not None:
+            try:
+                value = output(value, self._read)
+            except StepFailedError as exc:
+                return self._failed(task, exc.code, str(exc))
         return new(StepResult, (task.path, "success", value, None, None, task.attempt - 1, task.usage))
 
     def _fail(self, task: Task, event: Outcome) -> StepResult | None:
@@ -345,8 +348,8 @@ class Interpreter:
         is_parallel = isinstance(group, Parallel)
         for slot, row in enumerate(rows):
             if row.status == "success" or (row.status == "skipped" and is_parallel):
-                step, scope, _ = group.child(slot)
-                group.level.take_output(step, row, scope, is_referable=is_parallel)
+                instruction, scope, _ = group.child(slot)
+                group.level.take_output(instruction, row, scope, is_referable=is_parallel)
 
     # --- nested programs: call and return ---
 
@@ -409,7 +412,7 @@ class Interpreter:
         task = level.task
         if task is not None and (result := self._abort_task(task, code, message)) is not None:
             level.task = None
-            self._finish(level, task.step, result, task.scope)
+            self._finish(level, task.instruction, result, task.scope)
         if level.task is None:
             self._advance(level)
 

@@ -41,6 +41,9 @@ Read = Callable[[str], Any]
 COMPENSATION: Row = {"retry": {"max_attempts": 3}}
 """The row of every compensation."""
 
+END = -1
+"""In place of the index of the next step: the program ends."""
+
 _SHOWN_CHARS = 200
 
 
@@ -453,6 +456,54 @@ Step = AnyLeaf | ConditionStep | ParallelStep | MapStep | ProgramStep
 """A step of any kind."""
 
 
+class Instruction:
+    """A step as it is executed: what follows from the step alone, found once for all of its executions.
+
+    These are all of one class: the interpreter reads their attributes faster than those of the kinds of steps.
+
+    Attributes:
+        step: The step.
+        id: The step's.
+        is_leaf: Whether it asks for one effect.
+        request: Gives the effect that a leaf asks for, as `LeafStep.request`.
+        timeout: Of that effect.
+        output: Gives the step's output, as `LeafStep.output`; None where that is the effect's value.
+        output_key: The step's.
+        undoes: Whether it is a compensation.
+        compensation: What undoes it, or None.
+        chooses: Whether the step after it may depend on its result.
+        after, after_branch: Index of the step after it, in sequence and as a branch, where that doesn't depend on
+            its result; `END` where the program then ends.
+        children: The steps inside it.
+    """
+
+    __slots__ = (
+        "after", "after_branch", "children", "chooses", "compensation", "id", "is_leaf", "output", "output_key",
+        "request", "step", "timeout", "undoes",
+    )  # fmt: skip
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.id = step.id
+        self.timeout = step.timeout
+        self.output_key = step.output_key
+        self.is_leaf = isinstance(step, LeafStep)
+        self.request: Callable[[Lookup], Request] = step.request if isinstance(step, LeafStep) else _no_request
+        self.output: Callable[[Any, Read], Any] | None = None
+        if isinstance(step, ModelStep | ApprovalStep) or (isinstance(step, ToolStep) and step.parses):
+            self.output = step.output
+        self.undoes = isinstance(step, CompensationStep)
+        self.compensation = step.compensation if isinstance(step, ToolStep) else None
+        self.chooses = isinstance(step, ConditionStep | ApprovalStep)
+        self.after_branch: int = END if step.next is None else step.next
+        self.after: int = END if step.is_terminal else step.index + 1 if step.next is None else step.next
+        self.children: tuple[Instruction, ...] = tuple(map(Instruction, step.children))
+
+
+def _no_request(_lookup: Lookup) -> Request:
+    raise AssertionError("this step asks for no effect of its own")
+
+
 class Program:
     """A valid program. Immutable: any number of machines may run it at once.
 
@@ -460,14 +511,15 @@ class Program:
         data: The data that it was made from, in normal form. Don't change it.
         hash: SHA-256 of its canonical form, with those of the programs that it runs by name.
         steps: In the order of the list.
+        instructions: Of its steps.
         index: From a step's id to its index in the list.
         uses: The programs that its steps (and programs written out in them) run by name.
         nested: Levels of programs beneath it.
     """
 
     __slots__ = (
-        "data", "description", "hash", "index", "max_stalled_steps", "max_steps", "max_tokens", "name", "nested",
-        "steps", "uses", "version",
+        "data", "description", "hash", "index", "instructions", "max_stalled_steps", "max_steps", "max_tokens", "name",
+        "nested", "steps", "uses", "version",
     )  # fmt: skip
 
     def __init__(self, data: dict[str, Any], steps: list[Step], uses: Mapping[str, Program]) -> None:
@@ -479,6 +531,7 @@ class Program:
         self.max_stalled_steps: int | None = data.get("max_stalled_steps")
         self.max_tokens: int | None = data.get("max_tokens")
         self.steps = tuple(steps)
+        self.instructions = tuple(map(Instruction, steps))
         self.index = {step.id: step.index for step in steps}
         self.uses = dict(uses)
         pinned = {name: program.hash for name, program in uses.items()}

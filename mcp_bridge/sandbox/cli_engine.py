@@ -43,9 +43,7 @@ from mcp_bridge.sandbox.pipes import Child, PipeReader, PipeWriter, drain
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from anyio.abc import ByteReceiveStream
-
-    from mcp_bridge.sandbox.engine import InputStream
+    from anyio.abc import ByteReceiveStream, ByteSendStream
 
 COMMAND_SECONDS = 20.0
 """How long `kill`, `rm` and `ps` may take: the engine may be waiting for the lock of its store."""
@@ -327,7 +325,7 @@ class CliProcess(SandboxProcess):
         self._stderr = PipeReader(stderr, on_data=self._on_stderr)
 
     @property
-    def stdin(self) -> InputStream:
+    def stdin(self) -> ByteSendStream:
         """The container's standard input."""
         return self._stdin
 

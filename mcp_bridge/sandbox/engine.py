@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from anyio.abc import ByteReceiveStream
+    from anyio.abc import ByteReceiveStream, ByteSendStream
 
 OWNER_LABEL = "mcp-bridge.owner"
 """`<host id>:<pid>:<start time>` of the process that started the container."""
@@ -84,28 +84,11 @@ class ContainerInfo:
     running: bool
 
 
-class InputStream(Protocol):
-    """A container's standard input. One task at a time sends."""
-
-    async def send(self, item: bytes | memoryview) -> None:
-        """Send all of the data, as `anyio.abc.ByteSendStream.send`."""
-
-    def send_nowait(self, item: bytes) -> int:
-        """Send as much as is taken without waiting, which may be nothing; return how many bytes that were.
-
-        Raises:
-            anyio.BrokenResourceError, anyio.ClosedResourceError: As `send`.
-        """
-
-    async def aclose(self) -> None:
-        """Close it: EOF for the container."""
-
-
 class SandboxProcess(Protocol):
     """A started container: three byte streams and an id."""
 
     @property
-    def stdin(self) -> InputStream:
+    def stdin(self) -> ByteSendStream:
         """The container's standard input; closing it is EOF for the guest. Read `stdout` while sending."""
 
     @property

@@ -67,25 +67,21 @@ class PipeReader(ByteReceiveStream):
             await anyio.lowlevel.checkpoint_if_cancelled()
             if self._descriptor < 0:
                 raise anyio.ClosedResourceError
-            try:
-                data = self._taken_back(max_bytes) or os.read(self._descriptor, max_bytes)
-            except BlockingIOError:
-                data = await self._next(max_bytes)
+            if self._left:
+                data, self._left = self._left[:max_bytes], self._left[max_bytes:]
             else:
-                # A sandbox that floods its output must not starve others. Shielded, because the data is read already.
-                await anyio.lowlevel.cancel_shielded_checkpoint()
+                data = await self._next(max_bytes)
             if not data:
                 raise anyio.EndOfStream
             if self._on_data is not None:
                 self._on_data(data)
             return data
 
-    def _taken_back(self, max_bytes: int) -> bytes:
-        data, self._left = self._left[:max_bytes], self._left[max_bytes:]
-        return data
-
     async def _next(self, max_bytes: int) -> bytes:
-        """What comes next, read as soon as it is there; empty at the end of the stream."""
+        """What comes next, empty at the end of the stream.
+
+        Read by the loop, in a turn of its own: a sandbox that floods its output starves nobody.
+        """
         loop = asyncio.get_running_loop()
         self._max_bytes = max_bytes
         waiter: asyncio.Future[bytes] = loop.create_future()
@@ -144,7 +140,7 @@ class PipeWriter(ByteSendStream):
         self._descriptor = descriptor
         self._guard = anyio.ResourceGuard("writing to")
 
-    async def send(self, item: bytes | memoryview) -> None:
+    async def send(self, item: bytes) -> None:
         """Write all of the data. If cancelled, a part of it may have been written.
 
         Raises:
@@ -167,7 +163,7 @@ class PipeWriter(ByteSendStream):
                 except BrokenPipeError as error:
                     raise anyio.BrokenResourceError from error
 
-    def send_nowait(self, item: bytes) -> int:
+    def write_now(self, item: bytes) -> int:
         """Write as much as the pipe takes now; return how many bytes that were.
 
         Raises:

@@ -87,7 +87,8 @@ def _loads(line: bytes, decoder: json.JSONDecoder) -> Any:
     return decoder.decode(line.decode())
 
 
-def _dumps(value: Any, encoder: json.JSONEncoder) -> str:
+def dumps(value: Any, encoder: json.JSONEncoder) -> str:
+    """Encode a value in one step."""
     return encoder.encode(value)
 
 
@@ -189,7 +190,7 @@ def decode(
     *,
     max_depth: int = MAX_DEPTH,
     loads: Callable[[bytes, json.JSONDecoder], Any] = _loads,
-    dumps: Callable[[Any, json.JSONEncoder], str] = _dumps,
+    dumps: Callable[[Any, json.JSONEncoder], str] = dumps,
 ) -> Message:
     """Decode one line.
 
@@ -253,7 +254,7 @@ def encode(
     *,
     max_bytes: int = MAX_FRAME_BYTES,
     max_depth: int = MAX_DEPTH,
-    dumps: Callable[[Any, json.JSONEncoder], str] = _dumps,
+    dumps: Callable[[Any, json.JSONEncoder], str] = dumps,
 ) -> bytes:
     """Encode a message as one line with its newline. `dumps` as in `decode`.
 
@@ -265,7 +266,7 @@ def encode(
         body["id"] = message.id
         body["error"] = {"code": message.code, "message": message.message, "data": message.data}
     else:
-        body.update(message._asdict())
+        body.update(zip(message._fields, message, strict=True))
     try:
         line = dumps(body, _ENCODER).encode("utf-8")
     except RecursionError:

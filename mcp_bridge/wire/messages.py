@@ -451,6 +451,22 @@ def _fits(value: Any, annotation: Any) -> bool:
     return type(value) is annotation
 
 
+_EXACT: dict[type[Any], dict[str, tuple[type[Any], ...]]] = {}
+"""Of each parameter of a message, the types of which every value fits: of most values, that is told at once."""
+
+
+def _exact(kind: type[Any]) -> dict[str, tuple[type[Any], ...]]:
+    found = _EXACT[kind] = {name: _always_fit(annotation) for name, annotation in kind.__annotations__.items()}
+    return found
+
+
+def _always_fit(annotation: Any) -> tuple[type[Any], ...]:
+    if isinstance(annotation, _Union):
+        return tuple(kind for member in annotation.__args__ for kind in _always_fit(member))
+    origin = getattr(annotation, "__origin__", annotation)
+    return (origin,) if origin in (str, bool, dict, list, type(None)) else ()
+
+
 def _fault(kind: type[Any], params: dict[str, Any]) -> str | None:
     """Why the object isn't valid as the method's parameters, or None."""
     fields: dict[str, Any] = kind.__annotations__
@@ -459,11 +475,12 @@ def _fault(kind: type[Any], params: dict[str, Any]) -> str | None:
     for name in params:
         if name not in fields:
             return f"{method} has no parameter {name[:40]!r}"
+    exact = _EXACT.get(kind) or _exact(kind)
     for name, annotation in fields.items():
         if name not in params:
             if name not in defaults:
                 return f"{method} needs {name!r}"
-        elif not _fits(params[name], annotation):
+        elif type(params[name]) not in exact[name] and not _fits(params[name], annotation):
             if getattr(annotation, "__origin__", None) is Literal:
                 return f"{method}: {name!r} is one of {', '.join(annotation.__args__)}"
             shown = annotation.__name__ if isinstance(annotation, type) else str(annotation)
@@ -477,9 +494,8 @@ def overlong(params: Any) -> str | None:
     This isn't a protocol error: the request is refused, and the execution continues.
     """
     kind = type(params)
-    for name, annotation in kind.__annotations__.items():
-        value = getattr(params, name)
-        if annotation is not Any and isinstance(value, str):
+    for name, value in zip(kind.__annotations__, params, strict=True):
+        if isinstance(value, str) and len(value) > MAX_NAME_CHARS and kind.__annotations__[name] is not Any:
             limit = LONG_TEXTS.get((kind, name), MAX_NAME_CHARS)
             if limit is not None and len(value) > limit:
                 return f"{NAMES[kind]}: {name!r} has {len(value)} characters; the limit is {limit}."
@@ -497,8 +513,13 @@ def decode_params(kind: type[_T], params: dict[str, Any]) -> _T:
     return kind(**params)
 
 
+_PLAIN = (str, dict, bool, int, list, float, type(None))
+
+
 def _plain(value: Any) -> Any:
     """A string or number of a subclass (an enum, numpy's) as JSON will encode it."""
+    if type(value) in _PLAIN:
+        return value
     for kind, method in ((str, str.__str__), (int, int.__int__), (float, float.__float__)):
         if isinstance(value, kind) and not isinstance(value, bool):
             return method(value)  # type: ignore[arg-type]

@@ -47,9 +47,6 @@ class Guest:
     async def receive(self, _size=0):
         return await self._receive.receive()
 
-    def send_nowait(self, _data):
-        return 0
-
     async def send(self, _data):
         await anyio.lowlevel.checkpoint()
         self.told.set()

@@ -4,9 +4,10 @@ import anyio
 import pytest
 
 from mcp_bridge.host.frame_writer import MAX_TOGETHER_BYTES, FrameWriter
+from mcp_bridge.sandbox.pipes import PipeWriter
 
 
-class Pipe:
+class Pipe(PipeWriter):
     """Takes as much at once as there is room for; whoever sends the rest waits for `reads`."""
 
     def __init__(self, room):
@@ -15,7 +16,7 @@ class Pipe:
         self.reads = anyio.Event()
         self.is_broken = False
 
-    def send_nowait(self, item):
+    def write_now(self, item):
         if self.is_broken:
             raise anyio.BrokenResourceError
         taken = min(self.room, len(item))

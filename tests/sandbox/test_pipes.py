@@ -85,12 +85,12 @@ async def test_the_end_of_the_pipe_and_its_closing_reach_the_task_that_waits():
 async def test_a_full_pipe_takes_a_part_and_then_nothing():
     reading, writing = os.pipe()
     writer = PipeWriter(writing)
-    taken = writer.send_nowait(bytes(PIPE_SIZE * 8))
+    taken = writer.write_now(bytes(PIPE_SIZE * 8))
     assert 0 < taken < PIPE_SIZE * 8
-    assert writer.send_nowait(b"x") == 0
+    assert writer.write_now(b"x") == 0
     os.close(reading)
     with pytest.raises(anyio.BrokenResourceError):
-        writer.send_nowait(b"x")
+        writer.write_now(b"x")
     writer.close()
     with pytest.raises(anyio.ClosedResourceError):
-        writer.send_nowait(b"x")
+        writer.write_now(b"x")

@@ -183,7 +183,7 @@ async def test_a_runtime_that_can_not_start_is_passed_over_for_one_that_can(
     fake_engine(PODMAN_INFO)
     fake_engine("", name="runc")
     tried = trials(monkeypatch, failed("Error: crun: cgroups in hybrid mode not supported"), GOOD)
-    report = await probe(state_dir=tmp_path, ensure=ensure)
+    report = await probe(runtime="podman", state_dir=tmp_path, ensure=ensure)
     assert [choice.oci_runtime for choice in tried] == ["", "runc"]
     assert report.choice.global_args[-1] == "--runtime=runc"
     assert codes(report)["oci_runtime_unusable"] == "ok"

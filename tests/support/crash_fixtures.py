@@ -136,7 +136,9 @@ class Runs:
         # Why a condition failed is told by the process that has seen it, and isn't in the state.
         steps = [{name: value for name, value in row.items() if name != "why"} for row in record["steps"]]
         assert [state.row_json(row) for row in machine.rows] == steps
-        assert (machine.status, machine.output, machine.error) == (record["status"], record["output"], record["error"])
+        assert (machine.status, machine.output) == (record["status"], record["output"])
+        assert (record["error"] or "").startswith(machine.error or "")
+        assert bool(record["error"]) == bool(machine.error)
         return record
 
 

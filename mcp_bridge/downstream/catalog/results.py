@@ -42,27 +42,30 @@ def is_slow_to_convert(result: CallToolResult) -> bool:
     )
 
 
-def convert(result: CallToolResult, tool: ToolInfo | None = None) -> dict[str, Any]:
+def convert(result: CallToolResult, tool: ToolInfo | None = None, *, raw: bool = True) -> dict[str, Any]:
     """Convert a result into JSON-compatible data.
 
     Args:
         result: The server's answer.
         tool: The tool that was called; without it nothing is unwrapped.
+        raw: Whether the whole result is wanted; it is there for an error in any case.
 
     Returns:
         `value`: the structured content (unwrapped if an SDK wrapped it); else the text blocks joined by newlines; else,
         if there is anything but text, the list of all blocks, with text as strings and others as objects with a `type`;
         None for no content. For an error always the content, and never the structured content.
         `is_error`: whether the tool reports a failure.
-        `raw`: the whole result with wire names, limited to the members that the server sent.
+        `raw`: the whole result with wire names, limited to the members that the server sent; or empty.
     """
     # Structured content is JSON as decoded. Copying it would block the interpreter.
     structured = result.structured_content
-    raw = result.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"structured_content"})
-    if "structured_content" in result.model_fields_set:
-        raw["structuredContent"] = structured
+    whole: dict[str, Any] = {}
+    if raw or structured is None or result.is_error:
+        whole = result.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"structured_content"})
+        if "structured_content" in result.model_fields_set:
+            whole["structuredContent"] = structured
     if structured is None or result.is_error:
-        value = _content(raw.get("content") or [])
+        value = _content(whole.get("content") or [])
     elif (
         is_wrapped(tool.output_schema if tool else None)
         and isinstance(structured, dict)
@@ -71,7 +74,7 @@ def convert(result: CallToolResult, tool: ToolInfo | None = None) -> dict[str, A
         value = structured["result"]
     else:
         value = structured
-    return {"value": value, "is_error": result.is_error, "raw": raw}
+    return {"value": value, "is_error": result.is_error, "raw": whole}
 
 
 def _content(blocks: list[dict[str, Any]]) -> Any:

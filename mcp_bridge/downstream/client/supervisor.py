@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -105,9 +106,8 @@ class ListedTool:
         result = await self._server.call_tool(self.info, prepared, on_message=tell)
         from mcp_bridge.downstream.catalog.results import convert, is_slow_to_convert  # noqa: PLC0415  (needs the SDK, loaded by now)
 
-        converted = (
-            await on_thread(convert, result, self.info) if is_slow_to_convert(result) else convert(result, self.info)
-        )
+        converting = functools.partial(convert, result, self.info, raw=raw)
+        converted = await on_thread(converting) if is_slow_to_convert(result) else converting()
         if converted["is_error"]:
             value = converted["value"]
             message = value if isinstance(value, str) else "the tool reported an error without a text"

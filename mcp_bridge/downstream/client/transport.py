@@ -11,7 +11,6 @@ Loads the MCP SDK: import this module only where a server is started.
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 from collections import deque
@@ -74,6 +73,9 @@ _WRITE_HIGH_WATER = 1024 * 1024
 _WRITE_LIMIT = 64 * 1024 * 1024
 
 _CHUNK = 64 * 1024
+
+# Bytes of messages that are written as one.
+_WRITE_TOGETHER = 64 * 1024
 
 # Maximum blocks of one result, and tools of one listing page: the SDK takes about 15 µs for each.
 MAX_BLOCKS = 4_000
@@ -449,9 +451,14 @@ class _Sink:
     def __init__(self, transport: StdioTransport, stdin: ByteSendStream) -> None:
         self._transport = transport
         self._stdin = stdin
-        self._outgoing, self._incoming = anyio.create_memory_object_stream[bytes](math.inf)
+        self._queue: deque[bytes] = deque()
+        self._has_more = anyio.Event()
+        self._is_closed = False
+        self._is_broken = False
+        """Whether nothing is written any more."""
         self._unwritten = 0
-        self._drained = anyio.Event()
+        self._drained: anyio.Event | None = None
+        """Set when something was written, if somebody waits for that."""
 
     async def send(self, item: SessionMessage, /) -> None:
         """Queue one message; a request also waits while the server reads slowly.
@@ -461,13 +468,18 @@ class _Sink:
             ValueError: The message can't be encoded as JSON.
         """
         data = await self._encoded(item)
-        if self._transport.closed.is_set() or self._unwritten > _WRITE_LIMIT:
+        if self._is_closed:
+            raise anyio.ClosedResourceError
+        if self._is_broken or self._transport.closed.is_set() or self._unwritten > _WRITE_LIMIT:
             raise anyio.BrokenResourceError
         self._unwritten += len(data)
         # Serialised here, in the caller's task, so that a serialisation error reaches only the caller.
-        self._outgoing.send_nowait(data)
+        self._queue.append(data)
+        self._has_more.set()
         if isinstance(item.message, JSONRPCRequest):
             while self._unwritten > _WRITE_HIGH_WATER and not self._transport.closed.is_set():
+                if self._drained is None:
+                    self._drained = anyio.Event()
                 await self._drained.wait()
 
     async def _encoded(self, item: SessionMessage) -> bytes:
@@ -482,28 +494,47 @@ class _Sink:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
 
     async def write_loop(self) -> None:
-        with self._incoming:
-            try:
-                async for data in self._incoming:
-                    await self._stdin.send(data)
-                    self._unwritten -= len(data)
-                    self._wake()
-            except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-                # The child may still run with its stdin closed: no request can reach it any more.
-                await self._transport.end_when_drained("it closed its standard input")
-            finally:
+        try:
+            while self._queue or not self._is_closed:
+                if not self._queue:
+                    self._has_more = anyio.Event()
+                    await self._has_more.wait()
+                    continue
+                data = self._together()
+                await self._stdin.send(data)
+                self._unwritten -= len(data)
                 self._wake()
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+            # The child may still run with its stdin closed: no request can reach it any more.
+            self._is_broken = True
+            await self._transport.end_when_drained("it closed its standard input")
+        finally:
+            self._is_broken = True
+            self._wake()
+
+    def _together(self) -> bytes:
+        """The next messages, as many as are written as one: each write wakes the server."""
+        parts = [self._queue.popleft()]
+        size = len(parts[0])
+        while self._queue and size + len(self._queue[0]) <= _WRITE_TOGETHER:
+            parts.append(self._queue.popleft())
+            size += len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _wake(self) -> None:
-        self._drained.set()
-        self._drained = anyio.Event()
+        if self._drained is not None:
+            self._drained.set()
+            self._drained = None
 
     def close(self) -> None:
-        self._outgoing.close()
-        self._incoming.close()
+        self._queue.clear()
+        self._is_closed = True
+        self._has_more.set()
 
     async def aclose(self) -> None:
-        self._outgoing.close()
+        # What is queued is still written.
+        self._is_closed = True
+        self._has_more.set()
 
     async def __aenter__(self) -> Self:
         return self

@@ -273,6 +273,8 @@ class Programs:
         named = next(
             (fields[name] for name in self._rules.subject_fields if isinstance(fields.get(name), str | int)), ""
         )
+        if named == "":
+            return "", False
         whole = fill_in(named, effects.values_behind(named))
         return str(whole), bool(whole) and await effects.project(whole) != whole
 

@@ -5,7 +5,6 @@ A call has an intent, if something is about to happen, and one outcome. Nobody e
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_bridge.executions.scripts.call_history import CallRequest
@@ -165,7 +164,7 @@ class CallRecorder:
         """As `Caller.begin`. Whether a call in doubt is repeatable is asked when somebody goes on with the script."""
         self._tool = intent.tool
         try:
-            await self._log.append(replace(intent, call=self._ref(intent.tool)))
+            await self._log.append(intent.called_by(self._ref(intent.tool)))
         except BaseException:
             # It has been announced, and won't be made.
             self._end(self._of_tool(NoAnswer(NOT_DONE)))

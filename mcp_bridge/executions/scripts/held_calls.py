@@ -28,7 +28,7 @@ MAX_ASKED = 100
 """Questions of one script that are open at a time. What more it wants to know is asked when it goes on."""
 
 MAX_ASKED_BYTES = 16 << 20
-"""Of them together, unless it is one."""
+"""Most bytes of these questions together; a single one may have more."""
 
 _OF_PROGRAM = ("effect", "step", "kind", "name", "due")
 """What is told of what a program waits for: its own record has all of it."""

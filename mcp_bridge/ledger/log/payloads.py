@@ -411,6 +411,10 @@ class ToolIntent(Payload):
         """What the tool gets, projected."""
         return self.arguments if self.sent is None else self.sent
 
+    def called_by(self, call: CallRef | None) -> Self:
+        """The same, of a script's call."""
+        return type(self)(self.tool, self.arguments, call, self.sent, self.effect, self.rules)
+
     def filled(self, fill: Callable[[Any], Any]) -> Self:
         """The same with what the tool gets as its arguments, in which `fill` has put values for references."""
         return replace(self, arguments=fill(self.given), sent=None)

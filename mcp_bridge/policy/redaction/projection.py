@@ -23,7 +23,7 @@ from mcp_bridge.policy.redaction.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.redaction.masking import Masker
 from mcp_bridge.policy.redaction.patterns import BUILT_IN, TooManyValuesError, find
 from mcp_bridge.policy.rules.comparisons import Unknown
-from mcp_bridge.policy.secrets.vault_uris import REDACTED, TOMBSTONE, Mention, mentions
+from mcp_bridge.policy.secrets.vault_uris import MARKER, REDACTED, SCHEME, TOMBSTONE, Mention, mentions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +38,9 @@ MAX_DEPTH = 128
 
 MAX_CHARS = 64 << 20
 """Most characters of one value's text, before and after projection. A larger one is replaced by a marker."""
+
+PLAIN_CONTAINERS = 32
+"""Arrays and objects of arguments that are looked at once, to see that there is nothing to hide or to fill in."""
 
 OVERSIZE = "[REDACTED_OVERSIZE]"
 
@@ -193,6 +196,23 @@ class Projector:
 
         return _rebuilt(arguments, told, lambda name: self._masker.mask(self._seen(name, key=True)), tool)
 
+    def is_plain(self, arguments: Any) -> bool:
+        """Whether all projections of a call's arguments are the arguments themselves.
+
+        One look at all of their text says so of most: there is no secret, no sensitive value and no reference in them.
+
+        Args:
+            arguments: JSON, of at most PLAIN_CONTAINERS arrays and objects: others aren't looked at.
+        """
+        found = _small_texts(arguments, self._least)
+        if found is None:
+            return False
+        joined = _SEPARATOR.join(found)
+        try:
+            return len(joined) <= self._max_chars and SCHEME not in joined and not self._shows(joined)
+        except TooManyValuesError:
+            return False
+
     def _seen(self, text: str, *, key: bool = False) -> Any:
         pieces: list[str] = []
         known: list[list[str]] = [[]]
@@ -289,9 +309,12 @@ class Projector:
         return quoted(hidden) if hidden is not text and is_document(text) else hidden
 
     def _shows(self, text: str) -> bool:
-        return self._masker.mask(text) is not text or any(
-            not finished and find(self._patterns, piece) for piece, finished in self._pieces(text)
-        )
+        if self._masker.mask(text) is not text:
+            return True
+        if SCHEME not in text and MARKER not in text:
+            # Most have neither references nor markers, and are in one piece.
+            return bool(find(self._patterns, text))
+        return any(not finished and find(self._patterns, piece) for piece, finished in self._pieces(text))
 
     def _hidden_number(self, number: float) -> Scalar:
         if -self._least < number < self._least:
@@ -402,6 +425,32 @@ def _texts(value: Any, least: float) -> Iterator[str]:
                 yield _written(leaf)
         elif leaf is not None:
             raise TypeError(f"{type(leaf).__name__} is no JSON")
+
+
+def _small_texts(value: Any, least: float) -> list[str] | None:
+    """As `_texts`; None for a value of more than PLAIN_CONTAINERS arrays and objects."""
+    texts: list[str] = []
+    stack = [value]
+    containers = 0
+    while stack:
+        node = stack.pop()
+        if isinstance(node, str):
+            texts.append(node)
+        elif isinstance(node, (dict, list, tuple)):
+            containers += 1
+            if containers > PLAIN_CONTAINERS:
+                return None
+            if isinstance(node, dict):
+                stack.extend(node)
+                stack.extend(node.values())
+            else:
+                stack.extend(node)
+        elif isinstance(node, (int, float)):
+            if not (isinstance(node, bool) or -least < node < least):
+                texts.append(_written(node))
+        elif node is not None:
+            raise TypeError(f"{type(node).__name__} is no JSON")
+    return texts
 
 
 def _written(number: float) -> str:

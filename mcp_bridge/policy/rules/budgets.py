@@ -38,6 +38,8 @@ _REFUSALS: dict[Kind, tuple[Code, str]] = {
     "model_cost_usd": ("budget_cost", "the cost of models"),
 }
 
+KINDS: tuple[Kind, ...] = tuple(_REFUSALS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
@@ -62,13 +64,17 @@ class Amounts:
             raise ValueError("a cost is no number")
 
     def counted(self) -> dict[Kind, int]:
-        """The amounts as integers; the cost in billionths of a dollar, rounded up."""
-        return {
-            "calls": self.calls,
-            "bytes": self.bytes,
-            "model_tokens": self.model_tokens,
-            "model_cost_usd": _billionths(self.model_cost_usd),
-        }
+        """The amounts as integers, without those of 0; the cost in billionths of a dollar, rounded up."""
+        counted: dict[Kind, int] = {}
+        if self.calls:
+            counted["calls"] = self.calls
+        if self.bytes:
+            counted["bytes"] = self.bytes
+        if self.model_tokens:
+            counted["model_tokens"] = self.model_tokens
+        if self.model_cost_usd:
+            counted["model_cost_usd"] = _billionths(self.model_cost_usd)
+        return counted
 
 
 def cut_short(arguments: Mapping[str, Any]) -> Amounts:
@@ -93,7 +99,7 @@ class Usage:
     __slots__ = ("_taken",)
 
     def __init__(self, taken: Mapping[str, int] | None = None) -> None:
-        self._taken: dict[Kind, int] = {kind: (taken or {}).get(kind, 0) for kind in _REFUSALS}
+        self._taken: dict[Kind, int] = {kind: (taken or {}).get(kind, 0) for kind in KINDS}
 
     def record(self) -> dict[Kind, int]:
         """The amounts as JSON, the cost in billionths of a dollar; reserved amounts count as used."""
@@ -205,11 +211,13 @@ class Budget:
             usage.add(more)
 
     def _settle(self, reserved: Mapping[Kind, int], used: Mapping[Kind, int]) -> None:
-        beyond = {kind: max(0, amount - reserved[kind]) for kind, amount in used.items()}
+        if used == reserved:
+            return
+        more = {kind: used.get(kind, 0) - reserved.get(kind, 0) for kind in KINDS}
         try:
-            self._check(beyond)
+            self._check({kind: max(0, amount) for kind, amount in more.items()})
         finally:
-            self._add({kind: amount - reserved[kind] for kind, amount in used.items()})
+            self._add(more)
 
 
 class Share:

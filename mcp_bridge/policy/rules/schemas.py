@@ -32,6 +32,47 @@ class _TooMuchError(Exception):
     """The schema is larger than the limit."""
 
 
+_SMALL_SCHEMA = 200
+"""Values in a schema that is looked through for defaults once, and not for every call."""
+
+_MAX_KNOWN = 1000
+"""Schemas of which is remembered whether they have defaults."""
+
+_plain: dict[int, tuple[Mapping[str, Any], bool]] = {}
+"""Whether a schema `is_plain`, by the schema's identity; with the schema, so that its identity isn't reused."""
+
+
+def is_plain(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema is small, and has no default: a call's arguments stay what they are.
+
+    Args:
+        schema: A tool's as its listing has it, which is never changed.
+    """
+    known = _plain.get(id(schema))
+    if known is None:
+        if len(_plain) >= _MAX_KNOWN:
+            _plain.clear()
+        known = _plain[id(schema)] = (schema, _has_no_default(schema))
+    return known[1]
+
+
+def _has_no_default(schema: Any) -> bool:
+    stack, seen = [schema], 0
+    while stack:
+        node = stack.pop()
+        seen += 1
+        if isinstance(node, dict):
+            # Also where it is the name of a property: then it is asked for in vain.
+            if "default" in node:
+                return False
+            stack.extend(node.values())
+        elif isinstance(node, list):
+            stack.extend(node)
+        if seen + len(stack) > _SMALL_SCHEMA:
+            return False
+    return True
+
+
 class Filled(NamedTuple):
     """Arguments with a tool's defaults.
 

@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+SCHEME = "vault://"
+"""Without it, there is no reference in a text."""
+
 SECRET_PREFIX = "vault://secret/"  # noqa: S105  (a scheme, no secret)
 REFERENCE_PREFIX = "vault://ref/"
+
+MARKER = "[REDACTED"
+"""How every literal marker begins."""
 
 TOMBSTONE = "[REDACTED_TOMBSTONE]"
 """Stands for a value that was erased."""

@@ -50,9 +50,8 @@ from mcp_bridge.sandbox.pipes import PipeReader, PipeWriter, drain, pipe_pairs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from anyio.abc import ByteReceiveStream
+    from anyio.abc import ByteReceiveStream, ByteSendStream
 
-    from mcp_bridge.sandbox.engine import InputStream
     from mcp_bridge.sandbox.flags import RuntimeChoice
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -323,6 +322,12 @@ class Supervisor:
         finally:
             control.detach()
 
+    async def wait(self) -> None:
+        """Wait until it has ended, and all processes of its sandboxes have."""
+        with anyio.move_on_after(EXIT_SECONDS):
+            async with self._turn:
+                await anyio.wait_readable(self._pidfd)
+
     def kill(self) -> None:
         """Kill it, and with it all its sandboxes."""
         with contextlib.suppress(ProcessLookupError):
@@ -435,7 +440,7 @@ class OciProcess(SandboxProcess):
         self._stderr = PipeReader(pipes[2], on_data=self._on_stderr)
 
     @property
-    def stdin(self) -> InputStream:
+    def stdin(self) -> ByteSendStream:
         """The container's standard input."""
         return self._stdin
 
@@ -533,7 +538,10 @@ class OciProcess(SandboxProcess):
             with anyio.move_on_after(EXIT_SECONDS):
                 while await self._next_event():
                     pass
-        await anyio.to_thread.run_sync(self._engine._remove_left, self._id)  # noqa: SLF001 - its own
+        if self._supervisor.has_ended:
+            # Its files are closed before the kernel kills its namespace.
+            await self._supervisor.wait()
+            await anyio.to_thread.run_sync(self._engine._remove_left, self._id)  # noqa: SLF001 - its own
 
     async def aclose(self) -> None:
         """Kill the container if it is running, remove it, close the streams. Idempotent, bounded and shielded."""

@@ -86,6 +86,8 @@ class Sandbox:
         """The runtime's process id while it starts the sandbox, else 0."""
         self.first = 0
         """The process id of the sandbox's process 1 while it lives, else 0."""
+        self.begun: list[int] = []
+        """Descendants of the runtime that were killed with it, parents first."""
         self.deadline = 0.0
         """When the runtime is killed, if the sandbox is to be killed and isn't started yet (monotonic seconds)."""
 
@@ -277,6 +279,12 @@ class Supervisor:
 
     def runtime_left(self, sandbox: Sandbox, status: int) -> None:
         sandbox.runtime = 0
+        for process in sandbox.begun:
+            # A process that was killed may still be making a control group, which it then leaves behind.
+            try:
+                os.waitpid(process, 0)
+            except ChildProcessError:
+                pass
         try:
             with open(pid_file(sandbox)) as file:
                 first = int(file.read())
@@ -347,10 +355,10 @@ class Supervisor:
         now = time.monotonic()
         for sandbox in self.sandboxes.values():
             if sandbox.runtime and sandbox.deadline and now >= sandbox.deadline:
-                # Its children first: they would be this process's, and their ids unknown.
-                for child in numbers(f"/proc/{sandbox.runtime}/task/{sandbox.runtime}/children"):
-                    kill(child)
-                kill(sandbox.runtime)
+                # All are listed before the first is killed: orphans are this process's, and have no other mark.
+                sandbox.begun = descendants(sandbox.runtime)
+                for process in (*reversed(sandbox.begun), sandbox.runtime):
+                    kill(process)
 
 
 def pid_file(sandbox: Sandbox) -> str:
@@ -371,6 +379,13 @@ def kill(process: int) -> None:
         os.kill(process, signal.SIGKILL)
     except ProcessLookupError:
         pass
+
+
+def descendants(process: int) -> list[int]:
+    found = [process]
+    for one in found:
+        found += numbers(f"/proc/{one}/task/{one}/children")
+    return found[1:]
 
 
 def numbers(path: str) -> list[int]:

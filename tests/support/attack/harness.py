@@ -150,7 +150,7 @@ class Outcome:
     spent: bool = False
 
 
-class Client(Questions):
+class Person(Questions):
     """A client's person, asked as any client's is, who says what the case wants."""
 
     def __init__(self, meanwhile: Callable[[], Any], *, answer: bool | None) -> None:
@@ -329,7 +329,7 @@ class _Run:
         self.tampered = False
         self.rehearsed = case.attacks
         """Those that came to be asked for by the script that is run again."""
-        self.client = Client(self._meanwhile, answer=case.person)
+        self.client = Person(self._meanwhile, answer=case.person)
         self._while_asking: tuple[str, Change] | None = None
 
     async def run(self) -> Outcome:
