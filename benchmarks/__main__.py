@@ -55,7 +55,11 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
     "memory": start.memory,
     "peer": peer.peer,
     "sandboxes": sandboxes.sandboxes,
-    "curves": curves.curves,
+    "callers": curves.callers,
+    "steps": curves.steps,
+    "entries": curves.entries,
+    "servers": curves.servers,
+    "payloads": curves.payloads,
 }
 
 HOURS = 2

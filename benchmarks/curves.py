@@ -52,17 +52,6 @@ print(json.dumps(sorted(took)[len(took) // 2] * 1000))
 ONE_OF_MANY = "from mcp.servers import {name}\nawait {name}.noop()"
 
 
-async def curves(bench: Bench) -> list[Row]:
-    """All of them, a row a point."""
-    return [
-        *await callers(bench),
-        *await steps(bench),
-        *await entries(bench),
-        *await servers(bench),
-        *await payloads(bench),
-    ]
-
-
 def _some(bench: Bench, points: Sequence[int]) -> Sequence[int]:
     return points[:2] if bench.smoke else points[:-1] if bench.quick else points
 
@@ -156,7 +145,7 @@ async def servers(bench: Bench) -> list[Row]:
 async def _start(bench: Bench, configured: Mapping[str, Sequence[str]]) -> float:
     """Milliseconds from a bridge's start to tools/list."""
     began = time.perf_counter()
-    server = await Server.start([COMMAND], bench, configured)
+    server = await Server.start([COMMAND], bench, bench.environment(configured))
     await server.list_tools()
     took = (time.perf_counter() - began) * 1000
     await server.end()

@@ -133,7 +133,7 @@ def summaries(of: Iterable[dict[str, Any]], last: int = LAST, names: Iterable[st
         # Rows of one benchmark that say the same, such as several continuations, are told apart by their order.
         seen: dict[Identity, int] = {}
         for row in run["rows"]:
-            if wanted and row["benchmark"] not in wanted:
+            if row.get("failed") or (wanted and row["benchmark"] not in wanted):
                 continue
             identity = Identity(row["benchmark"], row["what"], row["against"], row["unit"])
             seen[identity] = number = seen.get(identity, 0) + 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FOLDER = REPOSITORY / "docs/benchmarks"
 
 WIDTH, HEIGHT = 560, 340
-LEFT, RIGHT, TOP, BOTTOM = 70, 20, 58, 52
+LEFT, RIGHT, TOP, BOTTOM = 70, 36, 58, 52
 
 OURS, PEER = "#0b62a3", "#c2570c"
 
@@ -181,7 +181,7 @@ def main() -> None:
     arguments = parser.parse_args()
     written = write(curves(history.runs(arguments.history, quick=arguments.quick)), arguments.into)
     if not written:
-        sys.exit(f"{arguments.history} has no curve; `python -m benchmarks curves` adds them.")
+        sys.exit(f"{arguments.history} has no curve; `make bench` adds them.")
     print("\n".join(map(str, written)))
 
 

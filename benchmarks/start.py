@@ -7,7 +7,7 @@ import re
 import time
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from anyio.streams.buffered import BufferedByteReceiveStream
@@ -18,6 +18,7 @@ from mcp_bridge import settings
 from mcp_bridge.host import guest_bundle
 from mcp_bridge.host.engine_setup import prepare
 from mcp_bridge.host.service import open_bridge
+from mcp_bridge.sandbox.oci.engine import OciProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,10 +40,8 @@ class Server:
         self._id = 0
 
     @classmethod
-    async def start(
-        cls, command: Sequence[str], bench: Bench, servers: Mapping[str, Sequence[str]] | None = None
-    ) -> Server:
-        environment = bench.environment(servers)
+    async def start(cls, command: Sequence[str], bench: Bench, environment: Mapping[str, str] | None = None) -> Server:
+        environment = dict(environment or bench.environment())
         # What is installed has its bytecode; without it a start would be a measure of Python's compiler.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         process = await anyio.open_process(
@@ -142,7 +141,7 @@ async def memory(bench: Bench) -> list[Row]:
         rows.append(
             Row("11 … by its control group", cgroup, None, "MiB", "", goal, cgroup <= 12, "With kernel memory.")
         )
-    note = "The engine's client and monitor, one of each a container, outside of it (PSS)."
+    note = "The engine's client and monitor, one of each a container; without an engine one supervisor for all (PSS)."
     rows.append(Row("11 … beside it on the host", beside, None, "MiB", note=note))
     return rows
 
@@ -158,26 +157,38 @@ async def _idle_container(bench: Bench) -> tuple[float, float | None, float]:
     config = settings.Settings(state_dir=bench.state_dir)
     async with open_bridge(config, []) as bridge:
         prepared = await bridge.prepare()
-        process: CliProcess = await prepared.engine.start(bridge._spec("bench", prepared))  # type: ignore[assignment] # noqa: SLF001
+        process = await prepared.engine.start(bridge._spec("bench", prepared))  # noqa: SLF001
         try:
             await process.stdin.send(guest_bundle.bundle(prepared.image.magic))
             await process.stdout.receive()  # it is ready
             await anyio.sleep(1)
             choice = prepared.report.choice
             name = await process.container_id()
-            argv = [*choice.command, "inspect", "--format", "{{.State.Pid}}", name]
-            first = int((await anyio.run_process(argv)).stdout)
+            if isinstance(process, OciProcess):
+                supervisor = process._supervisor.owner.pid  # noqa: SLF001
+                number = (bench.state_dir / "oci/containers" / name / "pid").read_text()
+                first = next(pid for pid in _tree(supervisor) if _number_below(pid, supervisor) == number)
+                helpers = [supervisor]
+            else:
+                argv = [*choice.command, "inspect", "--format", "{{.State.Pid}}", name]
+                first = int((await anyio.run_process(argv)).stdout)
+                helpers = [pid for pid in _pids() if name in _command_line(pid)]
+                helpers.append(cast("CliProcess", process)._child._process.pid)  # noqa: SLF001
             inside = _tree(first)
             group = _control_group(first)
-            helpers = [pid for pid in _pids() if pid not in inside and name in _command_line(pid)]
-            helpers.append(process._child._process.pid)  # noqa: SLF001
             return (
                 sum(_memory(pid)["Pss"] for pid in inside),
                 group,
-                sum(_memory(pid)["Pss"] for pid in dict.fromkeys(helpers)),
+                sum(_memory(pid)["Pss"] for pid in dict.fromkeys(helpers) if pid not in inside),
             )
         finally:
             await process.aclose()
+
+
+def _number_below(pid: int, supervisor: int) -> str:
+    """A process's number in the namespace whose process 1 the supervisor is."""
+    (numbers,) = re.findall(r"^NSpid:\t(.*)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return "" if pid == supervisor else str(numbers.split("\t")[1])
 
 
 def _pids() -> list[int]:

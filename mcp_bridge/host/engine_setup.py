@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.private_files import state_directory
-from mcp_bridge.sandbox.drivers import open_engine, open_images
-from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
-from mcp_bridge.sandbox.probe import probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +45,8 @@ async def prepare(
     Raises:
         BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, ….
     """
+    from mcp_bridge.sandbox.drivers import open_engine
+
     state_directory(settings.state_dir, durable=True)
     report = await _probe(settings, notify, refresh=refresh)
     image = await _image(settings, report.choice, notify)
@@ -65,6 +64,8 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
 
 
 async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, refresh: bool) -> ProbeReport:
+    from mcp_bridge.sandbox.probe import probe
+
     async def ensure(choice: RuntimeChoice) -> str:
         return (await _image(settings, choice, notify)).reference
 
@@ -79,6 +80,9 @@ async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, re
 
 
 async def _image(settings: Settings, choice: RuntimeChoice, notify: Callable[[str], None] | None) -> ImageInfo:
+    from mcp_bridge.sandbox.drivers import open_images
+    from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
+
     return await ensure_image(
         open_images(choice, settings.state_dir),
         ImageRequest(settings.profile, tuple(settings.packages)),

@@ -48,7 +48,6 @@ from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, STARTED_AHEAD, Limits, SandboxProcess, SandboxSpec
-from mcp_bridge.sandbox.image.store import ENVIRONMENT
 from mcp_bridge.sandbox.ownership import owner_label, sweep
 from mcp_bridge.wire import messages
 
@@ -256,8 +255,14 @@ class Bridge:
         Raises:
             BridgeError: As `prepare`.
         """
-        self._has_pool = True
-        await self.prepare()
+        try:
+            prepared = await self.prepare()
+            # Compiled once in a process, and not on the loop.
+            await anyio.to_thread.run_sync(guest_bundle.bundle, prepared.image.magic)
+        finally:
+            # Where there is no engine yet, a later `prepare` may find one.
+            self._has_pool = True
+        self._start_pool(prepared)
 
     def stop_pool(self) -> None:
         """Remove the containers that wait, and start no more."""
@@ -398,8 +403,9 @@ class Bridge:
             await record.project(gate.values)
             if record.status in {"protocol_error", "call_limit"} and record.error and script.live:
                 self.programs.record_violation(execution, record.error["message"])
-            # Nothing that is answered may be lost.
-            await anyio.to_thread.run_sync(artifacts.sync)
+            if artifacts.written:
+                # Nothing that is answered may be lost.
+                await anyio.to_thread.run_sync(artifacts.sync)
             record.calls = requests.calls
             record.notices += requests.notices
             if _looked_for_a_server(record):
@@ -628,6 +634,8 @@ class Bridge:
             raise
 
     def _spec(self, execution: str, prepared: Prepared) -> SandboxSpec:
+        from mcp_bridge.sandbox.image.store import ENVIRONMENT
+
         settings = self.settings
         user = settings.container_user
         # What no control group holds, process 1 holds by rlimits.

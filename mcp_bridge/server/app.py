@@ -222,27 +222,33 @@ async def _end_on_signal(scope: anyio.CancelScope) -> None:
             scope.cancel()
 
 
+_OF_A_SANDBOX = ("mcp_bridge.sandbox.drivers", "mcp_bridge.sandbox.image.image", "mcp_bridge.sandbox.probe")
 _OF_A_CALL = ("mcp_bridge.executions.scripts.lifecycle", "mcp_bridge.host.request_handlers", "mcp_bridge.gate.gate")
 _OF_A_SERVER = ("mcp_bridge.downstream.client.connection", "jsonschema.validators", "jsonschema_specifications")
-"""Modules that the first call imports, and those that the first call of a server's tool imports."""
-
+"""Modules that the first sandbox needs, those that the first call imports, and those that the first call of a server's
+tool imports."""
 
 BEGIN_SECONDS = 1.0
-"""How long modules are not imported in advance, for a client that hasn't asked for the tools yet."""
+"""How long nothing is prepared in advance, for a client that hasn't asked for the tools yet."""
 
 
 async def _prepare_ahead(begun: anyio.Event, bridge: Bridge) -> None:
     """Probe, build the image, start containers and import modules in advance. Errors are reported by the first call."""
-    with contextlib.suppress(BridgeError):
-        await bridge.start_ahead()
     # An import on a thread would take the interpreter lock from the answers that the client waits for at its start.
     with anyio.move_on_after(BEGIN_SECONDS):
         await begun.wait()
-    for name in (*_OF_A_CALL, *(_OF_A_SERVER if bridge.fleet.servers else ())):
-        # One at a time on a thread: each takes up to 100 ms, which the first call would spend on the event loop.
-        await on_thread(importlib.import_module, name)
+    await _import_on_threads(_OF_A_SANDBOX)
+    with contextlib.suppress(BridgeError):
+        await bridge.start_ahead()
+    await _import_on_threads((*_OF_A_CALL, *(_OF_A_SERVER if bridge.fleet.servers else ())))
     # Objects that exist now are permanent: scanning them takes the garbage collector 50 ms in any thread.
     gc.freeze()
+
+
+async def _import_on_threads(names: Sequence[str]) -> None:
+    """Import modules one at a time on a thread: each takes up to 100 ms, which a call would spend on the event loop."""
+    for name in names:
+        await on_thread(importlib.import_module, name)
 
 
 class _Reporter:

@@ -19,8 +19,6 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_bridge.escaping import escape_invisible, escape_name
-from mcp_bridge.models.model import ModelError
-from mcp_bridge.models.sampling import SamplingReply
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from mcp.server import ServerRequestContext
 
     from mcp_bridge.ledger.log.payloads import QuestionFields
-    from mcp_bridge.models.sampling import SamplingRequest
+    from mcp_bridge.models.sampling import SamplingReply, SamplingRequest
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +88,9 @@ class Questions:
         Raises:
             ModelError: `model_unavailable`, `model_failed`.
         """
+        from mcp_bridge.models.model import ModelError  # noqa: PLC0415  (most servers answer no model's step)
+        from mcp_bridge.models.sampling import SamplingReply  # noqa: PLC0415
+
         if not self._samples:
             raise ModelError("model_unavailable", "This client offers no model (MCP sampling).")
         result = await self._answer(types.CreateMessageRequest(params=_sampling(request)), types.CreateMessageResult)
@@ -116,6 +117,8 @@ class DirectQuestions(Questions):
                 return await ctx.session.send_request(request, kind, metadata=metadata)
             except MCPError as exc:
                 if kind is types.CreateMessageResult:
+                    from mcp_bridge.models.model import ModelError  # noqa: PLC0415
+
                     raise ModelError("model_failed", f"The client refused: {exc}") from None
                 logger.debug("the client refused a question: %s", exc)
         return None

@@ -560,7 +560,8 @@ def goes_on(desk, rng, written, key, record):
     for call in (record.get("error") or {}).get("calls", ()):
         text = call["arguments"]["text"]
         name = call["tool"].removeprefix("local.")
-        word = {"how": "happened", "value": f"{name}:{text}"} if f"{name} {text}" in desk.done else {"how": "not_done"}
+        value = {"came": 1} if name == "later" else f"{name}:{text}"
+        word = {"how": "happened", "value": value} if f"{name} {text}" in desk.done else {"how": "not_done"}
         desk.settle(record["execution"], call["call"], **word)
     questions = desk.questions()
     rng.shuffle(questions)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Annotated
 
 import anyio
@@ -43,6 +44,7 @@ from mcp_bridge.policy.secrets import value_references
 from mcp_bridge.policy.secrets.value_references import MemoryReferences
 from mcp_bridge.registered.declaring import tool
 from mcp_bridge.sandbox.pipes import PipeWriter
+from mcp_bridge.server import app
 from mcp_bridge.wire import jsonrpc
 from mcp_bridge.wire.errors import WireError
 
@@ -277,12 +279,29 @@ sys.meta_path.insert(0, Finder())
 async def main():
     begun = anyio.Event()
     begun.set()
-    await app._prepare_ahead(begun, SimpleNamespace(start_ahead=prepare, fleet=SimpleNamespace(servers={"a": 1})))
+    await app._prepare_ahead(begun, SimpleNamespace(prepare=prepare, start_ahead=prepare, fleet=SimpleNamespace(servers={"a": 1})))
 
 anyio.run(main)
-needed = ["mcp_bridge.gate.gate", "mcp_bridge.kernel.machine", "jsonschema.validators"]
+needed = ["mcp_bridge.sandbox.drivers", "mcp_bridge.gate.gate", "mcp_bridge.kernel.machine", "jsonschema.validators"]
 assert all(name in sys.modules for name in needed)
 assert not any(first.get(name) for name in needed), first
 assert gc.get_freeze_count() > 10_000
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+async def test_nothing_is_prepared_before_the_client_has_been_told_the_tools(monkeypatch):
+    monkeypatch.setattr(app, "BEGIN_SECONDS", 60.0)
+    monkeypatch.setattr(app.gc, "freeze", lambda: None)
+    begun, started = anyio.Event(), []
+
+    async def start_ahead():
+        started.append(begun.is_set())
+
+    bridge = SimpleNamespace(start_ahead=start_ahead, fleet=SimpleNamespace(servers={}))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(app._prepare_ahead, begun, bridge)
+        await anyio.wait_all_tasks_blocked()
+        assert not started
+        begun.set()
+    assert started == [True]

@@ -58,6 +58,11 @@ def test_rows_that_say_the_same_are_told_apart_by_their_order(file):
     assert [row.ours.median for row in found] == [1.0, 7.0]
 
 
+def test_a_benchmark_that_failed_is_no_row_of_the_summary(file):
+    history.keep(run_of(noop(1.0), Row("noop", None, None, "", failed=True)), file)
+    assert [row.identity.what for row in history.summaries(history.runs(file))] == ["a call"]
+
+
 def test_quick_runs_are_not_mixed_with_the_others(file):
     history.keep(run_of(noop(1.0)), file)
     history.keep(run_of(noop(50.0), quick=True), file)

@@ -36,6 +36,7 @@ READ = [
     f"{ONE}/graph",
     "/api/approvals",
     "/api/events",
+    "/api/pools",
 ]
 FILES = [
     "/",

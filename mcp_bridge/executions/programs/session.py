@@ -90,8 +90,10 @@ class Session:
         self._runs: dict[str, ProgramRun] = {}
         self._held: dict[object, int] = {}
         """The estimated memory of each run, and of each that is being started."""
-        self._under_way: dict[str, set[anyio.Event]] = {}
-        """For each run, an event for each effect in progress, set when that has ended."""
+        self._under_way: dict[str, int] = {}
+        """For each run, the number of its effects in progress."""
+        self._at_rest: dict[str, anyio.Event] = {}
+        """For each run that is being left, an event that is set when none of its effects is in progress any more."""
         self.notices: list[str] = []
         """What whoever reads the script's record should know."""
 
@@ -223,19 +225,18 @@ class Session:
     async def effect(self, execution: str, number: int, request: RequestContext) -> dict[str, Any]:
         """The result of `program.effect`."""
         run = self._of(execution)
-        ended = anyio.Event()
-        under_way = self._under_way.setdefault(execution, set())
-        under_way.add(ended)
+        self._under_way[execution] = self._under_way.get(execution, 0) + 1
         try:
             return await run.effect(number, request)
         except BridgeError:
             await self._fail(run)
             raise
         finally:
-            under_way.discard(ended)
-            if not under_way:
-                self._under_way.pop(execution, None)
-            ended.set()
+            self._under_way[execution] -= 1
+            if not self._under_way[execution]:
+                del self._under_way[execution]
+                if execution in self._at_rest:
+                    self._at_rest.pop(execution).set()
 
     async def finish(self, execution: str, state_hash: str, request: RequestContext) -> dict[str, Any]:
         """The result of `program.finish`."""
@@ -264,8 +265,8 @@ class Session:
             self._left(execution)
         with anyio.CancelScope(shield=True):
             # Its effects have been cancelled. Their outcomes must be in the state.
-            for ended in list(self._under_way.get(execution, ())):
-                await ended.wait()
+            if execution in self._under_way:
+                await self._at_rest.setdefault(execution, anyio.Event()).wait()
             await self._service.keep(run, undo=True)
         return {}
 

@@ -32,14 +32,15 @@ class _TooMuchError(Exception):
     """The schema is larger than the limit."""
 
 
-_SMALL_SCHEMA = 200
-"""Values in a schema that is looked through for defaults once, and not for every call."""
+_SMALL_VALUES = 200
+_SMALL_CHARS = 8 << 10
+"""Values and characters of a schema that is looked through for defaults once, and not for every call."""
 
-_MAX_KNOWN = 1000
+_MAX_KNOWN = 500
 """Schemas of which is remembered whether they have defaults."""
 
 _plain: dict[int, tuple[Mapping[str, Any], bool]] = {}
-"""Whether a schema `is_plain`, by the schema's identity; with the schema, so that its identity isn't reused."""
+"""Whether a small schema has no default, by its identity; with the schema, so that the identity isn't reused."""
 
 
 def is_plain(schema: Mapping[str, Any]) -> bool:
@@ -49,28 +50,35 @@ def is_plain(schema: Mapping[str, Any]) -> bool:
         schema: A tool's as its listing has it, which is never changed.
     """
     known = _plain.get(id(schema))
-    if known is None:
-        if len(_plain) >= _MAX_KNOWN:
-            _plain.clear()
-        known = _plain[id(schema)] = (schema, _has_no_default(schema))
-    return known[1]
+    if known is not None:
+        return known[1]
+    has_default = _small_has_default(schema)
+    if has_default is None:
+        return False
+    if len(_plain) >= _MAX_KNOWN:
+        _plain.clear()
+    _plain[id(schema)] = schema, not has_default
+    return not has_default
 
 
-def _has_no_default(schema: Any) -> bool:
-    stack, seen = [schema], 0
+def _small_has_default(schema: Any) -> bool | None:
+    """Whether a schema has the name `default` anywhere, be it a property's; None if it isn't small."""
+    stack, values, chars = [schema], 0, 0
+    has_default = False
     while stack:
         node = stack.pop()
-        seen += 1
-        if isinstance(node, dict):
-            # Also where it is the name of a property: then it is asked for in vain.
-            if "default" in node:
-                return False
+        values += 1
+        if isinstance(node, str):
+            chars += len(node)
+        elif isinstance(node, dict):
+            has_default = has_default or "default" in node
+            stack.extend(node)
             stack.extend(node.values())
         elif isinstance(node, list):
             stack.extend(node)
-        if seen + len(stack) > _SMALL_SCHEMA:
-            return False
-    return True
+        if values + len(stack) > _SMALL_VALUES or chars > _SMALL_CHARS:
+            return None
+    return has_default
 
 
 class Filled(NamedTuple):
