@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_LOST = 2
-"""How often a script is run again at once whose sandbox is lost. One that makes itself look lost is, too."""
+"""How often a script is run again at once after its sandbox is lost, or after the script has made that look so."""
 
 LOST_CODES = frozenset({"sandbox_lost", "sandbox_silent"})
 """Error codes of a run that was ended by something other than its script. It is run again."""
