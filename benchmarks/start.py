@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from anyio.streams.buffered import BufferedByteReceiveStream
@@ -19,11 +18,12 @@ from mcp_bridge import settings
 from mcp_bridge.host import guest_bundle
 from mcp_bridge.host.engine_setup import prepare
 from mcp_bridge.host.service import open_bridge
+from mcp_bridge.sandbox.oci.engine import OciProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mcp_bridge.host.engine_setup import Prepared
+    from mcp_bridge.sandbox.cli_engine import CliProcess
 
 MEBIBYTE = 1 << 20
 
@@ -141,7 +141,7 @@ async def memory(bench: Bench) -> list[Row]:
         rows.append(
             Row("11 … by its control group", cgroup, None, "MiB", "", goal, cgroup <= 12, "With kernel memory.")
         )
-    note = "The engine's client and monitor, one of each a container, outside of it (PSS)."
+    note = "The engine's client and monitor, one of each a container; without an engine one supervisor for all (PSS)."
     rows.append(Row("11 … beside it on the host", beside, None, "MiB", note=note))
     return rows
 
@@ -157,60 +157,38 @@ async def _idle_container(bench: Bench) -> tuple[float, float | None, float]:
     config = settings.Settings(state_dir=bench.state_dir)
     async with open_bridge(config, []) as bridge:
         prepared = await bridge.prepare()
-        before = set(_pids())
         process = await prepared.engine.start(bridge._spec("bench", prepared))  # noqa: SLF001
         try:
             await process.stdin.send(guest_bundle.bundle(prepared.image.magic))
             await process.stdout.receive()  # it is ready
             await anyio.sleep(1)
+            choice = prepared.report.choice
             name = await process.container_id()
-            first = await _first_process(prepared, bench, name, before)
+            if isinstance(process, OciProcess):
+                supervisor = process._supervisor.owner.pid  # noqa: SLF001
+                number = (bench.state_dir / "oci/containers" / name / "pid").read_text()
+                first = next(pid for pid in _tree(supervisor) if _number_below(pid, supervisor) == number)
+                helpers = [supervisor]
+            else:
+                argv = [*choice.command, "inspect", "--format", "{{.State.Pid}}", name]
+                first = int((await anyio.run_process(argv)).stdout)
+                helpers = [pid for pid in _pids() if name in _command_line(pid)]
+                helpers.append(cast("CliProcess", process)._child._process.pid)  # noqa: SLF001
             inside = _tree(first)
-            # The engine's client and monitor have the container's id in their arguments, or are its ancestors.
-            helpers = {pid for pid in _pids() if pid not in inside and name in _command_line(pid)} | _above(first)
+            group = _control_group(first)
             return (
                 sum(_memory(pid)["Pss"] for pid in inside),
-                _control_group(first),
-                sum(_memory(pid)["Pss"] for pid in helpers),
+                group,
+                sum(_memory(pid)["Pss"] for pid in dict.fromkeys(helpers) if pid not in inside),
             )
         finally:
             await process.aclose()
 
 
-async def _first_process(prepared: Prepared, bench: Bench, name: str, before: set[int]) -> int:
-    """The host's number of a container's process 1: as the engine tells it, or of what is new since `before`."""
-    if (bench.state_dir / "oci/containers" / name).exists():
-        # Process 1 of a pid namespace within that of its supervisor, which is another's process 1. Other bridges may
-        # start containers at the same time: a control group has the container's name.
-        found = [pid for pid in set(_pids()) - before if _numbers(pid)[2:] == [1]]
-        return next((pid for pid in found if name in _cgroup(pid)), found[0])
-    argv = [*prepared.report.choice.command, "inspect", "--format", "{{.State.Pid}}", name]
-    return int((await anyio.run_process(argv)).stdout)
-
-
-def _cgroup(pid: int) -> str:
-    return Path(f"/proc/{pid}/cgroup").read_text()
-
-
-def _above(pid: int) -> set[int]:
-    """A process's ancestors beneath this one, or beneath process 1."""
-    found: set[int] = set()
-    while (pid := _parent(pid)) not in {0, 1, os.getpid()}:
-        found.add(pid)
-    return found
-
-
-def _numbers(pid: int) -> list[int]:
-    """A process's numbers in its pid namespaces, from the outermost that is seen here."""
-    try:
-        found = re.search(r"^NSpid:(.*)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    except OSError:
-        return []
-    return [int(number) for number in found[1].split()] if found else []
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def _number_below(pid: int, supervisor: int) -> str:
+    """A process's number in the namespace whose process 1 the supervisor is."""
+    (numbers,) = re.findall(r"^NSpid:\t(.*)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return "" if pid == supervisor else str(numbers.split("\t")[1])
 
 
 def _pids() -> list[int]:
@@ -232,7 +210,7 @@ def _tree(pid: int) -> set[int]:
 
 
 def _control_group(pid: int) -> float | None:
-    for line in _cgroup(pid).splitlines():
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         for file in (f"/sys/fs/cgroup/{path}/memory.current", f"/sys/fs/cgroup/memory/{path}/memory.usage_in_bytes"):
             if controllers in {"", "memory"} and Path(file).exists():

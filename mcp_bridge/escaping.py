@@ -15,12 +15,12 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 
 def escape_controls(text: str) -> str:
     """A text for a terminal: controls (but newlines and tabs) and what turns text around are escaped."""
-    return _CONTROLS.sub(lambda found: _escape(found[0]), text)
+    return _CONTROLS.sub(lambda match: _escape(match[0]), text)
 
 
 def escape_controls_in_json(text: str) -> str:
     """JSON with the same characters in JSON's own escapes: it decodes to the same value."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def escape_line(text: str) -> str:
@@ -39,10 +39,10 @@ def escape_name(name: str) -> str:
     What can't be seen is escaped, spaces too where they can't, and in a name that has, or passes for, letters of ASCII
     what passes for others of these.
     """
-    shown = "".join(char if is_seen(char) else _escape(char) for char in name)
+    escaped = "".join(char if is_seen(char) else _escape(char) for char in name)
     if not name.isascii() and (any(char.isascii() and char.isalpha() for char in name) or skeleton(name).isascii()):
-        shown = "".join(_escape(char) if is_foreign(char) else char for char in shown)
-    return _SPACES.sub(lambda found: r"\x20" * len(found[0]), shown)
+        escaped = "".join(_escape(char) if is_foreign(char) else char for char in escaped)
+    return _SPACES.sub(lambda match: r"\x20" * len(match[0]), escaped)
 
 
 def one_line(text: str, limit: int) -> str:

@@ -1,9 +1,9 @@
 """Fair scheduling: one interpreter serves everybody, and whoever uses much of it yields to the others.
 
-A *party* is an execution, or a server's connection. The work for a party is charged to it, in seconds of the
-interpreter. It may use some of them at once (`BURST_SECONDS`). A party that has used more is *over its share*: while
-others are active, all such parties together get a fraction of the time (`SHARE`). If no others are active, nobody
-waits. This is a token bucket for each party, filled at the rate of its share.
+A *tenant* is an execution, or a server's connection. The work for a tenant is charged to it, in seconds of the
+interpreter. It may use some of them at once (`BURST_SECONDS`). A tenant that has used more is *over its share*: while
+others are active, all such tenants together get a fraction of the time (`SHARE`). If no others are active, nobody
+waits. This is a token bucket for each tenant, filled at the rate of its share.
 
 Work for an execution that makes one call after the other, with values of ordinary size, isn't charged: the rate of its
 calls is bounded by the time that each takes.
@@ -24,55 +24,55 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SHARE = 0.1
-"""The fraction of the interpreter's time for all parties over their share, while others are active."""
+"""The fraction of the interpreter's time for all tenants over their share, while others are active."""
 
 BURST_SECONDS = 0.3
-"""How much a party may use at once before it is over its share."""
+"""How much a tenant may use at once before it is over its share."""
 
 AT_WORK_SECONDS = 1.0
-"""How long a party counts as active after a request."""
+"""How long a tenant counts as active after a request."""
 
 MAX_DEBT_SECONDS = 1.0
-"""The maximum debt of a party, however much it has used."""
+"""The maximum debt of a tenant, however much it has used."""
 
 MAX_WAIT_SECONDS = 5.0
 """The longest wait for one turn: somebody may wait for the answer, and a long operation took long only once."""
 
 
 class FairShare:
-    """The parties of one event loop.
+    """The tenants of one event loop.
 
     Args:
         clock: Returns monotonic time in seconds.
 
     Attributes:
-        waiting: The number of parties that wait for their turn, each with any number of tasks.
+        waiting: The number of tenants that wait for their turn, each with any number of tasks.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.waiting = 0
-        self._parties: WeakSet[Party] = WeakSet()
+        self._tenants: WeakSet[Tenant] = WeakSet()
 
-    def join(self, party: Party) -> None:
-        """Add a party. It is removed when nothing refers to it any more."""
-        self._parties.add(party)
+    def join(self, tenant: Tenant) -> None:
+        """Add a tenant. It is removed when nothing refers to it any more."""
+        self._tenants.add(tenant)
 
-    def is_shared(self, party: Party) -> bool:
-        """Whether another party is active and not over its share."""
+    def is_shared(self, tenant: Tenant) -> bool:
+        """Whether another tenant is active and not over its share."""
         least = self.clock() - AT_WORK_SECONDS
-        return any(each is not party and each.at_work > least and not each.is_over() for each in self._parties)
+        return any(each is not tenant and each.at_work > least and not each.is_over() for each in self._tenants)
 
     def rate(self) -> float:
-        """The fraction of the time for each waiting party."""
+        """The fraction of the time for each waiting tenant."""
         return SHARE / max(1, self.waiting)
 
 
-class Party:
-    """A party for which the bridge works.
+class Tenant:
+    """A tenant for which the bridge works.
 
     Args:
-        shared: The parties with which it shares; by default those of the running event loop.
+        shared: The tenants with which it shares; by default those of the running event loop.
     """
 
     def __init__(self, shared: FairShare | None = None) -> None:
@@ -84,7 +84,7 @@ class Party:
         self._shared.join(self)
 
     def mark_active(self) -> None:
-        """Mark the party as active: it has made a request."""
+        """Mark the tenant as active: it has made a request."""
         self.at_work = self._shared.clock()
 
     def charge(self, seconds: float) -> None:
@@ -112,7 +112,7 @@ class Party:
         self._waiting += 1
         try:
             while self._credit < 0 and (now := self._shared.clock()) < until and self._shared.is_shared(self):
-                # Checked at intervals, because the number of other parties may change.
+                # Checked at intervals, because the number of other tenants may change.
                 await anyio.sleep(min(-self._credit / self._shared.rate(), until - now, _LOOK_SECONDS))
                 self._count()
         finally:
@@ -120,7 +120,7 @@ class Party:
             self._shared.waiting -= not self._waiting
 
     def _count(self) -> bool:
-        """Add the credit since the last update, all elapsed time if the party is alone; return whether it isn't."""
+        """Add the credit since the last update, all elapsed time if the tenant is alone; return whether it isn't."""
         now = self._shared.clock()
         is_shared = self._shared.is_shared(self)
         rate = self._shared.rate() if is_shared else 1.0
@@ -147,20 +147,20 @@ class Bill:
 _LOOK_SECONDS = 0.1
 
 _COUNT_SECONDS = 0.01
-"""A party's credit isn't counted again so soon, as long as there is some: it is asked for by every request."""
+"""A tenant's credit isn't counted again so soon, as long as there is some: it is asked for by every request."""
 
 _shared: RunVar[FairShare] = RunVar("mcp_bridge_fair_share")
 
-current: ContextVar[Party | Bill | None] = ContextVar("party", default=None)
-"""The party of the current task; None for the bridge's own work and for its user."""
+current: ContextVar[Tenant | Bill | None] = ContextVar("tenant", default=None)
+"""The tenant of the current task; None for the bridge's own work and for its user."""
 
 
 @contextmanager
-def billed(party: Party | Bill | None = None) -> Iterator[Bill]:
+def billed(tenant: Tenant | Bill | None = None) -> Iterator[Bill]:
     """A context in which the current task doesn't wait for turns, because others wait for it.
 
     Args:
-        party: The party to charge at the end. If it isn't known yet, the caller charges the bill's amount.
+        tenant: The tenant to charge at the end. If it isn't known yet, the caller charges the bill's amount.
     """
     bill = Bill()
     before = current.set(bill)
@@ -168,20 +168,20 @@ def billed(party: Party | Bill | None = None) -> Iterator[Bill]:
         yield bill
     finally:
         current.reset(before)
-        if party is not None:
-            party.charge(bill.seconds)
+        if tenant is not None:
+            tenant.charge(bill.seconds)
 
 
 async def turn() -> None:
-    """Wait for the turn of the current task's party."""
-    if isinstance(party := current.get(), Party):
-        await party.turn()
+    """Wait for the turn of the current task's tenant."""
+    if isinstance(tenant := current.get(), Tenant):
+        await tenant.turn()
 
 
 def charge(seconds: float) -> None:
-    """Charge the current task's party, if there is one."""
-    if (party := current.get()) is not None:
-        party.charge(seconds)
+    """Charge the current task's tenant, if there is one."""
+    if (tenant := current.get()) is not None:
+        tenant.charge(seconds)
 
 
 def _of_this_loop() -> FairShare:

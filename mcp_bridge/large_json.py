@@ -40,9 +40,9 @@ _SPACES = re.compile(r"[ \t\n\r]*+")
 
 
 def _past_spaces(text: str, at: int) -> int:
-    found = _SPACES.match(text, at)
-    assert found is not None  # noqa: S101 - it matches nothing, too
-    return found.end()
+    match = _SPACES.match(text, at)
+    assert match is not None  # noqa: S101 - it matches nothing, too
+    return match.end()
 
 
 def loads(data: bytes, decoder: json.JSONDecoder) -> Any:

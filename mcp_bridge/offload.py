@@ -1,8 +1,8 @@
 """Moves work whose duration depends on the size of untrusted values off the event loop.
 
 One event loop serves all executions. Work that may take more than a few milliseconds for the largest accepted value
-runs on a thread; for small values a thread would cost more. Its CPU time is charged to the party for which it is done
-(`fair_share`). A party over its share waits for its turn, and uses separate threads, so that nobody waits behind it.
+runs on a thread; for small values a thread would cost more. Its CPU time is charged to the tenant for which it is done
+(`fair_share`). A tenant over its share waits for its turn, and uses separate threads, so that nobody waits behind it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LARGE_VALUES = 1000
 """Number of values, itself and keys included, from which a value counts as large."""
 
 THREADS = 1
-"""Threads for such work, for parties within their share and for those over it, each. They share the interpreter lock
+"""Threads for such work, for tenants within their share and for those over it, each. They share the interpreter lock
 with the event loop: more threads would slow it down, and hold more large values in memory."""
 
 _limiters: RunVar[dict[bool, anyio.CapacityLimiter]] = RunVar("mcp_bridge_offload")
@@ -187,12 +187,12 @@ def _limiter() -> anyio.CapacityLimiter:
     except LookupError:
         limiters = {over: anyio.CapacityLimiter(THREADS) for over in (False, True)}
         _limiters.set(limiters)
-    party = fair_share.current.get()
-    return limiters[isinstance(party, fair_share.Party) and party.is_over()]
+    tenant = fair_share.current.get()
+    return limiters[isinstance(tenant, fair_share.Tenant) and tenant.is_over()]
 
 
 async def _charged(function: Callable[..., T], args: tuple[Any, ...], limiter: anyio.CapacityLimiter | None) -> T:
-    party = fair_share.current.get()
+    tenant = fair_share.current.get()
 
     def charged() -> tuple[T, None] | tuple[None, Exception]:
         began = time.thread_time()
@@ -201,8 +201,8 @@ async def _charged(function: Callable[..., T], args: tuple[Any, ...], limiter: a
         except Exception as exc:  # noqa: BLE001  (raised below)
             return None, exc
         finally:
-            if party is not None:
-                party.charge(time.thread_time() - began)
+            if tenant is not None:
+                tenant.charge(time.thread_time() - began)
 
     # An exception that leaves the thread would refer to itself through its traceback's frames: their locals, including
     # the large value, would be kept until the next garbage collection.

@@ -264,11 +264,11 @@ def load(
             raw.append(_Raw(own_file, _read(own_file)))
         trust = TrustStore(trust_directory(environ, raw[0].table.get("state_dir") if raw else None))
         file = here / FILE_NAME
-        found = trusted(file, trust, lambda data: _parsed(data, file)) if folder else None
-        if isinstance(found, IgnoredFile):
-            over = (found,)
-        elif found is not None:
-            raw.append(_Raw(file, found[1], found[0]))
+        trusted_file = trusted(file, trust, lambda data: _parsed(data, file)) if folder else None
+        if isinstance(trusted_file, IgnoredFile):
+            over = (trusted_file,)
+        elif trusted_file is not None:
+            raw.append(_Raw(file, trusted_file[1], trusted_file[0]))
     settings, layers = _decoded(raw, environ)
     return Loaded(settings, layers or (Layer(None, here),), named is not None, trust, over)
 
@@ -285,8 +285,8 @@ def trust_directory(environ: Mapping[str, str], own: object) -> Path:
         environ: The environment.
         own: `state_dir` in the user's own file.
     """
-    told = environ.get(ENV_PREFIX + "STATE_DIR") or own
-    path = Path(told) if isinstance(told, str) else None
+    configured = environ.get(ENV_PREFIX + "STATE_DIR") or own
+    path = Path(configured) if isinstance(configured, str) else None
     return path if path is not None and path.is_absolute() else platformdirs.user_state_path("mcp-bridge")
 
 
@@ -311,24 +311,24 @@ def _decoded(raw: list[_Raw], environ: Mapping[str, str]) -> tuple[Settings, tup
     """The settings of all files, the later ones overlaying the earlier, and the layers."""
     values: dict[str, Any] = {}
     layers = []
-    for found in raw:
-        layer, table = _layer(found)
+    for raw_layer in raw:
+        layer, table = _layer(raw_layer)
         layers.append(layer)
         # Validated one by one first, so that an error names the file that has it.
-        _settings(table, found.file, environ)
+        _settings(table, raw_layer.file, environ)
         table = _anchored(table, layer.base)
         values = _laid_over(values, table) if layer.trusted else table
     file = raw[-1].file if raw else None
     return _settings(values, file, environ), tuple(layers)
 
 
-def _layer(found: _Raw) -> tuple[Layer, dict[str, Any]]:
+def _layer(raw: _Raw) -> tuple[Layer, dict[str, Any]]:
     """The layer, and the table without the layer's parts.
 
     Raises:
         BridgeError: `bad_config`.
     """
-    file, table = found.file, dict(found.table)
+    file, table = raw.file, dict(raw.table)
     servers = table.pop("servers", {})
     if not isinstance(servers, dict) or not all(isinstance(entry, dict) for entry in servers.values()):
         raise _bad("servers are tables: write [servers.NAME]", file, "servers")
@@ -342,7 +342,7 @@ def _layer(found: _Raw) -> tuple[Layer, dict[str, Any]]:
             servers = key.replace("_", "").lower() == "mcpservers"
             hint = "Write [servers.NAME]." if servers else _nearest(key, [*known, "servers", *TABLES])
             raise _bad(f"there is no setting {key!r}", file, key, hint=hint)
-    return Layer(file, file.absolute().parent, servers, tables, found.content), table
+    return Layer(file, file.absolute().parent, servers, tables, raw.content), table
 
 
 def checked(data: bytes, file: Path) -> dict[str, Any]:
@@ -446,8 +446,8 @@ def _parsed(data: bytes, file: Path) -> dict[str, Any]:
     except RecursionError:
         raise BridgeError("bad_config", f"{file}: not TOML: it nests too deeply.", file=str(file)) from None
     except tomllib.TOMLDecodeError as exc:
-        found = re.search(r"line (\d+)", str(exc))
-        line = int(found[1]) if found else None
+        match = re.search(r"line (\d+)", str(exc))
+        line = int(match[1]) if match else None
         hint = 'Write NAME = VALUE, with text in quotes ("text"), and tables as [servers.NAME].'
         raise BridgeError("bad_config", f"{file}: not TOML: {exc}.", hint=hint, file=str(file), line=line) from None
 

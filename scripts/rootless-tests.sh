@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the tests as an unprivileged user with rootless Podman. Needs root, to make that user and to become it.
+# Run the tests as an unprivileged user, rootless. Needs root, to make that user and to become it.
 #
 #   scripts/rootless-tests.sh [--remove] [PYTEST ARGUMENT...]
 #
@@ -25,7 +25,7 @@ stop() {
 [ "$(id -u)" = 0 ] || stop "needs root; for the user that you are, run: make test"
 
 missing=()
-for package in podman runc uidmap slirp4netns fuse-overlayfs; do
+for package in podman runc crun uidmap slirp4netns fuse-overlayfs; do
     program=$package
     [ "$package" != uidmap ] || program=newuidmap
     command -v "$program" >/dev/null || missing+=("$package")
@@ -57,8 +57,8 @@ as_user() {
     local name environment=()
     while IFS='=' read -r name _; do
         case $name in
-        # The machine's way to its package registries.
-        PIP_* | UV_* | SSL_CERT_FILE | REQUESTS_CA_BUNDLE | *_proxy | *_PROXY | CI) environment+=("$name=${!name}") ;;
+        # The machine's way to its package registries, and the driver that is tested.
+        PIP_* | UV_* | MCP_BRIDGE_RUNTIME | SSL_CERT_FILE | REQUESTS_CA_BUNDLE | *_proxy | *_PROXY | CI) environment+=("$name=${!name}") ;;
         esac
     done < <(env)
     setpriv --reuid "$USER_NAME" --regid "$USER_NAME" --init-groups --reset-env \

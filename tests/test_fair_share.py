@@ -24,7 +24,7 @@ from mcp_bridge.fair_share import (
     MAX_WAIT_SECONDS,
     SHARE,
     FairShare,
-    Party,
+    Tenant,
     billed,
 )
 from mcp_bridge.file_locks import locked
@@ -63,22 +63,22 @@ def shared(clock):
     return FairShare(clock)
 
 
-async def waited(clock, party):
+async def waited(clock, tenant):
     began = clock.now
-    await party.turn()
+    await tenant.turn()
     return clock.now - began
 
 
 async def test_whoever_is_alone_never_waits(clock, shared):
-    party = Party(shared)
+    tenant = Tenant(shared)
     for _ in range(100):
-        party.mark_active()
-        party.charge(5.0)
-        assert await waited(clock, party) == 0
+        tenant.mark_active()
+        tenant.charge(5.0)
+        assert await waited(clock, tenant) == 0
 
 
 async def test_whoever_is_over_its_share_waits_while_somebody_else_is_at_work(clock, shared):
-    heavy, light = Party(shared), Party(shared)
+    heavy, light = Tenant(shared), Tenant(shared)
     clock.meanwhile = [light.mark_active]
     light.mark_active()
     heavy.charge(BURST_SECONDS)
@@ -89,14 +89,14 @@ async def test_whoever_is_over_its_share_waits_while_somebody_else_is_at_work(cl
 
 
 async def test_it_goes_on_when_the_others_have_gone(clock, shared):
-    heavy, light = Party(shared), Party(shared)
+    heavy, light = Tenant(shared), Tenant(shared)
     light.mark_active()
     heavy.charge(BURST_SECONDS + 0.4)
     assert await waited(clock, heavy) <= AT_WORK_SECONDS + 0.2
 
 
 async def test_it_is_not_kept_waiting_for_ever_nor_for_long_afterwards(clock, shared):
-    heavy, light = Party(shared), Party(shared)
+    heavy, light = Tenant(shared), Tenant(shared)
     clock.meanwhile = [light.mark_active]
     light.mark_active()
     heavy.charge(1000.0)
@@ -108,8 +108,8 @@ async def test_it_is_not_kept_waiting_for_ever_nor_for_long_afterwards(clock, sh
 
 
 async def test_those_that_wait_share_one_share(clock, shared):
-    heavy = [Party(shared) for _ in range(4)]
-    light = Party(shared)
+    heavy = [Tenant(shared) for _ in range(4)]
+    light = Tenant(shared)
     clock.meanwhile = [light.mark_active]
     light.mark_active()
     for each in heavy:
@@ -123,7 +123,7 @@ async def test_those_that_wait_share_one_share(clock, shared):
     clock.meanwhile.append(looks)
     began = clock.now
     async with anyio.create_task_group() as tasks:
-        # However many of its tasks wait, it is one party.
+        # However many of its tasks wait, it is one tenant.
         for _ in range(16):
             for each in heavy:
                 tasks.start_soon(each.turn)
@@ -133,7 +133,7 @@ async def test_those_that_wait_share_one_share(clock, shared):
 
 
 async def test_two_that_are_over_their_share_do_not_wait_for_each_other(clock, shared):
-    one, other = Party(shared), Party(shared)
+    one, other = Tenant(shared), Tenant(shared)
     for each in (one, other):
         each.mark_active()
         each.charge(BURST_SECONDS + 1.0)
@@ -141,7 +141,7 @@ async def test_two_that_are_over_their_share_do_not_wait_for_each_other(clock, s
 
 
 async def test_a_party_that_nobody_knows_any_more_is_nobody(clock, shared):
-    heavy, gone = Party(shared), Party(shared)
+    heavy, gone = Tenant(shared), Tenant(shared)
     gone.mark_active()
     heavy.charge(BURST_SECONDS + 1.0)
     assert shared.is_shared(heavy)
@@ -151,9 +151,9 @@ async def test_a_party_that_nobody_knows_any_more_is_nobody(clock, shared):
 
 async def test_work_on_a_thread_is_charged_to_whom_it_is_done_for(monkeypatch):
     charged = []
-    party = Party(FairShare())
-    monkeypatch.setattr(party, "charge", charged.append)
-    token = fair_share.current.set(party)
+    tenant = Tenant(FairShare())
+    monkeypatch.setattr(tenant, "charge", charged.append)
+    token = fair_share.current.set(tenant)
     try:
         assert await on_thread(sum, [1, 2]) == 3
         assert await off_loop("x", len, "x") == 1
@@ -162,7 +162,7 @@ async def test_work_on_a_thread_is_charged_to_whom_it_is_done_for(monkeypatch):
             await off_loop("x" * (LARGE_CHARS + 1), divmod, 1, 0)
         assert len(charged) == 2
         fair_share.charge(3.0)
-        other = Party(FairShare())
+        other = Tenant(FairShare())
         with billed(other):
             fair_share.charge(BURST_SECONDS + 1.0)
             assert await on_thread(sum, [1, 2]) == 3, "it doesn't wait"
@@ -176,7 +176,7 @@ async def test_work_on_a_thread_is_charged_to_whom_it_is_done_for(monkeypatch):
 
 async def test_what_others_wait_for_is_not_done_behind_those_that_are_over_their_share():
     shared = FairShare()
-    heavy = Party(shared)
+    heavy = Tenant(shared)
     let_go, begun = threading.Event(), anyio.Event()
 
     def mark_active():
@@ -198,23 +198,23 @@ async def test_what_others_wait_for_is_not_done_behind_those_that_are_over_their
 
 @pytest.fixture
 def stuck(monkeypatch):
-    """A party whose turn never comes."""
-    party = Party(FairShare())
+    """A tenant whose turn never comes."""
+    tenant = Tenant(FairShare())
 
     async def turn(self):
-        if self is party:
+        if self is tenant:
             await anyio.sleep_forever()
 
-    monkeypatch.setattr(Party, "turn", turn)
-    monkeypatch.setattr(Party, "has_turn", lambda self: self is not party)
-    return party
+    monkeypatch.setattr(Tenant, "turn", turn)
+    monkeypatch.setattr(Tenant, "has_turn", lambda self: self is not tenant)
+    return tenant
 
 
-async def beside(party, do):
-    """What comes of something, while a party has begun the same."""
+async def beside(tenant, do):
+    """What comes of something, while a tenant has begun the same."""
 
     async def begins():
-        fair_share.current.set(party)
+        fair_share.current.set(tenant)
         await do()
 
     async with anyio.create_task_group() as tasks:
@@ -249,7 +249,7 @@ async def test_a_script_that_is_held_up_uses_none_of_its_own_time_and_has_not_co
     waits = []
     limits = ChannelLimits(in_flight=1, total=9, size=1 << 20)
     channel = HostChannel(None, Stdout(), limits, None, None, waits.append)
-    channel._party = stuck
+    channel._tenant = stuck
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(channel.serve)
         with anyio.fail_after(60):
@@ -371,15 +371,15 @@ await faulty.echo(text="x" * 3_000_000)
 
 @pytest.fixture
 def charges(monkeypatch):
-    """Seconds, by party, in the order in which they were charged first."""
+    """Seconds, by tenant, in the order in which they were charged first."""
     found = {}
-    charge = Party.charge
+    charge = Tenant.charge
 
     def noted(self, seconds):
         found[self] = found.get(self, 0.0) + seconds
         charge(self, seconds)
 
-    monkeypatch.setattr(Party, "charge", noted)
+    monkeypatch.setattr(Tenant, "charge", noted)
     return found
 
 
@@ -398,7 +398,7 @@ async def test_floods_and_large_values_are_charged_and_one_call_after_the_other_
 
 async def test_a_server_is_one_party_in_all_of_its_lives(sandboxes, monkeypatch):
     made = []
-    init = Party.__init__
+    init = Tenant.__init__
 
     def noted(self, shared=None):
         made.append(self)
@@ -408,13 +408,13 @@ async def test_a_server_is_one_party_in_all_of_its_lives(sandboxes, monkeypatch)
         code = "from mcp.servers import faulty\nprint(len(str(await faulty.echo(text='1'))))"
         printed(await bridge.run(code, timeout=60))
         server = bridge.fleet.servers["faulty"]
-        first = server._party
+        first = server._tenant
         assert first is not None
         server.stop()
         await server.wait_ended()
-        monkeypatch.setattr(Party, "__init__", noted)
+        monkeypatch.setattr(Tenant, "__init__", noted)
         printed(await bridge.run(code, timeout=60))
-        assert server._party is first
+        assert server._tenant is first
         # Of the execution alone.
         assert len(made) == 1
 
@@ -424,7 +424,7 @@ async def test_a_result_is_charged_to_who_has_asked_for_it(sandboxes, charges):
         code = "from mcp.servers import faulty\nprint(len(str(await faulty.echo(text='x' * 2_000_000))))"
         assert int(printed(await bridge.run(code, timeout=60))) >= 2_000_000
         server = bridge.fleet.servers["faulty"]
-        assert charges.get(server._party, 0.0) < max(charges.values()) / 10, json.dumps(list(charges.values()))
+        assert charges.get(server._tenant, 0.0) < max(charges.values()) / 10, json.dumps(list(charges.values()))
         connection = server._latest
         assert connection is not None
         assert connection.transport._askers == {}

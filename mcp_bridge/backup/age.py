@@ -469,8 +469,8 @@ def _to_bech32(prefix: str, data: bytes) -> str:
 
 def _from_bech32(prefix: str, text: str) -> bytes | None:
     """The 32 bytes in a text of lower case; None if it isn't one with that prefix, or is misspelled."""
-    found, _, letters = text.rpartition("1")
-    if found != prefix or len(text) > _MAX_BECH32_CHARS or not set(letters) <= set(_LETTERS):
+    actual_prefix, _, letters = text.rpartition("1")
+    if actual_prefix != prefix or len(text) > _MAX_BECH32_CHARS or not set(letters) <= set(_LETTERS):
         return None
     values = [_LETTERS.index(letter) for letter in letters]
     if len(values) < _CHECK_CHARS or _polymod([*_spread(prefix), *values]) != 1:
@@ -498,12 +498,12 @@ def _polymod(values: Iterable[int]) -> int:
 def _regrouped(values: Iterable[int], size: int, other: int, *, pad: bool) -> list[int]:
     """Numbers of so many bits as numbers of others."""
     held = bits = 0
-    found = []
+    regrouped = []
     for value in values:
         held, bits = held << size | value, bits + size
         while bits >= other:
             bits -= other
-            found.append(held >> bits & (1 << other) - 1)
+            regrouped.append(held >> bits & (1 << other) - 1)
     if pad and bits:
-        found.append(held << other - bits & (1 << other) - 1)
-    return found
+        regrouped.append(held << other - bits & (1 << other) - 1)
+    return regrouped

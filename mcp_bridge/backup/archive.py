@@ -255,9 +255,9 @@ def _json(value: dict[str, Any]) -> bytes:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
+        parsed = json.loads(data)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        parsed = None
+    if not isinstance(parsed, dict):
         raise damaged("what it says of itself can't be read")
-    return found
+    return parsed

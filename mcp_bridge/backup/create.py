@@ -220,7 +220,7 @@ def _written(
 ) -> Backup:
     root = sealing.MasterKey(key := sealing.read_master(master, directory, make=False))
     copy = work / FILE_NAME
-    found, signer = _copied(directory / FILE_NAME, copy, root)
+    verdict, signer = _copied(directory / FILE_NAME, copy, root)
     with open_ledger(copy) as ledger:
         wanted, facts = needs(ledger), {"origin": ledger.origin, "vkey": ledger.vkey}
     known: dict[str, bytes | None] = {KEY_FILE: signer, MASTER: None}
@@ -241,7 +241,7 @@ def _written(
             _copy_database(directory / witness_files.STATE_FILE, work / witness_files.STATE_FILE)
             _add(writer, witness_files.STATE_FILE, work / witness_files.STATE_FILE)
         files = sum(_add(writer, str(path.relative_to(directory)), path) for path in _kept(directory))
-        log = {"size": found.log.size, "root": found.log.root.hex()}
+        log = {"size": verdict.log.size, "root": verdict.log.root.hex()}
         writer.close({**facts, **log, "made": time.time()}, root)
         if encrypted is not None:
             encrypted.close()
@@ -249,7 +249,7 @@ def _written(
         os.fsync(file.fileno())
     _read_again(new, file_key, root)
     apart = tuple(name for name in wanted if name not in in_it)
-    return Backup(found.log.size, found.log.root, found.log.authenticated, in_it, apart, files)
+    return Backup(verdict.log.size, verdict.log.root, verdict.log.authenticated, in_it, apart, files)
 
 
 def _copied(path: Path, copy: Path, master: sealing.MasterKey) -> tuple[audit.FileVerdict, bytes | None]:
@@ -271,7 +271,7 @@ def _copied(path: Path, copy: Path, master: sealing.MasterKey) -> tuple[audit.Fi
                 logger.warning("%s", exc)
             # Before a lost key is replaced there should be a copy.
             trusted = None
-        found = audit.backup(path, copy, trusted, master)
+        verdict = audit.backup(path, copy, trusted, master)
         with open_ledger(copy) as ledger:
             key = signing_key(path.parent, ledger)
             behind = behind or _caught(functools.partial(position.check, ledger.connection))
@@ -279,7 +279,7 @@ def _copied(path: Path, copy: Path, master: sealing.MasterKey) -> tuple[audit.Fi
             if behind is not None:
                 # What there is of a ledger that is refused should be kept before its loss is accepted.
                 logger.warning("%s", behind)
-            return found, key
+            return verdict, key
         copy.unlink()
     raise BridgeError("backup_failed", "The log's key was rotated each time that a copy was made.", hint="Try again.")
 
@@ -294,13 +294,13 @@ def _caught(check: Callable[[], None]) -> BridgeError | None:
 
 def _small(directory: Path, known: dict[str, bytes | None]) -> dict[str, bytes]:
     """Keys and credentials by name: those that are there."""
-    found = {}
+    contents = {}
     for name in (*KEYS, *CREDENTIALS):
         # The master key may come from elsewhere, and the file of one that did be left.
         data = known[name] if name in known else read_private(directory / name)
         if data is not None:
-            found[name] = data
-    return found
+            contents[name] = data
+    return contents
 
 
 def read_private(path: Path) -> bytes | None:

@@ -41,7 +41,7 @@ from mcp_bridge.ledger.audit.table_audit import check_master
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import sealing
-from mcp_bridge.ledger.storage.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, put_back
+from mcp_bridge.ledger.storage.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, move_back
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.witness import files as witness_files
@@ -299,10 +299,10 @@ def _require(
 
 
 def _names(reader: archive.Reader, what: str) -> tuple[str, ...]:
-    found = reader.first.get(what)
-    if not isinstance(found, list) or not set(map(str, found)) <= set(KEYS):
+    names = reader.first.get(what)
+    if not isinstance(names, list) or not set(map(str, names)) <= set(KEYS):
         raise damaged("the keys that it names are none")
-    return tuple(map(str, found))
+    return tuple(map(str, names))
 
 
 def _beside(means: Means) -> tuple[str, ...]:
@@ -373,18 +373,18 @@ def _root(small: dict[str, bytes], ledger: Ledger, to: _Place) -> sealing.Master
     """The master key that a backup's ledger is under; None if it isn't there."""
     try:
         if (own := small.get(MASTER)) is None:
-            found = sealing.master_key(to.master, to.beside or to.folder, make=False)
+            master_key = sealing.master_key(to.master, to.beside or to.folder, make=False)
         elif len(own) == KEY_BYTES:
-            found = sealing.MasterKey(own)
+            master_key = sealing.MasterKey(own)
         else:
             why = f"The {MASTER} that is there is damaged."
             raise BridgeError("key_unusable", why, hint="Name a directory that has it whole with --keys.")
-        check_master(ledger.connection, found)
+        check_master(ledger.connection, master_key)
     except BridgeError as exc:
         if exc.code == "key_missing" or (MASTER not in small and to.beside is not None and exc.code == "key_unusable"):
             return None
         raise
-    return found
+    return master_key
 
 
 def _add_keys(small: dict[str, bytes], ledger: Ledger, directory: Path) -> None:
@@ -563,7 +563,7 @@ def _undo(directory: Path, staging: Path) -> None:
         elif placed.is_file() and not placed.stat().st_size and os.path.lexists(back):
             # Where there are no links, `place` begins with an empty file.
             placed.unlink()
-    put_back(directory)
+    move_back(directory)
 
 
 def _clear(directory: Path, staging: Path) -> None:

@@ -53,13 +53,13 @@ class Terminal:
 
     async def ask(self, question: QuestionFields) -> bool | None:
         """The person's decision; None for "later", if the terminal is gone, or if the question is too long."""
-        shown = escaping.escape_controls("\n".join(showing.question(question)))
+        text = escaping.escape_controls("\n".join(showing.question(question)))
         async with self._turn:
-            if len(shown) > MAX_SHOWN_CHARS or shown.count("\n") >= MAX_SHOWN_LINES:
+            if len(text) > MAX_SHOWN_CHARS or text.count("\n") >= MAX_SHOWN_LINES:
                 showing.echo_err(f"mcp-bridge: {_TOO_LONG}")
                 return None
             # Not abandoned on cancellation: the thread would read the answer to the next question.
-            return await anyio.to_thread.run_sync(_ask, shown)
+            return await anyio.to_thread.run_sync(_ask, text)
 
 
 _TOO_LONG = (
@@ -68,13 +68,13 @@ _TOO_LONG = (
 )
 
 
-def _ask(shown: str) -> bool | None:
+def _ask(text: str) -> bool | None:
     try:
         fd = os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        _write(fd, f"\nmcp-bridge: approval needed\n{shown}\n")
+        _write(fd, f"\nmcp-bridge: approval needed\n{text}\n")
         while True:
             # Input typed before the question was displayed is no answer to it.
             termios.tcflush(fd, termios.TCIFLUSH)

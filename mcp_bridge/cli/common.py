@@ -113,7 +113,7 @@ def discover_servers(loaded: settings.Loaded, *, quiet: bool = False) -> Discove
 
     own = next((layer for layer in loaded.layers if layer.trusted is None), None)
     folder = next((layer for layer in loaded.layers if layer.trusted is not None), None)
-    found = discover(
+    discovery = discover(
         own.servers if own else {},
         config_file=(own.file if own else None) or "the configuration",
         environ=os.environ,
@@ -128,14 +128,14 @@ def discover_servers(loaded: settings.Loaded, *, quiet: bool = False) -> Discove
         for_every_folder=not loaded.named,
     )
     if not quiet:
-        warn_ignored_files(found.ignored_files)
-        warn_problems(found.problems)
-    return found
+        warn_ignored_files(discovery.ignored_files)
+        warn_problems(discovery.problems)
+    return discovery
 
 
-def folder_servers(loaded: settings.Loaded, found: Discovery) -> frozenset[str]:
+def folder_servers(loaded: settings.Loaded, discovery: Discovery) -> frozenset[str]:
     """The servers that the folder configures. Empty if a configuration file was given, which then covers them all."""
-    return frozenset() if loaded.named else found.folder_servers
+    return frozenset() if loaded.named else discovery.folder_servers
 
 
 def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
@@ -149,16 +149,16 @@ def configure(file: Path | None, *, quiet: bool = False) -> Configuration:
         BridgeError: `bad_config`, `config_missing`, `bad_tools`, `bad_program`.
     """
     loaded = load(file, quiet=quiet)
-    found = discover_servers(loaded, quiet=quiet)
+    discovery = discover_servers(loaded, quiet=quiet)
     governance = None
     if loaded.has_tables:
         # Without tables there is nothing to load, and `serve` must start quickly: the bridge makes an empty one.
         from mcp_bridge.governance.governance import govern
 
-        governance = govern(loaded.layers, loaded.settings.state_dir, folder_servers(loaded, found))
-    ignored_files = (*loaded.ignored_files, *found.ignored_files)
+        governance = govern(loaded.layers, loaded.settings.state_dir, folder_servers(loaded, discovery))
+    ignored_files = (*loaded.ignored_files, *discovery.ignored_files)
     floor = loaded.layers[0].file if len(loaded.layers) > 1 else None
-    return Configuration(loaded.settings, loaded.file, found, governance, ignored_files, floor, loaded)
+    return Configuration(loaded.settings, loaded.file, discovery, governance, ignored_files, floor, loaded)
 
 
 def refuse_nesting(configuration: Configuration | settings.Loaded) -> None:

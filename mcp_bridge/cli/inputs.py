@@ -91,19 +91,19 @@ async def execution(store: ProgramStore, prefix: str) -> StoredExecution:
     Raises:
         BridgeError: `unknown_trace`, `ambiguous_id`.
     """
-    asked = prefix.strip().lower()
-    ids = await store.ids(PRINCIPAL, asked, _SHOWN_IDS + 1) if asked else []
-    found = await store.execution(asked if asked in ids else ids[0]) if ids else None
-    if found is None:
+    typed = prefix.strip().lower()
+    ids = await store.ids(PRINCIPAL, typed, _SHOWN_IDS + 1) if typed else []
+    row = await store.execution(typed if typed in ids else ids[0]) if ids else None
+    if row is None:
         raise BridgeError(
             "unknown_trace", f"There is no execution {prefix[:100]!r}.", hint="`mcp-bridge execution list` has them."
         )
-    if len(ids) > 1 and found.id != asked:
-        shown = ", ".join(ids[:_SHOWN_IDS]) + (", …" if len(ids) > _SHOWN_IDS else "")
+    if len(ids) > 1 and row.id != typed:
+        listed = ", ".join(ids[:_SHOWN_IDS]) + (", …" if len(ids) > _SHOWN_IDS else "")
         raise BridgeError(
-            "ambiguous_id", f"Several executions begin with {asked!r}: {shown}.", hint="Write more of it."
+            "ambiguous_id", f"Several executions begin with {typed!r}: {listed}.", hint="Write more of it."
         )
-    return found
+    return row
 
 
 async def short_id(store: ProgramStore, execution_id: str) -> str:

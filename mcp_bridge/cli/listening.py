@@ -34,17 +34,17 @@ def listening(host: str, port: int) -> socket.socket:
     """
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
         try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind(place)
-            found.listen(_BACKLOG)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+            listener.listen(_BACKLOG)
         except BaseException:
-            found.close()
+            listener.close()
             raise
     except (OSError, UnicodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else exc
         raise BridgeError(
             "cannot_listen", f"{host}:{port} can't be listened on: {why}.", hint="Name another with --listen HOST:PORT."
         ) from None
-    return found
+    return listener

@@ -66,10 +66,10 @@ def run_with_bridge(configuration: common.Configuration, work: Callable[[Bridge]
     import anyio
 
     common.refuse_nesting(configuration)
-    found = anyio.run(with_bridge, configuration, work)
-    if found is None:
+    outcome = anyio.run(with_bridge, configuration, work)
+    if outcome is None:
         raise Terminated
-    return found
+    return outcome
 
 
 async def with_bridge(configuration: common.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T | None:
@@ -80,20 +80,20 @@ async def with_bridge(configuration: common.Configuration, work: Callable[[Bridg
 
     specs = list(configuration.discovery.servers.values())
     error: BridgeError | None = None
-    found: T | None = None
+    outcome: T | None = None
     missing = configuration.discovery.missing
     opened = open_bridge(configuration.settings, specs, configuration.governance, missing=missing)
     async with opened as bridge, anyio.create_task_group() as tasks:
         tasks.start_soon(_end_on_sigterm, tasks.cancel_scope)
         try:
-            found = await work(bridge)
+            outcome = await work(bridge)
         except BridgeError as exc:
             # A task group would wrap it in an exception group.
             error = exc
         tasks.cancel_scope.cancel()
     if error is not None:
         raise error
-    return found
+    return outcome
 
 
 def run_with_database(

@@ -79,11 +79,11 @@ class Sources:
         problem: The error in the operator's programs if it was ignored, else None.
     """
 
-    def __init__(self, loaded: Loaded, given: Sequence[ProgramFile] = (), *, lenient: bool = False) -> None:
+    def __init__(self, loaded: Loaded, files: Sequence[ProgramFile] = (), *, lenient: bool = False) -> None:
         self.problem: BridgeError | None = None
         self._lenient = lenient
         self._loaded = loaded
-        self._named = {name_of(row.data, Path(row.label)): row.data for row in given}
+        self._named = {name_of(row.data, Path(row.label)): row.data for row in files}
         self._parsed: dict[str, Program] = {}
         self._under_way: list[str] = []
         self._operators: Mapping[str, Program] | None = None
@@ -106,11 +106,11 @@ class Sources:
         return self._operators
 
     def _load_operators(self) -> dict[str, Program]:
-        found: dict[str, Program] = {}
+        programs: dict[str, Program] = {}
         for layer in self._loaded.layers:
             config = programs_config(layer.tables.get("programs", {}), layer.file)
-            found |= load_programs(config, layer.base, layer.trusted, found)
-        return found
+            programs |= load_programs(config, layer.base, layer.trusted, programs)
+        return programs
 
     @property
     def saved(self) -> dict[str, SavedProgram]:
@@ -121,12 +121,12 @@ class Sources:
         """
         if self._saved is None:
             settings = self._loaded.settings
-            found = (
+            rows = (
                 run_with_database(settings, _saved, allow_read_only=True)
                 if (settings.state_dir / FILE_NAME).exists()
                 else []
             )
-            self._saved = {row.name: row for row in found}
+            self._saved = {row.name: row for row in rows}
         return self._saved
 
     def resolve(self, name: str) -> Program | None:
@@ -148,9 +148,9 @@ class Sources:
         Raises:
             BridgeError: `bad_state`.
         """
-        from mcp_bridge.executions.programs.library import kept_program
+        from mcp_bridge.executions.programs.library import parse_saved
 
-        return kept_program(self.saved[name])
+        return parse_saved(self.saved[name])
 
     def _from_file(self, name: str) -> Program:
         if name not in self._parsed:
@@ -164,18 +164,18 @@ class Sources:
                 self._under_way.pop()
         return self._parsed[name]
 
-    def parse(self, given: ProgramFile) -> Program:
+    def parse(self, file: ProgramFile) -> Program:
         """The program in one of the files.
 
         Raises:
             InvalidProgramError: It is invalid; has all faults.
             BridgeError: As `resolve`.
         """
-        name = name_of(given.data, Path(given.label))
-        if self._named[name] is given.data:
+        name = name_of(file.data, Path(file.label))
+        if self._named[name] is file.data:
             return self._from_file(name)
         # Another file has a program with the same name: this file is parsed separately.
-        return parse(given.data, self.resolve)
+        return parse(file.data, self.resolve)
 
     def find(self, name: str) -> tuple[Program, str]:
         """A program by name, and its owner.
@@ -202,13 +202,13 @@ def one(loaded: Loaded, file_or_name: str) -> tuple[Program, str]:
     """
     if not is_file(file_or_name):
         return Sources(loaded).find(file_or_name)
-    given = ProgramFile(file_or_name, read(file_or_name))
+    file = ProgramFile(file_or_name, read(file_or_name))
     try:
-        return Sources(loaded, [given]).parse(given), "file"
+        return Sources(loaded, [file]).parse(file), "file"
     except InvalidProgramError as exc:
-        told = "; ".join(map(str, exc.faults))
+        listed = "; ".join(map(str, exc.faults))
         raise BridgeError(
-            "invalid_program", f"{file_or_name}: {told}.", faults=[fault._asdict() for fault in exc.faults]
+            "invalid_program", f"{file_or_name}: {listed}.", faults=[fault._asdict() for fault in exc.faults]
         ) from None
 
 

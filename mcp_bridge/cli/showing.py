@@ -104,33 +104,33 @@ def command(words: str, config: Path | None) -> str:
     return f"mcp-bridge{named} {words}"
 
 
-def question(asked: Mapping[str, Any], whose: str = "") -> list[str]:
+def question(fields: Mapping[str, Any], whose: str = "") -> list[str]:
     """A question to a person as lines: the whole call, its arguments, and the reason.
 
     Text of the program follows `>` on each line, so it can't be mistaken for anything else. Nothing is hidden:
     printable but invisible characters are escaped here.
 
     Args:
-        asked: The question.
+        fields: The question.
         whose: The owner of the asking program, `operator` or `agent`; by default as in the question.
     """
-    if "tool" in asked:
-        lines, shown = [f"call of {escape_name(str(asked['tool']))} with"], asked.get("arguments")
+    if "tool" in fields:
+        lines, content = [f"call of {escape_name(str(fields['tool']))} with"], fields.get("arguments")
     else:
-        lines, shown = [*_quoted(asked.get("message", ""))], asked.get("details")
-    if shown not in (None, {}, []):
-        lines += _quoted(shown)
-    if asked.get("announced"):
-        lines += ["left to the tool, with the defaults that it announces:", *_quoted(asked["announced"])]
-    whose = whose or str(asked.get("origin") or "")
+        lines, content = [*_quoted(fields.get("message", ""))], fields.get("details")
+    if content not in (None, {}, []):
+        lines += _quoted(content)
+    if fields.get("announced"):
+        lines += ["left to the tool, with the defaults that it announces:", *_quoted(fields["announced"])]
+    whose = whose or str(fields.get("origin") or "")
     of = f" (the {whose}'s)" if whose else ""
     lines += [
-        f"{name}: {escape_name(str(asked[name]))}{of if name == 'program' else ''}"
+        f"{name}: {escape_name(str(fields[name]))}{of if name == 'program' else ''}"
         for name in _FACTS
-        if asked.get(name)
+        if fields.get(name)
     ]
-    if asked.get("filled"):
-        lines.append(f"defaults of the tool, left out by the caller: {escape_name(', '.join(asked['filled']))}")
+    if fields.get("filled"):
+        lines.append(f"defaults of the tool, left out by the caller: {escape_name(', '.join(fields['filled']))}")
     return lines
 
 

@@ -201,5 +201,5 @@ def _meaning(param: Any) -> str:
 def _example(command: Any, path: str) -> str:
     """The first example in a command's help."""
     lines = (command.epilog or "").splitlines()
-    found = next((line for line in lines if line.startswith("mcp-bridge ")), None)
-    return f", such as `{found}`" if found else f"; `{path} --help` says more"
+    example = next((line for line in lines if line.startswith("mcp-bridge ")), None)
+    return f", such as `{example}`" if example else f"; `{path} --help` says more"

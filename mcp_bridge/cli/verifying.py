@@ -62,24 +62,24 @@ def read_keys(keys: Sequence[str] | None) -> list[Verifier] | None:
     """
     from mcp_bridge.ledger.proofs.signing import Verifier
 
-    return [Verifier.parse(key) for given in keys for key in _key_texts(given)] if keys else None
+    return [Verifier.parse(key) for argument in keys for key in _key_texts(argument)] if keys else None
 
 
-def _key_texts(given: str) -> list[str]:
+def _key_texts(argument: str) -> list[str]:
     """The public keys in an argument: one key, or a file with one key a line, such as the output of `audit key`."""
     # A text that is too long for a file name isn't a file.
-    if not os.path.exists(given):  # noqa: PTH110
-        return [given.strip()]
-    path = Path(given)
+    if not os.path.exists(argument):  # noqa: PTH110
+        return [argument.strip()]
+    path = Path(argument)
     try:
         with path.open("rb") as file:
             text = file.read(MAX_KEYS_BYTES + 1).decode(errors="replace")
     except OSError as exc:
-        raise BridgeError("bad_argument", f"{given:.200} can't be read: {exc.strerror}.") from None
-    found = text.split() if len(text) <= MAX_KEYS_BYTES else []
-    if not found:
+        raise BridgeError("bad_argument", f"{argument:.200} can't be read: {exc.strerror}.") from None
+    texts = text.split() if len(text) <= MAX_KEYS_BYTES else []
+    if not texts:
         raise BridgeError("bad_argument", f"{path} is no file with public keys, one a line.")
-    return found
+    return texts
 
 
 def read_notes(path: Path) -> list[str]:
@@ -98,10 +98,10 @@ def read_notes(path: Path) -> list[str]:
     except OSError as exc:
         raise BridgeError("bad_argument", f"{path} can't be read: {exc.strerror}.") from None
     # A note that a crash has truncated may be invalid UTF-8.
-    found = notes_in(data.decode(errors="replace"))
-    if not found:
+    notes = notes_in(data.decode(errors="replace"))
+    if not notes:
         raise BridgeError("bad_argument", f"There is no checkpoint in {path}.")
-    return found
+    return notes
 
 
 def verify_own_ledger(
@@ -145,11 +145,11 @@ def verify_own_ledger(
         master = None
     with _in_words(trusted):
         progress = showing.Progress(f"verifying {path}")
-        found = verify_file(path, [*trusted, *witnesses], notes, master, PositionFile(path), progress)
+        verdict = verify_file(path, [*trusted, *witnesses], notes, master, PositionFile(path), progress)
     with open_ledger(path) as ledger:
         states = published(ledger)
     _refuse_alarms(states)
-    facts = {"file": str(path), **_facts(found.log, trusted), "erased": found.erased, "opened": found.opened}
+    facts = {"file": str(path), **_facts(verdict.log, trusted), "erased": verdict.erased, "opened": verdict.opened}
     if offline or not targets:
         return facts | {"targets": [], "offline": offline and bool(targets)}
     log = FileLog(path, {target: state.size for target, state in states.items()})
@@ -314,22 +314,22 @@ def _master_of(file: Path, settings: ReadSettings) -> MasterKey | None:
     return master
 
 
-def _facts(found: Verdict, keys: Sequence[Verifier] | None) -> dict[str, Any]:
+def _facts(verdict: Verdict, keys: Sequence[Verifier] | None) -> dict[str, Any]:
     return {
-        "origin": found.origin,
-        "size": found.size,
-        "root": found.root.hex(),
-        "authenticated": found.authenticated,
-        "keys": list(found.keys),
-        "executions": found.executions,
-        "disclosed": found.disclosed,
-        "undisclosed": found.undisclosed,
-        "checkpoints": found.checkpoints,
-        "compared": found.compared,
-        "witnesses": [{"key": one.by.vkey, "time": one.time, "size": one.size} for one in found.newest_cosigned],
-        "silent": _silent(keys, [one.by for one in found.newest_cosigned]),
-        "lost": [{"entry": entry, "key": old, "by": new} for entry, old, new in found.lost],
-        "losses": [one._asdict() for one in found.losses],
+        "origin": verdict.origin,
+        "size": verdict.size,
+        "root": verdict.root.hex(),
+        "authenticated": verdict.authenticated,
+        "keys": list(verdict.keys),
+        "executions": verdict.executions,
+        "disclosed": verdict.disclosed,
+        "undisclosed": verdict.undisclosed,
+        "checkpoints": verdict.checkpoints,
+        "compared": verdict.compared,
+        "witnesses": [{"key": one.by.vkey, "time": one.time, "size": one.size} for one in verdict.newest_cosigned],
+        "silent": _silent(keys, [one.by for one in verdict.newest_cosigned]),
+        "lost": [{"entry": entry, "key": old, "by": new} for entry, old, new in verdict.lost],
+        "losses": [one._asdict() for one in verdict.losses],
     }
 
 
@@ -340,21 +340,21 @@ def _silent(keys: Sequence[Verifier] | None, cosigners: Sequence[Verifier]) -> l
     return [key.vkey for key in keys or () if key.kind == COSIGNATURE and key not in cosigners]
 
 
-def _proof_facts(found: Proved, keys: Sequence[Verifier] | None) -> dict[str, Any]:
-    leaf = found.leaf
-    payload = found.disclosed.payload
+def _proof_facts(proved: Proved, keys: Sequence[Verifier] | None) -> dict[str, Any]:
+    leaf = proved.leaf
+    payload = proved.disclosed.payload
     return {
-        "origin": found.checkpoint.origin,
-        "size": found.checkpoint.size,
-        "root": found.checkpoint.root.hex(),
-        "authenticated": found.authenticated,
-        "keys": [by.vkey for by, _ in found.signatures],
+        "origin": proved.checkpoint.origin,
+        "size": proved.checkpoint.size,
+        "root": proved.checkpoint.root.hex(),
+        "authenticated": proved.authenticated,
+        "keys": [by.vkey for by, _ in proved.signatures],
         "witnesses": [
-            {"key": by.vkey, "time": time, "size": found.checkpoint.size}
-            for by, time in found.signatures
+            {"key": by.vkey, "time": time, "size": proved.checkpoint.size}
+            for by, time in proved.signatures
             if time is not None
         ],
-        "silent": _silent(keys, [by for by, time in found.signatures if time is not None]),
+        "silent": _silent(keys, [by for by, time in proved.signatures if time is not None]),
         "entry": {
             "sequence": leaf.sequence,
             "kind": leaf.kind,
@@ -392,13 +392,13 @@ def _loss_lines(facts: dict[str, Any]) -> list[str]:
     for row in facts.get("losses", ()):
         when = showing.moment(row["time"])
         if row["restored"]:
-            told = f"restored {when} from a backup of its first {row['entry']} entries: what came later isn't in it"
+            loss = f"restored {when} from a backup of its first {row['entry']} entries: what came later isn't in it"
         elif row["restored"] is None:
-            told = f"its end was lost, or it was restored from a backup, {when}: {row['entry']} entries were left"
+            loss = f"its end was lost, or it was restored from a backup, {when}: {row['entry']} entries were left"
         else:
             had = "" if row["had"] is None else f"; it had {row['had']}"
-            told = f"its end was lost: {row['entry']} entries were left{had}; that was accepted {when}"
-        lines.append(f"{told} (entry {row['entry']} says so)")
+            loss = f"its end was lost: {row['entry']} entries were left{had}; that was accepted {when}"
+        lines.append(f"{loss} (entry {row['entry']} says so)")
     return lines
 
 

@@ -1,7 +1,7 @@
-"""Decisions about what waits for a person, made where the person is: at the command line, or in the trace viewer.
+"""Approval requests, and people's decisions about them at the command line or in the trace viewer.
 
-Nothing that a sandbox or an MCP client can ask for leads here: only who can start a process as this user can decide, or
-has the token that the viewer printed for that user.
+No request of a sandbox or an MCP client leads here: deciding takes a process of this user, or the token that the viewer
+printed for that user.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A question, and the execution that waits for its answer.
+class ApprovalRequest:
+    """A question to a person, and the execution that waits for the decision.
 
     Attributes:
-        approval: The question, as it is kept: projected.
-        execution: Who asks; None for one that the record doesn't have.
-        question: The question, for the person: with the values behind references.
+        approval: The stored question, projected.
+        execution: The execution that asks; None if it isn't stored.
+        question: The question for the person, with the values behind its references.
     """
 
     approval: Approval
@@ -35,7 +35,7 @@ class Asked:
 
     @property
     def status(self) -> str:
-        """`open`, `approved`, `denied`; or `void`: nobody waits for the answer any more."""
+        """`open`, `approved`, `denied`; or `void`: no execution waits for the decision any more."""
         row, waits = self.approval, self.execution
         if row.status != "open":
             return row.status
@@ -45,41 +45,43 @@ class Asked:
         return "open" if row.effect in awaited else "void"
 
 
-async def asked(
+async def approval_requests(
     store: ProgramStore, principal: str, execution: str | None = None, *, open_only: bool = False
-) -> list[Asked]:
-    """Every question of a principal's executions, or of one of them; oldest first.
+) -> list[ApprovalRequest]:
+    """The approval requests of a principal's executions, oldest first.
 
     Args:
-        store: Has them.
-        principal: Whose executions.
-        execution: Only its.
-        open_only: Only those that nobody has decided; some of them may be void.
+        store: The store of approvals.
+        principal: The executions' owner.
+        execution: The execution's id; None for all executions.
+        open_only: Whether to leave out decided ones. Some of the others may be void.
     """
     rows = await store.approvals(execution, open_only=open_only)
     known = {one: await store.execution(one) for one in dict.fromkeys(row.execution for row in rows)}
     values = {one: await store.values(one) for one in known}
-    found = [Asked(row, known[row.execution], fill_in(row.question, values[row.execution])) for row in rows]
-    return [row for row in found if row.execution is None or row.execution.principal == principal]
+    requests = [
+        ApprovalRequest(row, known[row.execution], fill_in(row.question, values[row.execution])) for row in rows
+    ]
+    return [row for row in requests if row.execution is None or row.execution.principal == principal]
 
 
 async def decide(
-    store: ProgramStore, question: Asked, *, approved: bool, by: str, comment: str | None
+    store: ProgramStore, question: ApprovalRequest, *, approved: bool, by: str, comment: str | None
 ) -> dict[str, Any]:
-    """Take down and record a decision, durably. It has its effect when the execution is resumed.
+    """Store and record a decision, durably. It takes effect when the execution is resumed.
 
     Args:
-        store: Has the question.
-        question: Which.
+        store: The store of approvals.
+        question: The approval request.
         approved: The decision.
         by: Who decides.
-        comment: Why, or None.
+        comment: The person's comment, or None.
 
     Returns:
         The decision: `approved`, `by`, `comment`.
 
     Raises:
-        BridgeError: `already_decided`; `not_suspended`: nobody waits for it; `erased`.
+        BridgeError: `already_decided`; `not_suspended`: no execution waits for it; `erased`.
     """
     row = question.approval
     if question.execution is not None:

@@ -1,6 +1,7 @@
-"""What outlives a sandbox: artifacts, whole outputs that were cut, and memories. Files under the state directory.
+"""The stores of files that outlive a sandbox: artifacts, full outputs of truncated answers, and memories.
 
-No name from a script becomes a file name as it is: an artifact's is checked, a memory's key is hashed.
+All are under the state directory. No name from a script becomes a file name unchecked: an artifact's name is
+validated, a memory's key is hashed.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 TOTAL_NAME = "files.total"
-"""In the state directory: how many bytes artifacts and outputs have. Whoever has it locked may change that."""
+"""File in the state directory with the total size of artifacts and outputs, in bytes. Changed only under its lock."""
 
 MEMORY_LOCK_NAME = "memory.lock"
-"""In the state directory: whoever has it locked may change memories."""
+"""File in the state directory whose lock protects the memories."""
 
 FILE_BYTES = 4096
-"""What a file counts for besides its content: an empty one takes room, too."""
+"""Bytes that each file counts for besides its content: an empty file takes space, too."""
 
 MAX_URI_CHARS = 4000
 MAX_MEMORY_BYTES = 4 << 20
@@ -44,7 +45,7 @@ MAX_MEMORIES = 1000
 MAX_MEMORIES_BYTES = 64 << 20
 MAX_KEY_CHARS = 200
 _HEAD_BYTES = 2048
-"""Enough of a memory's file for its key."""
+"""Bytes at the beginning of a memory's file that contain its key."""
 
 MAX_ARTIFACTS = 1000
 
@@ -52,15 +53,15 @@ ARTIFACT_SCHEME = "artifact"
 OUTPUT_SCHEME = "output"
 
 OUTPUT_PART_BYTES = 1 << 20
-"""The most of a kept output that is read at once."""
+"""Most bytes of a stored output that are read at once."""
 
 MAX_POSITION = 1 << 62
-"""In a file: what a system takes for one."""
+"""Largest position in a file that every system accepts."""
 
 MAX_ARTIFACTS_LISTED = 100
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff/\\]{1,200}")
-"""No separator, nothing that changes how a terminal shows the rest of a line, and no byte that isn't text."""
+"""No path separator, no character that changes how a terminal displays the rest of a line, no surrogate."""
 
 _EXECUTION = re.compile(r"[0-9a-f]{16}")
 _OUTPUT = re.compile(r"[a-z]{1,20}(-[0-9]{1,4})?")
@@ -69,16 +70,16 @@ _encoder, _decoder = json.JSONEncoder(ensure_ascii=False), json.JSONDecoder()
 _MEMORY = re.compile(r"[0-9a-f]{64}\.json")
 
 FOLDERS = ("files", "outputs", "memory")
-"""In the state directory: where all of it is."""
+"""The folders of these stores in the state directory."""
 
 
 def is_kept(name: str) -> bool:
-    """Whether a path in the state directory is one that is made here, of a file that is whole."""
+    """Whether a path in the state directory is that of a complete file of these stores."""
     match name.split("/"):
         case ["files", execution, file]:
             return bool(_ID.fullmatch(execution)) and _valid_name(file)
         case ["outputs", execution, file]:
-            # One with a dot at its beginning is being written.
+            # A name that begins with a dot is of a file that is still being written.
             return bool(_ID.fullmatch(execution)) and _valid_name(file) and not file.startswith(".")
         case ["memory", file]:
             return bool(_MEMORY.fullmatch(file))
@@ -86,11 +87,11 @@ def is_kept(name: str) -> bool:
 
 
 class Files:
-    """Artifacts and whole outputs, a directory an execution.
+    """The store of artifacts and full outputs, with a directory for each execution.
 
     Args:
         state_dir: The state directory.
-        limit: The most bytes that all of them may have, whichever process keeps them; None for any.
+        limit: Most bytes of all files together, over all processes; None for no limit.
     """
 
     def __init__(self, state_dir: Path, limit: int | None = None) -> None:
@@ -100,10 +101,16 @@ class Files:
         self._limit = limit
 
     def take(self, size: int) -> bool:
-        """Count some bytes more; False if there is no room for them, and they don't count.
+        """Add to the total size, unless that would exceed the limit.
+
+        Args:
+            size: Bytes to add; negative to release.
+
+        Returns:
+            Whether the size was added.
 
         Raises:
-            OSError: As the system gives it.
+            OSError: The file of the total can't be read or written.
         """
         if self._limit is None:
             return True
@@ -116,7 +123,7 @@ class Files:
         return True
 
     def used(self) -> int:
-        """How many bytes are counted."""
+        """The total size, in bytes."""
         try:
             with locked(self._total) as fd:
                 return _read_number(fd)
@@ -124,30 +131,33 @@ class Files:
             return 0
 
     def recount(self) -> None:
-        """Count anew what is there: whoever was killed may not have taken down what it did.
+        """Correct the total to what is on the disk: a process that was killed may not have updated it.
 
         Raises:
-            OSError: As the system gives it.
+            OSError: A folder or the file of the total can't be read or written.
         """
         if self._limit is None:
             return
         before = self.used()
-        found = sum(map(_bytes_in, (self._root, self._outputs)))
-        # Not while it is locked: others write meanwhile, and count what they write.
-        self.take(found - before)
+        size = sum(map(_bytes_in, (self._root, self._outputs)))
+        # Without the lock: other processes write meanwhile, and count what they write.
+        self.take(size - before)
 
     def directory(self, execution: str) -> Path:
-        """The execution's directory, made if need be."""
+        """The execution's directory, created if it is missing."""
         return private_directory(self._root / execution)
 
     def save_output(self, execution: str, name: str, data: bytes) -> Path:
-        """Keep an output whole; returns its path.
+        """Store a full output.
+
+        Returns:
+            Its path.
 
         Raises:
             BridgeError: `files_full`.
-            OSError: As the system gives it.
+            OSError: It can't be written.
         """
-        # Apart from the artifacts, whose names the script chooses.
+        # In another folder than artifacts, whose names the script chooses.
         path = self._outputs / execution / name
         size = len(data) + FILE_BYTES - _bytes_of(path)
         if not self.take(size):
@@ -161,17 +171,17 @@ class Files:
         return path
 
     def read_output(self, execution: str, name: str, start: int, count: int) -> tuple[str, int | None]:
-        r"""A part of an output that was kept whole.
+        r"""A part of a stored output.
 
         Args:
-            execution: Whose.
-            name: As it was saved, without its ending.
-            start: The byte that it begins with.
-            count: The most bytes of it, and characters.
+            execution: The execution's id.
+            name: The output's name, without `.txt`.
+            start: The position of the part's first byte.
+            count: Most bytes of the part, and most characters of its text.
 
         Returns:
-            Whole characters, and the byte after them, or None at the end. What is no UTF-8, such as the rest of a
-            character that begins before `start`, is written as `\xNN`.
+            The text, which ends with a whole character, and the position after it; None at the end. Bytes that are
+            not UTF-8, such as the rest of a character that begins before `start`, are written as `\xNN`.
 
         Raises:
             BridgeError: `unknown_output`.
@@ -179,7 +189,7 @@ class Files:
         if _EXECUTION.fullmatch(execution) and _OUTPUT.fullmatch(name) and 0 <= start < MAX_POSITION:
             try:
                 with (self._outputs / execution / f"{name}.txt").open("rb") as file:
-                    # Systems differ in how far beyond a file's end they go.
+                    # Systems differ in how far beyond a file's end they can seek.
                     file.seek(min(start, os.fstat(file.fileno()).st_size))
                     data = file.read(count + 1)
             except OSError:
@@ -187,7 +197,7 @@ class Files:
             else:
                 part, taken = _whole_characters(data[:count], is_last=len(data) <= count)
                 if len(part) > count:
-                    # Of what is no text a byte takes four characters.
+                    # A byte that is not UTF-8 takes four characters.
                     part, taken = _whole_characters(data[: count // 4], is_last=False)
                 return part, start + taken if taken < len(data) else None
         raise BridgeError(
@@ -198,7 +208,7 @@ class Files:
 
     def artifacts(self) -> list[tuple[str, int]]:
         """The URIs and sizes of the newest artifacts, newest first; at most MAX_ARTIFACTS_LISTED."""
-        found: list[tuple[float, str, int]] = []
+        rows: list[tuple[float, str, int]] = []
         for folder in heapq.nlargest(MAX_ARTIFACTS_LISTED, self._root.glob("*"), key=_changed):
             if not _EXECUTION.fullmatch(folder.name):
                 continue
@@ -207,11 +217,11 @@ class Files:
                 for path in folder.iterdir():
                     if _valid_name(path.name):
                         status = path.stat()
-                        found.append((status.st_mtime, artifact_uri(folder.name, path.name), status.st_size))
-        return [(uri, size) for _, uri, size in heapq.nlargest(MAX_ARTIFACTS_LISTED, found)]
+                        rows.append((status.st_mtime, artifact_uri(folder.name, path.name), status.st_size))
+        return [(uri, size) for _, uri, size in heapq.nlargest(MAX_ARTIFACTS_LISTED, rows)]
 
     def full(self) -> BridgeError:
-        """Of what there is no room for."""
+        """The error for a file that exceeds the limit."""
         return BridgeError(
             "files_full",
             f"Artifacts and kept outputs are limited to {self._limit} bytes, those of all runs together.",
@@ -219,14 +229,14 @@ class Files:
         )
 
     def read(self, uri: str) -> bytes:
-        """The bytes behind an artifact's URI.
+        """An artifact's content.
 
         Raises:
             BridgeError: `unknown_artifact`.
         """
         scheme, _, rest = uri.partition("://")
         execution, _, quoted = rest.partition("/")
-        # A byte that is no UTF-8 becomes a character that no artifact's name is asked for by.
+        # A byte that is not UTF-8 becomes a character that no artifact's name contains.
         name = unquote(quoted) if len(quoted) < MAX_URI_CHARS else ""
         if scheme == ARTIFACT_SCHEME and _EXECUTION.fullmatch(execution) and _valid_name(name):
             try:
@@ -236,10 +246,10 @@ class Files:
         raise BridgeError("unknown_artifact", f"There is no artifact {uri[:200]!r}.")
 
     def remove(self, execution: str) -> None:
-        """Remove what is kept of an execution, if anything is.
+        """Remove the files of an execution, if there are any.
 
         Raises:
-            OSError: As the system gives it; what is left can be removed by another try.
+            OSError: A file can't be removed. The call can be repeated.
         """
         if _ID.fullmatch(execution):
             for root in (self._root, self._outputs):
@@ -253,14 +263,14 @@ class Files:
             self.take(-size)
 
     def sweep(self, before: float, wanted: Collection[str] = ()) -> None:
-        """Remove what was changed last before a time.
+        """Remove the files of executions that were last changed before a time.
 
         Args:
-            before: Seconds since 1970.
+            before: The time, in seconds since 1970.
             wanted: Executions whose files stay.
 
         Raises:
-            OSError: As the system gives it.
+            OSError: A file can't be removed.
         """
         for path in (*self._root.glob("*"), *self._outputs.glob("*")):
             # Another bridge may have been quicker.
@@ -271,7 +281,7 @@ class Files:
 
 
 def artifact_uri(execution: str, name: str) -> str:
-    """The address of an artifact."""
+    """The URI of an artifact."""
     return f"{ARTIFACT_SCHEME}://{execution}/{quote(name, safe='')}"
 
 
@@ -283,7 +293,10 @@ def _changed(path: Path) -> float:
 
 
 def _whole_characters(data: bytes, *, is_last: bool) -> tuple[str, int]:
-    """UTF-8 as text, and how many bytes of it: what its end cuts of a character is left, if something comes after."""
+    """Decode UTF-8; returns the text and how many bytes it was made of.
+
+    An incomplete character at the end is left out unless `is_last`.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
     text = decoder.decode(data, final=is_last)
     return text, len(data) - len(decoder.getstate()[0])
@@ -330,12 +343,15 @@ class _Open:
 
 
 class ArtifactWriter:
-    """Receives one execution's artifacts, part by part.
+    """Writes the artifacts of one run, each of which arrives in parts.
 
     Args:
-        files: Where they go.
-        execution: Whose they are.
-        limit: The most bytes they may have together.
+        files: The store.
+        execution: The execution's id.
+        limit: Most bytes of all artifacts of the run together.
+
+    Attributes:
+        written: The complete artifacts: `name`, `uri`, `path`, `size`.
     """
 
     def __init__(self, files: Files, execution: str, limit: int) -> None:
@@ -344,16 +360,25 @@ class ArtifactWriter:
         self._limit = limit
         self._total = 0
         self._counted = 0
-        """Bytes that are taken for what isn't there, or won't be."""
+        """Bytes of the store's total to release when the current artifact is complete or dropped."""
         self._open: _Open | None = None
         self.written: list[dict[str, Any]] = []
 
     def write(self, name: str, data: bytes, *, first: bool, last: bool) -> dict[str, Any]:
-        """Take a part; for the last one, the artifact's `name`, `uri`, `path` and `size`, else an empty dict.
+        """Write a part of an artifact.
+
+        Args:
+            name: The artifact's name.
+            data: The part.
+            first: Whether it is the artifact's first part.
+            last: Whether it is the artifact's last part.
+
+        Returns:
+            After the last part, the artifact's `name`, `uri`, `path` and `size`; else an empty dict.
 
         Raises:
             BridgeError: `bad_artifact_name`, `artifact_too_large`, `too_many_artifacts`, `files_full`, `disk_full`,
-            `bad_artifact` (parts out of order).
+                `bad_artifact` (parts out of order).
         """
         if not _valid_name(name):
             raise BridgeError(
@@ -395,7 +420,7 @@ class ArtifactWriter:
                 return {}
             part.file.close()
             final = part.path.with_name(name)
-            # What is there is replaced.
+            # An artifact of that name is replaced.
             self._counted = _bytes_of(final)
             part.path.replace(final)
             self._uncount()
@@ -413,7 +438,7 @@ class ArtifactWriter:
         return row
 
     def sync(self) -> None:
-        """Have what was written on the disk, before anybody is told that it is kept.
+        """Make the written artifacts durable. Called before their names are answered.
 
         Raises:
             BridgeError: `disk_full`.
@@ -449,7 +474,7 @@ def _private_opener(path: str, flags: int) -> int:
 
 
 class Memories:
-    """JSON values by key, a file each.
+    """The store of memories: JSON values by key, each in a file.
 
     Args:
         state_dir: The state directory.
@@ -459,10 +484,10 @@ class Memories:
         self._root = state_dir / "memory"
         self._lock = state_dir / MEMORY_LOCK_NAME
         self.turn = anyio.Lock()
-        """To be held around every call: a merge reads and then writes."""
+        """Held by callers around every call, because a merge reads and then writes."""
 
     def save(self, key: str, value: Any, *, update: bool) -> None:
-        """Keep a value; with `update`, an object is merged into the object that is there.
+        """Store a value; with `update`, an object is merged into the stored object.
 
         Raises:
             BridgeError: `bad_memory` (the key, or too large), `too_many_memories`, `disk_full`.
@@ -470,7 +495,7 @@ class Memories:
         path = self._path(key)
         private_directory(self._root, durable=True)
         try:
-            # A merge reads and then writes, and so does the limit, and there may be other processes.
+            # Merging and checking the limits read and then write, and other processes may do so, too.
             with locked(self._lock):
                 self._save(path, key, value, update=update)
         except OSError as exc:
@@ -478,8 +503,8 @@ class Memories:
 
     def _save(self, path: Path, key: str, value: Any, *, update: bool) -> None:
         if update and isinstance(value, dict):
-            found, old = self.load(key)
-            if found and isinstance(old, dict):
+            exists, old = self.load(key)
+            if exists and isinstance(old, dict):
                 value = old | value
         data = dumps({"key": key, "value": value}, _encoder).encode()
         if len(data) > MAX_MEMORY_BYTES:
@@ -498,13 +523,13 @@ class Memories:
             # Another bridge may remove it meanwhile.
             with suppress(FileNotFoundError):
                 if other.name.startswith("."):
-                    # Somebody was killed while writing it: nobody else is at it now.
+                    # Its writer was killed: under the lock, no other process writes it.
                     other.unlink()
                 elif other != but:
                     yield other.stat().st_size
 
     def load(self, key: str) -> tuple[bool, Any]:
-        """Whether there is such a key, and its value.
+        """Whether the key exists, and its value.
 
         Raises:
             BridgeError: `bad_memory`.
@@ -519,7 +544,7 @@ class Memories:
             ) from None
 
     def delete(self, key: str) -> bool:
-        """Forget a key; whether there was one."""
+        """Delete a key; whether it existed."""
         try:
             self._path(key).unlink()
         except FileNotFoundError:
@@ -529,18 +554,18 @@ class Memories:
 
     def keys(self, prefix: str) -> list[str]:
         """The keys that begin with `prefix`, sorted."""
-        found = []
+        keys = []
         for path in self._root.glob("*.json") if self._root.is_dir() else ():
             try:
                 with path.open("rb") as file:
                     head = file.read(_HEAD_BYTES).decode("utf-8", "ignore")
-                # The key comes first: the values, which may be long, are not read.
+                # The key comes first, so the value, which may be long, is not read.
                 key, _ = json.JSONDecoder().raw_decode(head, head.index(":") + 2)
             except (OSError, ValueError):
                 continue
             if isinstance(key, str) and key.startswith(prefix):
-                found.append(key)
-        return sorted(found)
+                keys.append(key)
+        return sorted(keys)
 
     def _path(self, key: str) -> Path:
         if not 0 < len(key) <= MAX_KEY_CHARS:

@@ -60,16 +60,16 @@ class Commands(Protocol):
         """
 
     async def settle(
-        self, stored: StoredExecution, asked: str | None, settlement: Settlement, client: Client, *, go_on: bool
+        self, stored: StoredExecution, name: str | None, settlement: Settlement, client: Client, *, and_resume: bool
     ) -> dict[str, Any]:
         """Settle a call in doubt by a person's word.
 
         Args:
             stored: As it was read.
-            asked: The step's path or the effect's number, or a script's call; None if only one is in doubt.
+            name: The step's path or the effect's number, or a script's call; None if only one is in doubt.
             settlement: The person's word.
             client: Who has it resumed.
-            go_on: Whether to go on with the execution at once.
+            and_resume: Whether to resume the execution at once.
 
         Raises:
             BridgeError: `erased`, `not_suspended`, `not_in_doubt`, `unknown_doubt`, `ambiguous_id`, `bad_value`.

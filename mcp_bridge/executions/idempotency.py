@@ -1,4 +1,4 @@
-"""Idempotency: one execution a key, whoever asks for it, however often, and in however many processes."""
+"""Idempotency: one execution for each key, however often and from however many processes it is requested."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency_key import MAX_KEY_CHARS, execution_of
-from mcp_bridge.executions.readiness import may_go_on
+from mcp_bridge.executions.readiness import can_resume_with_answers
 from mcp_bridge.executions.status import UNFINISHED, effective_status
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.ledger.storage.schema import ERASED
@@ -24,24 +24,24 @@ T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
 POLL_SECONDS = 0.2
-"""How often to look whether another process has ended an execution that is waited for."""
+"""Interval for checking whether another process has ended an execution that is waited for."""
 
 
 class KeyedRequest(Protocol[T_co]):
-    """What is asked for under a key, by a script or a program."""
+    """A request to run a script or a program under a key."""
 
     @property
     def asker(self) -> Asker | None:
-        """Asks a person what a suspended execution of the key waits for."""
+        """Asks a person the questions that a suspended execution of the key waits for; or None."""
 
     async def start(self) -> T_co | None:
         """Start a new execution; None if another process was quicker."""
 
     async def resume(self, known: StoredExecution) -> T_co | None:
-        """Go on with an execution that can; None if another process was quicker."""
+        """Resume an execution that can be resumed; None if another process was quicker."""
 
     async def is_same(self, known: StoredExecution) -> bool:
-        """Whether an execution was started for the same: a key belongs to one thing."""
+        """Whether an execution was started for an equal request: a key belongs to one request."""
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
         """Whether an operator may have started an execution of version 0.1.0, which didn't record who did."""
@@ -51,24 +51,27 @@ async def find_or_start(
     lifecycle: Lifecycle,
     principal: str,
     key: Key | None,
-    asked: KeyedRequest[T],
+    keyed: KeyedRequest[T],
     *,
     origin: str,
     request: RequestContext = NO_REQUEST,
 ) -> T | StoredExecution:
-    """A new execution, to be driven; or the one that has the key already, when it has come to a stop.
+    """Start a new execution, resume the one that has the key, or wait until that one stops.
 
     Args:
-        lifecycle: Of both kinds of executions.
-        principal: Whose key it is.
-        key: The key, or None: then the execution is new every time.
-        asked: What is asked for.
-        origin: Whose program that is: the same steps are allowed to do other things as another's.
-        request: The request that it is for: it gives its slot away while it waits.
+        lifecycle: The lifecycle of executions.
+        principal: The key's owner.
+        key: The key; None for an execution that is always new.
+        keyed: The script or program to run under the key.
+        origin: The program's owner, `operator` or `agent`: the policy may decide the same steps differently.
+        request: The request of the channel that this is done for. It releases its slot while it waits.
+
+    Returns:
+        What `keyed.start` or `keyed.resume` returned; or the stopped execution that has the key.
 
     Raises:
-        BridgeError: `bad_key`, `key_conflict`, `erased`; `unknown_run`: the key was generated for another's run; as
-            `asked`.
+        BridgeError: `bad_key`, `key_conflict`, `erased`; `unknown_run`: the key was generated for a run that this
+            principal doesn't have; as `keyed`.
     """
     if key is not None and not (0 < len(key.text) <= MAX_KEY_CHARS and key.text.isprintable()):
         raise BridgeError("bad_key", f"An idempotency key is 1 to {MAX_KEY_CHARS} printable characters.")
@@ -76,7 +79,7 @@ async def find_or_start(
     while True:
         known = None if key is None else await _known(lifecycle.store, principal, key)
         if key is None or known is None:
-            if (started := await asked.start()) is not None:
+            if (started := await keyed.start()) is not None:
                 return started
             continue
         if known.status == ERASED:
@@ -86,13 +89,13 @@ async def find_or_start(
                 hint="It isn't done again under this key; use another one to have it done anew.",
                 execution=known.id,
             )
-        if known.origin != origin or not await asked.is_same(known):
+        if known.origin != origin or not await keyed.is_same(known):
             raise BridgeError(
                 "key_conflict",
                 f"The idempotency key {key.text!r:.100} belongs to another program, another context or other code.",
                 hint="Use a key for one thing only.",
             )
-        if key.space == "operator" != known.key_space and not await asked.may_be_operators(known):
+        if key.space == "operator" != known.key_space and not await keyed.may_be_operators(known):
             raise BridgeError(
                 "key_conflict",
                 f"The idempotency key {key.text!r:.100} is of the execution {known.id}, which was begun before agents'"
@@ -106,24 +109,25 @@ async def find_or_start(
             request.release_slot()
             await (left.wait() if left else anyio.sleep(POLL_SECONDS))
         elif status == "interrupted" or (
-            status == "suspended" and await may_go_on(lifecycle.store, known, asked.asker)
+            status == "suspended" and await can_resume_with_answers(lifecycle.store, known, keyed.asker)
         ):
-            if (resumed := await asked.resume(known)) is not None:
+            if (resumed := await keyed.resume(known)) is not None:
                 return resumed
         elif (
             lifecycle.retry_failed
             and status not in UNFINISHED | {"success"}
             and known.id not in {waited_for, execution_of(key.text)}
         ):
-            # One of those who ask from now on starts the next attempt. Whoever has waited for this one gets this one:
-            # else as many attempts would follow each other as have asked at once. A generated key is its run's alone.
+            # The next request with the key starts the next attempt. A request that has waited for this attempt gets its
+            # result: otherwise as many attempts would follow each other as there were concurrent requests. A generated
+            # key belongs to its run alone.
             await lifecycle.store.release_key(known)
         else:
             return known
 
 
 async def _known(store: ProgramStore, principal: str, key: Key) -> StoredExecution | None:
-    """The execution that has a key; or the one that version 0.1.0 kept under it, or that it was generated for.
+    """The execution that has a key: under its text, under the text of version 0.1.0, or the one it was generated for.
 
     Raises:
         BridgeError: `unknown_run`.
@@ -139,7 +143,7 @@ async def _known(store: ProgramStore, principal: str, key: Key) -> StoredExecuti
     is_own = known is not None and known.principal == principal
     if known is not None and is_own and (known.status == ERASED or (known.key, known.key_space) == (text, key.space)):
         return known
-    # Under a key that was mistyped nothing is done anew: somebody waits for what was begun.
+    # A mistyped key must not start a new run: the client expects the result of the one that was started.
     raise BridgeError(
         "unknown_run",
         f"No run was given the key {text}.",

@@ -1,7 +1,7 @@
-"""Effects in doubt: their intent is recorded, no outcome is, and they must not be done twice.
+"""Effects in doubt: the intent is recorded, an outcome is not, and the effect must not happen twice.
 
-An execution with such an effect is suspended until a person says what happened. Nothing that a sandbox or an MCP client
-can ask for leads to a settlement: only who can start a process as this user can settle an effect.
+An execution with such an effect is suspended until a person settles it by saying what happened. No request of a sandbox
+or an MCP client leads to a settlement: it takes a process of this user.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _SHOWN = 10
 
 
 class Settlement(NamedTuple):
-    """A person's word on what became of an effect.
+    """A person's statement about what happened to an effect.
 
     Attributes:
-        how: `happened`, `failed`, or `not_done`: it is to be done.
-        by: Whose word it is.
-        value: What it gave, if it happened.
+        how: `happened`, `failed`, or `not_done`: it did not happen, and is done now.
+        by: Who says so.
+        value: The effect's result, if it happened.
         message: Why it failed.
-        comment: The person's, or None.
+        comment: The person's comment, or None.
     """
 
     how: Literal["happened", "failed", "not_done"]
@@ -40,7 +40,7 @@ class Settlement(NamedTuple):
     comment: str | None = None
 
     def event(self, effect: int) -> Outcome | Redo:
-        """What the machine takes for it."""
+        """The machine's event for it."""
         match self.how:
             case "happened":
                 return Outcome(effect, "ok", self.value)
@@ -51,7 +51,7 @@ class Settlement(NamedTuple):
 
 
 def doubt_row(effect: Effect, since: float) -> dict[str, Any]:
-    """What a person has to know of an effect in doubt.
+    """The facts that a person needs to settle an effect in doubt.
 
     Args:
         effect: The effect.
@@ -67,60 +67,60 @@ def doubt_row(effect: Effect, since: float) -> dict[str, Any]:
 
 
 def settle_command(execution: str, effect: int | str) -> str:
-    """The commands by which a person settles a doubt."""
+    """The commands by which a person settles an effect in doubt."""
     return f"mcp-bridge execution settle {execution} {effect} --happened [--value JSON] | --failed MESSAGE | --not-done"
 
 
 def started_calls(entries: Sequence[Recorded]) -> dict[int, dict[str, Any]]:
-    """A row for each tool call whose intent is recorded, by its effect: as it was recorded last.
+    """A row for each tool call whose intent is recorded, by its effect. The last intent of an effect counts.
 
     Args:
-        entries: All of an execution's.
+        entries: All entries of an execution.
     """
-    found: dict[int, dict[str, Any]] = {}
+    calls: dict[int, dict[str, Any]] = {}
     for recorded in entries:
         match understood(recorded):
             case ToolIntent(tool, arguments, effect=int(effect)):
                 call = {"effect": effect, "step": recorded.entry.step, "tool": tool}
-                found[effect] = call | {"arguments": arguments, "since": recorded.time}
-    return found
+                calls[effect] = call | {"arguments": arguments, "since": recorded.time}
+    return calls
 
 
 def effects_in_doubt(entries: Sequence[Recorded]) -> set[int]:
-    """The effects that are recorded as in doubt, with nothing recorded of them since.
+    """The effects that are recorded as in doubt, and as nothing else since.
 
     Args:
-        entries: All of an execution's.
+        entries: All entries of an execution.
     """
-    found: set[int] = set()
+    effects: set[int] = set()
     for recorded in entries:
         match understood(recorded):
             case EffectOutcome(Outcome(effect=effect, status="pending", code=code)) if code == IN_DOUBT:
-                found.add(effect)
+                effects.add(effect)
             case EffectOutcome(Outcome(effect=effect)) | Transition(Redo(effect=effect)):
-                found.discard(effect)
-    return found
+                effects.discard(effect)
+    return effects
 
 
-def find_doubt(doubts: Mapping[int, dict[str, Any]], asked: str | None, execution: str) -> dict[str, Any]:
-    """The doubt that a person means.
+def find_doubt(rows_by_effect: Mapping[int, dict[str, Any]], name: str | None, execution: str) -> dict[str, Any]:
+    """The effect in doubt that a person names.
 
     Args:
-        doubts: Rows by effect.
-        asked: A step's path or an effect's number; None where there is only one.
-        execution: The id, for the message.
+        rows_by_effect: The effects in doubt, by their numbers.
+        name: A step's path or an effect's number; None if there is only one.
+        execution: The execution's id, for the message.
 
     Raises:
-        BridgeError: `not_in_doubt`: nothing is; `unknown_doubt`, `ambiguous_id`.
+        BridgeError: `not_in_doubt`: no effect is; `unknown_doubt`, `ambiguous_id`.
     """
-    rows = list(doubts.values())
+    rows = list(rows_by_effect.values())
     if not rows:
         raise BridgeError("not_in_doubt", f"Nothing of the execution {execution} is in doubt.")
-    found = [known for known in rows if asked is None or asked in (known["step"], str(known["effect"]))]
-    if len(found) == 1:
-        return found[0]
+    matching = [known for known in rows if name is None or name in (known["step"], str(known["effect"]))]
+    if len(matching) == 1:
+        return matching[0]
     names = ", ".join(f"{known['step']} ({known['effect']})" for known in rows[:_SHOWN])
     names += ", …" if len(rows) > _SHOWN else ""
-    if not found:
-        raise BridgeError("unknown_doubt", f"No {asked!r:.100} is in doubt; these are: {names}.")
+    if not matching:
+        raise BridgeError("unknown_doubt", f"No {name!r:.100} is in doubt; these are: {names}.")
     raise BridgeError("ambiguous_id", f"More than one effect is in doubt: {names}.", hint="Name one by its number.")

@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 
 class Lifecycle:
-    """Takes the executions of one bridge from status to status.
+    """The transitions between the statuses of a bridge's executions.
 
     Args:
-        store: Keeps executions.
+        store: The store of executions.
         recorder: Records their entries.
-        keys: Of the MACs by which equal requests are recognised.
-        policy_hash: Of the policy in force.
+        keys: The keys of the MACs by which equal requests are recognised.
+        policy_hash: The hash of the policy in force.
         retry_failed: Whether an idempotency key whose execution has failed may be used for another attempt.
 
     Attributes:
-        similar_policies: As `usage_from_history`.
+        similar_policies: As `similar` in `usage_from_history`.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Lifecycle:
         self._active: dict[str, anyio.Event] = {}
 
     def under_way(self, execution: str) -> anyio.Event | None:
-        """Set when this process has left the execution; None if it doesn't work on it."""
+        """The event that is set when this process has left the execution; None if it doesn't work on it."""
         return self._active.get(execution)
 
     async def stored(self, execution: str, principal: str) -> StoredExecution:
@@ -77,23 +77,23 @@ class Lifecycle:
         Raises:
             BridgeError: `unknown_trace`.
         """
-        found = await self.store.execution(execution)
-        if found is None or found.principal != principal:
+        execution_row = await self.store.execution(execution)
+        if execution_row is None or execution_row.principal != principal:
             raise BridgeError("unknown_trace", f"There is no trace {execution[:100]!r}.")
-        return found
+        return execution_row
 
     async def start(self, execution: StoredExecution, values: Mapping[str, Scalar], entry: Entry) -> bool:
-        """Keep a new execution, as this process's; False if its key has one already.
+        """Store a new execution, owned by this process; False if its key has one already.
 
         Args:
-            execution: The row.
-            values: Those behind its references.
-            entry: Its first.
+            execution: The execution's row.
+            values: The values behind its references, by their ids.
+            entry: Its first entry.
         """
         self._active[execution.id] = anyio.Event()
         added = False
         try:
-            # Once it is kept, this process has to write down its end.
+            # Once it is stored, this process has to record its end.
             with anyio.CancelScope(shield=True):
                 added = await self.store.add(execution, values, entry)
         finally:
@@ -102,14 +102,14 @@ class Lifecycle:
         return added
 
     async def take(self, stored: StoredExecution) -> bool:
-        """Have this process go on with an execution; False if another was quicker.
+        """Make this process the owner of an execution to resume; False if another was quicker.
 
         Args:
-            stored: The row, as it was read.
+            stored: The execution, as it was read.
         """
         if not await self._take(stored):
             return False
-        # Before anything else: from here on the entries say more than the row.
+        # Recorded first: from here on the entries are newer than the row.
         recovered = stored.kind == "script" or stored.status == "running"
         self.recorder.post(self.entry(Resumption(recovered), stored.id, program=program_hash(stored)))
         return True
@@ -168,15 +168,15 @@ class Lifecycle:
         state: bytes | None = None,
         due: float | None = None,
     ) -> None:
-        """Write down how an execution stands, and give it up: also if it can't be written down.
+        """Store how an execution stands, and release it, even if it can't be stored.
 
         Args:
-            execution: Its id.
-            entries: Recorded in the same transaction.
-            status: As in `StoredExecution`, like `record`, `state` and `due`.
-            record: Its record.
-            state: Its machine's state.
-            due: When its next timer fires.
+            execution: The execution's id.
+            entries: Entries to record in the same transaction.
+            status: The new status, as in `StoredExecution`.
+            record: The new record, or None.
+            state: The machine's state; None for a script, and for an ended program.
+            due: When the next timer fires, in seconds since 1970, or None.
 
         Raises:
             BridgeError: `not_recorded`.
@@ -190,7 +190,7 @@ class Lifecycle:
             self._release(execution)
 
     async def interrupt(self, execution: str) -> None:
-        """Give up an execution whose state can't be written down: it goes on from its entries."""
+        """Release an execution whose state can't be stored: it is resumed from its entries."""
         try:
             with anyio.CancelScope(shield=True):
                 await self.store.interrupt(execution)
@@ -202,7 +202,7 @@ class Lifecycle:
             left.set()
 
     def usage(self, history: Sequence[Recorded]) -> dict[str, Any]:
-        """What an execution has used of its limits, under the policy in force."""
+        """The usage of an execution, under the policy in force."""
         return usage_from_history(history, self.policy_hash, self.similar_policies)
 
     def entry(self, payload: Payload, execution: str, step: str | None = None, program: str | None = None) -> Entry:
@@ -227,15 +227,15 @@ def new_execution(
 
     Args:
         kind: What is executed.
-        execution: Its id.
-        principal: Whose it is.
+        execution: The execution's id.
+        principal: Its owner.
         key: Its idempotency key, or None.
-        request: MAC of what was asked for.
+        request: The MAC of the request.
         program: The program's hash, or the code's MAC.
         bundle: The program, or the script.
-        origin: Whose program it is.
+        origin: The program's owner.
         state: The machine's state; None for a script.
-        subject: Whose data it holds, and whether there is a sensitive value in that name.
+        subject: The person whose data it contains, and whether that name contains a sensitive value.
     """
     return StoredExecution(
         id=execution,
@@ -245,7 +245,7 @@ def new_execution(
         key_space="" if key is None else key.space,
         whole_key="" if key is None else key.whole,
         request=request,
-        # Even if its first transition has ended it: how it has ended is still to be taken down.
+        # Even if its first transition has ended it: its end is recorded later.
         status="running",
         program=program,
         bundle=bundle,

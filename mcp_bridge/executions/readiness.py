@@ -1,4 +1,4 @@
-"""Whether an execution that is suspended can go on: what it waits for has been decided, has come, or is over."""
+"""Whether a suspended execution can be resumed: an approval was decided, a time-out is due, or a program has ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.approvals import asked, decide
+from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.kernel.machine import IN_DOUBT
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
 PROGRAM = "program"
-"""The kind of what a script waits for that is a program of its own; other kinds are those of a program's steps."""
+"""The kind of a script's wait for a program that it has started; the other kinds are those of a program's steps."""
 
 
-async def can_go_on(store: ProgramStore, stored: StoredExecution) -> bool:
-    """Whether a suspended execution would get further if it went on now.
+async def can_resume(store: ProgramStore, stored: StoredExecution) -> bool:
+    """Whether a suspended execution would make progress if it were resumed now.
 
-    One of several decisions is enough: the others are asked for again. While a script's own call is in doubt, nothing
-    of it goes on.
+    One decision of several is enough: the other questions are asked again. A script with a call in doubt can't be
+    resumed.
 
     Args:
-        store: Has its questions.
+        store: Has the questions.
         stored: The execution, as it was read.
     """
     record = stored.record or {}
@@ -42,30 +42,30 @@ async def can_go_on(store: ProgramStore, stored: StoredExecution) -> bool:
             return True
         if row["kind"] == PROGRAM:
             program = await store.execution(row["execution"])
-            if program is None or effective_status(program) != "suspended" or await can_go_on(store, program):
+            if program is None or effective_status(program) != "suspended" or await can_resume(store, program):
                 return True
     return False
 
 
-async def may_go_on(store: ProgramStore, stored: StoredExecution, asker: Asker | None) -> bool:
-    """As `can_go_on`, if need be after whoever is there now has been asked what waits for a person.
+async def can_resume_with_answers(store: ProgramStore, stored: StoredExecution, asker: Asker | None) -> bool:
+    """As `can_resume`; if it can't, ask a person its open questions first.
 
     Args:
-        store: Has its questions.
+        store: Has the questions.
         stored: The execution, as it was read.
         asker: Asks a person, or None.
     """
-    if await can_go_on(store, stored):
+    if await can_resume(store, stored):
         return True
     if asker is None or not await _asked_now(store, stored, asker):
         return False
-    return await can_go_on(store, stored)
+    return await can_resume(store, stored)
 
 
 async def _asked_now(store: ProgramStore, stored: StoredExecution, asker: Asker) -> bool:
-    """Ask a person what an execution has asked, and the programs that it waits for; whether they have said anything."""
+    """Ask a person the open questions of an execution and of the programs that it waits for; whether any is decided."""
     is_decided = False
-    for question in await asked(store, stored.principal, stored.id, open_only=True):
+    for question in await approval_requests(store, stored.principal, stored.id, open_only=True):
         if question.status != "open":
             continue
         answer = await asker.ask(question.question | {"origin": stored.origin})

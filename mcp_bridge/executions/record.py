@@ -1,4 +1,4 @@
-"""What is known of one execution when it has ended."""
+"""The record of an execution: what is known when a run of it has ended."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Status = Literal[
     "exit",  # sys.exit with another code
     "timeout",  # the script's own time, or the bound on the whole, is up
     "out_of_memory",  # killed by the kernel for its memory, or an uncaught MemoryError (ENOMEM too)
-    "killed",  # the interpreter ended without a word: a signal, os._exit
+    "killed",  # the interpreter ended without a report: a signal, os._exit
     "channel_closed",  # the guest closed its end, or fell silent
-    "sandbox_lost",  # something else has ended its sandbox: it was run again, and lost again
-    "protocol_error",  # a frame that is none came out of the container
+    "sandbox_lost",  # its sandbox was ended from outside, also when it was run again
+    "protocol_error",  # the container sent an invalid frame
     "output_limit",  # it printed more than max_output_size
-    "call_limit",  # it went on and on with requests that were refused for max_calls or max_call_size
-    "cancelled",  # the caller went away or took the call back
+    "call_limit",  # it kept sending requests that were refused for max_calls or max_call_size
+    "cancelled",  # the client disconnected or cancelled the call
     "refused",  # it never ran: there was no sandbox
-    "suspended",  # it waits for a person, an outcome or a program; or nobody knows whether a call of it has happened
+    "suspended",  # it waits for a person, an outcome or a program; or a call of it is in doubt
 ]
 
 
@@ -30,31 +30,31 @@ GIVEN_BEFORE = (
     "nothing was run now: this is what the run {} gave, which was begun with this idempotency key before; "
     "use another key to run the code anew"
 )
-"""What to tell the reader of a record that is `given_before`; with its execution."""
+"""The notice for a record that is `given_before`, as a format with the execution's id."""
 
 
 @dataclass(slots=True)
 class ExecutionRecord:
-    """One execution, ended.
+    """The record of one execution.
 
     Attributes:
         execution: Its id.
         status: How it ended.
-        exit_code: As a process would give it: 0, the script's own, 1, 124 for a time-out, 128 + n for signal n.
-        stdout, stderr: All that was printed, as bytes.
-        value: Shown form of the last expression's value, or None.
+        exit_code: An exit status as of a process: 0, the script's own, 1, 124 for a time-out, 128 + n for signal n.
+        stdout, stderr: The complete output, as bytes.
+        value: The last expression's value as text, or None.
         error: `code`, `message`, and for a Python exception `type`, `line` and `traceback`; None for a success.
-        displays: What `display` showed: MIME type → text, or base64 for binary types.
-        artifacts: What `artifact` kept: `name`, `uri`, `path`, `size`.
-        notices: What the reader should know besides, a sentence each.
-        waiting: What a suspended one waits for, as rows of what a program waits for; calls in doubt are in its error.
-        calls: Tool calls made.
+        displays: The values that `display` showed: MIME type → text, or base64 for binary types.
+        artifacts: The artifacts that were stored: `name`, `uri`, `path`, `size`.
+        notices: Other facts for the reader, a sentence each.
+        waiting: What a suspended one waits for, in rows as a program's; calls in doubt are in its error.
+        calls: How many tool calls were made.
         duration_ms: From the request to its end.
-        script_ms: The script's own time: without waiting for the host.
+        script_ms: The script's own time, without waiting for the host.
         start_ms: From the request until the guest ran.
-        limits_not_enforced: Of `memory`, `pids`, `cpus`: those this host can't hold by control groups.
-        given_before: Whether its idempotency key was used before, and nothing was run for this record. Of this answer
-            alone: whoever asks with the key gets the same JSON.
+        limits_not_enforced: Which of `memory`, `pids`, `cpus` this host can't enforce by control groups.
+        given_before: Whether its idempotency key was used before, and nothing was run for this record. Not part of the
+            JSON, which is the same for every request with the key.
     """
 
     execution: str
@@ -83,7 +83,7 @@ class ExecutionRecord:
         }
 
     def to_keep(self) -> dict[str, Any]:
-        """As `to_json`, with what was printed as bytes: as text it can be four times as long."""
+        """As `to_json`, with the output as bytes: as text it can be four times as long."""
         out: dict[str, Any] = {
             "execution": self.execution,
             "status": self.status,
@@ -107,12 +107,12 @@ class ExecutionRecord:
         return out | {key: value for key, value in optional.items() if value not in (None, [])}
 
     async def project(self, values: ExecutionValues) -> None:
-        """Hide what must not be shown."""
+        """Replace sensitive values by references."""
         for name in ("stdout", "stderr", "value", "error", "displays"):
             setattr(self, name, await values.project(getattr(self, name)))
 
     @classmethod
-    def from_json(cls, kept: dict[str, Any]) -> Self:
-        """The record that `to_json` has written: it gives the same JSON again."""
-        known = {name: kept[name] for row in fields(cls) if (name := row.name) in kept}
-        return cls(**known | {name: kept.get(name, "").encode() for name in ("stdout", "stderr")})
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        """The record of a JSON object that `to_json` made; its `to_json` is the same."""
+        known = {name: stored[name] for row in fields(cls) if (name := row.name) in stored}
+        return cls(**known | {name: stored.get(name, "").encode() for name in ("stdout", "stderr")})

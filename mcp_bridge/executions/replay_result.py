@@ -1,4 +1,4 @@
-"""What comes of running an execution again against its record."""
+"""The result of a replay: an execution run again against its record."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NOT_YET = "Try again when it has ended."
 
 
 class Difference(NamedTuple):
-    """Where a replay and the record part. What comes after it isn't looked at: it would be a consequence.
+    """The first difference between a replay and the record. Later ones would follow from it.
 
     Attributes:
-        sequence: The entry's.
+        sequence: The entry's number.
         step: The path of the step, or None.
         what: What is compared.
-        expected: As it is recorded; of another version, as the program did that was run.
-        found: As it is now.
+        expected: The recorded value; in a replay with another program, the value of the original one.
+        found: The replay's value.
     """
 
     sequence: int
@@ -32,16 +32,16 @@ class Difference(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """What a replay has found.
+    """The result of a replay.
 
     Attributes:
-        execution: The id.
+        execution: The execution's id.
         kind: `program` or `script`.
-        events: Taken by the machine.
-        effects: Wanted by it.
-        status: How the execution stands.
-        transitions: Hash of them all; equal for two executions in which the same happened.
-        difference: The first, or None.
+        events: How many events the machine applied; of a script, how many calls were answered.
+        effects: How many effects it emitted; of a script, how many calls it made.
+        status: The execution's status.
+        transitions: The hash of all transitions; equal for two executions in which the same happened.
+        difference: The first difference, or None.
     """
 
     execution: str
@@ -54,16 +54,16 @@ class Replayed(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the record is what follows from the program."""
+        """Whether the record follows from the program."""
         return self.difference is None
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        told = self._asdict() | {"agrees": self.agrees}
-        return told | {"difference": self.difference and self.difference._asdict()}
+        fields = self._asdict() | {"agrees": self.agrees}
+        return fields | {"difference": self.difference and self.difference._asdict()}
 
 
 def not_replayable(stored: StoredExecution, why: str, hint: str | None = None) -> BridgeError:
-    """The error for an execution of which the record doesn't have, or not yet, what a replay needs."""
+    """The error for an execution whose record isn't enough for a replay, or not yet."""
     message = f"The execution {stored.id} can't be run again against its record: {why}."
     return BridgeError("not_replayable", message, hint=hint)

@@ -1,4 +1,4 @@
-"""The identity of what is asked for under an idempotency key: a MAC, so that it is recognised and not kept."""
+"""The identity of a request under an idempotency key: a MAC, by which it is recognised without being stored."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 MAX_OLD_TEXTS = 1000
-"""That one key may have been kept as by version 0.1.0: by that many references to the values in it."""
+"""Most texts by which version 0.1.0 may have stored one key: one for each reference to the values in it."""
 
 
 class Keys(NamedTuple):
-    """Of the MACs.
+    """The keys of the MACs.
 
     Attributes:
-        now: Under the master key.
-        before: That of version 0.1.0, which MACs of what it has kept are of; None where it has kept nothing.
+        now: The key of new MACs, derived from the master key.
+        before: The key of version 0.1.0, for the MACs that it stored; None if it stored none.
     """
 
     now: bytes
@@ -34,15 +34,18 @@ class Keys(NamedTuple):
 
 
 class ProgramIdentity:
-    """A program and its context.
+    """The identity of a program and its context.
 
-    References count as their values: whoever asks again may have other references for them.
+    References count as their values: a repeated request may have other references to them.
 
     Args:
-        keys: Of the MACs.
-        program: The program's hash; or, if there are references in the program itself, all of it, without them.
-        context: JSON, as it was given.
-        values: Those behind the references in it, by their ids.
+        keys: The keys of the MACs.
+        program: The program's hash; or, if it contains references, the program with their values.
+        context: The context as JSON, with references.
+        values: The values behind the context's references, by the ids of the references.
+
+    Attributes:
+        mac: The MAC, in hex; empty before `load`.
     """
 
     def __init__(self, keys: Keys, program: Any, context: Any, values: Mapping[str, Scalar]) -> None:
@@ -53,7 +56,7 @@ class ProgramIdentity:
         self.mac = ""
 
     async def load(self) -> ProgramIdentity:
-        """Compute its MAC."""
+        """Compute the MAC."""
         self.mac = await off_loop(self._context, self._mac, self._keys.now)
         return self
 
@@ -61,7 +64,7 @@ class ProgramIdentity:
         return _mac(key, canonical({"program": self._program, "context": fill_in(self._context, self._values)}))
 
     async def is_of(self, known: StoredExecution, store: ProgramStore) -> bool:
-        """Whether an execution was begun for it, by the MAC that is kept of what that was begun for.
+        """Whether an execution was started for an equal request, by the MAC that is stored with it.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -70,15 +73,15 @@ class ProgramIdentity:
             return True
         if self._keys.before is None:
             return False
-        # Of version 0.1.0, by the references that it has had itself.
+        # Version 0.1.0 computed the MAC over the execution's own references.
         own = ids_of(await store.values(known.id))
         context = await off_loop(self._context, renamed, self._context, self._values, own)
-        asked = {"program": self._program, "context": context}
-        return known.request == await off_loop(context, lambda: _mac(self._keys.before or b"", canonical(asked)))
+        request = {"program": self._program, "context": context}
+        return known.request == await off_loop(context, lambda: _mac(self._keys.before or b"", canonical(request)))
 
 
 def script_macs(keys: Keys, code: str) -> tuple[str, ...]:
-    """MACs of a script's code; the first is the one to keep. With the kind of what is asked for: no program has one."""
+    """The MACs of a script's code; the first is the one to store. A program's MAC never equals one of these."""
     data = b"script\0" + code.encode()
     return tuple(_mac(key, data) for key in keys if key is not None)
 
@@ -89,25 +92,25 @@ async def whole_key(
     values_behind: Callable[[Any], Mapping[str, Scalar]],
     old: ProgramStore | None = None,
 ) -> Key:
-    """An idempotency key in two texts, where it has sensitive values in it: to be shown, and to be found by.
+    """An idempotency key with both of its texts: the displayed one, and the one with sensitive values that is searched.
 
     Args:
-        key: With the text as it was given: with references, which are others the next time, or values.
-        project: Takes values out of a text.
-        values_behind: What is behind the references in one.
-        old: The store, if version 0.1.0 has kept keys in it.
+        key: The key as a client sent it: with references, which differ the next time, or with values.
+        project: Replaces sensitive values in a text by references.
+        values_behind: Returns the values behind the references in a text.
+        old: The store, if version 0.1.0 has stored keys in it.
     """
     behind = values_behind(key.text)
     whole = str(fill_in(key.text, behind))
-    shown = await project(whole)
-    if shown == key.text == whole:
+    projected = await project(whole)
+    if projected == key.text == whole:
         return key
     before = [key.text] if behind and old is not None else []
     for name, value in behind.items():
         if old is not None:
             known = await old.references_to(value)
             before = [text.replace(name, other) for text in before for other in known][:MAX_OLD_TEXTS]
-    return Key(str(shown), key.space, whole, tuple(before))
+    return Key(str(projected), key.space, whole, tuple(before))
 
 
 def _mac(key: bytes, data: bytes) -> str:

@@ -24,35 +24,35 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TIDY_SECONDS = 300.0
-"""Between two looks for what is older than it may be, and at how full the ledger is."""
+"""Interval between two checks for executions that have passed their retention time."""
 
 ROOM_SECONDS = 15.0
-"""Between two looks at how full the ledger is."""
+"""Interval between two checks of the ledger's size."""
 
 FULL, TIDY = 0.9, 0.8
 """Shares of the quota. Above FULL, executions that may be erased are erased until TIDY is reached."""
 
 LARGE_SHARE = 64
-"""What has more than this part of what the ledger may take goes first, when room has to be made."""
+"""An execution larger than one part in so many of the ledger's limit is erased first when space is needed."""
 
 _DAY_SECONDS = 24 * 3600.0
 
 _START_SECONDS = 1.0
-"""For readers of the write-ahead log, at the start: the next one finishes what this one can't."""
+"""How long to wait for readers of the write-ahead log at the start. What isn't finished then is finished later."""
 
 
 async def erase(
     database: Database, files: Files, what: What, name: str | float, *, by: str, reason: str | None
 ) -> Erased:
-    """Erase what is kept of executions, their artifacts and outputs among it.
+    """Erase executions with their artifacts and outputs.
 
     Args:
-        database: The store.
-        files: What is kept beside it.
-        what: As `erasure.erase`.
-        name: Likewise.
-        by: Likewise.
-        reason: Likewise.
+        database: The ledger.
+        files: The store of artifacts and outputs.
+        what: As in `erasure.erase`.
+        name: As in `erasure.erase`.
+        by: As in `erasure.erase`.
+        reason: As in `erasure.erase`.
 
     Raises:
         BridgeError: As `erasure.erase`; `erasure_unfinished`: files can't be removed.
@@ -67,11 +67,11 @@ def _under_way(database: Database) -> Callable[[str, str], bool]:
 
 
 async def finish(database: Database, files: Files, seconds: float | None = None) -> None:
-    """Do what is left to do of erasures, whoever began them.
+    """Complete unfinished erasures, of any process.
 
     Args:
-        database: The store.
-        files: What is kept beside it.
+        database: The ledger.
+        files: The store of artifacts and outputs.
         seconds: As `erasure.finish`.
 
     Raises:
@@ -88,11 +88,11 @@ async def finish(database: Database, files: Files, seconds: float | None = None)
 
 
 async def tidy(database: Database, files: Files, config: LedgerConfig) -> None:
-    """Finish erasures, and erase what is older than it may be.
+    """Complete unfinished erasures, and erase executions that have passed their retention time.
 
     Raises:
-        BridgeError: As `erase`, without `erasure_unfinished` and `clock_went_back`: those are warnings. Whoever reads
-            the file for long keeps nobody else from working, and a clock is put right by a command that comes here.
+        BridgeError: As `erase`, except that `erasure_unfinished` and `clock_went_back` are logged: a process that
+            reads the file for long must not stop the others, and the command that corrects the clock calls this, too.
     """
     try:
         await finish(database, files, _START_SECONDS)
@@ -110,11 +110,11 @@ async def _erase_old(database: Database, files: Files, config: LedgerConfig) -> 
 
 
 async def make_room(database: Database, files: Files, config: LedgerConfig) -> None:
-    """Erase what is too old, and what has ended, until a ledger that is nearly full has room again.
+    """Erase old executions, then ended ones, until a nearly full ledger has space again.
 
-    What takes much goes first, so that a run that fills the ledger doesn't drive out what others have recorded; then
-    what has ended first. Nothing goes for which `forever` was said. What can't be done is a warning: whoever wants room
-    is told whether there is.
+    Large executions are erased first, so that a run that fills the ledger doesn't displace the records of others; then
+    those that ended first. With `keep_payloads_days = "forever"` nothing is erased. Errors are logged: callers that
+    need space check for it themselves.
     """
     try:
         await _make_room(database, files, config)
@@ -144,25 +144,25 @@ async def _erase_ended(database: Database, files: Files, chosen: Sequence[str]) 
     try:
         await finish(database, files, _START_SECONDS)
     except BridgeError as exc:
-        # It is erased, and a reader is in the way of the rest, which the next one does.
+        # The execution is erased. A reader prevents the completion, which the next erasure repeats.
         logger.warning("%s", exc)
     return erased.executions
 
 
 async def keep_room(database: Database, files: Files, config: LedgerConfig) -> None:
-    """As `make_room`, before anybody has to wait for it."""
+    """As `make_room`, ahead of need, if the ledger is fuller than `FULL`."""
     most = database.quota.max_bytes
     try:
         is_full = most is not None and (await database.measure()).used > FULL * most
     except BridgeError:
-        # Those whose calls it keeps from being recorded are told.
+        # The calls that can't be recorded because of it fail with that error.
         return
     if is_full:
         await make_room(database, files, config)
 
 
 async def keep_tidy(database: Database, files: Files, config: LedgerConfig) -> None:
-    """As `tidy`, again and again: a bridge may live for months."""
+    """Run `tidy`, `keep_room` and `sweep` at intervals: a bridge may run for months."""
     looked = time.monotonic()
     while True:
         await anyio.sleep(min(ROOM_SECONDS, TIDY_SECONDS))
@@ -174,15 +174,15 @@ async def keep_tidy(database: Database, files: Files, config: LedgerConfig) -> N
             await tidy(database, files, config)
             await sweep(database, files, config)
         except (BridgeError, OSError) as exc:
-            # Whatever it is, those whose calls it keeps from being recorded are told.
+            # The calls that can't be recorded because of it fail with that error.
             logger.warning("what is older than it may be could not be erased: %s", exc)
 
 
 async def sweep(database: Database, files: Files, config: LedgerConfig) -> None:
-    """Remove artifacts and cut outputs that are older than they may be, but those of executions that can go on.
+    """Remove artifacts and outputs that have passed their retention time, except those of unfinished executions.
 
     Raises:
-        OSError: As the system gives it.
+        OSError: A file can't be removed.
         BridgeError: As `Database.read`.
     """
     if config.keep_files_days == "forever":

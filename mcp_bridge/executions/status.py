@@ -1,4 +1,4 @@
-"""The status of a durable execution: as it is kept, as it is now, and the errors for one that is another."""
+"""The status of a durable execution: as stored, as effective now, and the errors for an unsuitable one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 RESUMABLE = frozenset({"suspended", "interrupted"})
-"""Statuses of an execution that nobody works on, and that can go on or be cancelled."""
+"""Statuses of an execution that no process works on, and that can be resumed or cancelled."""
 
 UNFINISHED = RESUMABLE | {"running"}
 
 
 def effective_status(stored: StoredExecution) -> str:
-    """The status as it is now: a running execution whose process has died is `interrupted`."""
+    """The effective status: a running execution whose process has died is `interrupted`."""
     lost = stored.status == "running" and not is_under_way(stored.status, stored.owner, is_held=stored.is_held)
     return "interrupted" if lost else stored.status
 
@@ -27,19 +27,19 @@ def is_under_way(status: str, owner: str, *, is_held: bool) -> bool:
     """Whether a process works on an execution.
 
     Args:
-        status: The execution's kept status.
-        owner: The process, as the execution's row names it.
-        is_held: Whether a process of that name uses the store, or nobody can tell.
+        status: The execution's stored status.
+        owner: The process that the execution's row names.
+        is_held: Whether a process of that name uses the store, or that can't be determined.
     """
     known = Owner.parse(owner)
     if status != "running" or known is None:
         return status == "running"
-    # A process of another namespace can't be looked up; its lock can.
+    # A process of another namespace can't be looked up, but its lock can.
     return not known.is_orphaned() if known.is_of_this_host() else is_held
 
 
 def refuse_erased(stored: StoredExecution) -> None:
-    """An execution whose data is gone can't go on, and nothing can be decided about it.
+    """Refuse a command about an erased execution.
 
     Raises:
         BridgeError: `erased`.
@@ -53,19 +53,19 @@ def refuse_erased(stored: StoredExecution) -> None:
 
 
 def not_suspended(execution: str, why: str, hint: str | None = None) -> BridgeError:
-    """The error for an execution that can't go on, or that can't be changed, as it stands.
+    """The error for an execution whose status allows neither to resume nor to change it.
 
     Args:
-        execution: Its id.
+        execution: The execution's id.
         why: Its status, or a clause.
-        hint: What to do; by default, where to look.
+        hint: What to do; by default, which command shows the status.
     """
     hint = hint or f"mcp-bridge execution show {execution} has how it stands."
     return BridgeError("not_suspended", f"The execution {execution} is not suspended: {why}.", hint=hint)
 
 
 def require_resumable(stored: StoredExecution) -> str:
-    """The effective status of an execution that can go on or be changed by hand.
+    """The effective status of an execution that can be resumed or changed by a person.
 
     Raises:
         BridgeError: `not_suspended`.

@@ -1,4 +1,4 @@
-"""The record of a kept execution, of either kind: what `programs.trace`, MCP clients and the command line get."""
+"""The record of a stored execution of either kind, for `programs.trace`, MCP clients and the command line."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def to_record(stored: StoredExecution) -> dict[str, Any]:
-    """The record of an execution as it was last left; a bare one if it never was."""
+    """The record of an execution as of its last suspension or end; a minimal one before that."""
     status = effective_status(stored)
     if status == ERASED:
         return _bare(stored.id, TOMBSTONE, ERASED) | {"output": TOMBSTONE}
     if stored.kind == "script":
         return _bare(stored.id, NAME, status) | script_fields(stored, status)
     record = stored.record or _bare(stored.id, stored.bundle["program"].get("name", "unnamed"), status)
-    # Of one that goes on, what it waited for has come since.
+    # A resumed execution no longer waits for what its record says.
     return record | {"status": status, "waiting": []} if stored.status == "running" else record
 
 

@@ -1,4 +1,4 @@
-"""What an execution has used of its limits, by its entries: a script's own calls, or all of a program."""
+"""The usage of an execution, computed from its entries: of a script its own calls, of a program all steps."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 def usage_from_history(
     entries: Sequence[Recorded], policy: str, similar: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """What an execution has used, as `Budget.adopt` takes it.
+    """The usage of an execution, for `Budget.adopt`.
 
     Args:
-        entries: All of the execution's.
+        entries: All entries of the execution.
         policy: The hash of the policy in force: the rules of another policy have other numbers.
-        similar: By the hashes of other policies, how many of their first rules are the policy's first rules, too.
+        similar: For the hashes of other policies, how many of their first rules are this policy's first rules, too.
 
     Raises:
         BridgeError: `ledger_damaged`.
@@ -51,7 +51,7 @@ def usage_from_history(
                     if row.entry.policy == policy or rule <= similar.get(row.entry.policy, 0):
                         rule_uses[rule] = rule_uses.get(rule, 0) + 1
             case ModelIntent(effect, arguments):
-                # Asked again, the first question was cut short.
+                # If it is asked again, the first attempt was interrupted.
                 amounts.append(questions.get(effect, Amounts()))
                 questions[effect] = cut_short(arguments)
             case EffectOutcome(outcome):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
 
 MAX_DECISIONS = 5
-"""How often one call is decided: each listing that differs has it decided anew."""
+"""Most decisions about one call: it is decided again if the server's listing has changed."""
 
 
 class Asker(Protocol):
@@ -50,7 +50,7 @@ class Asker(Protocol):
 
 
 class ApprovalNeededError(BridgeError):
-    """The policy wants a person asked, and nobody can be asked now. The call has not been made.
+    """The policy requires a person's approval, and nobody can be asked now. The call has not been made.
 
     Attributes:
         question: What the person is to be asked, projected: `tool`, `arguments`, `filled`, `announced`, `why`.
@@ -157,7 +157,7 @@ class Admission:
                     if caller.approved is not None:
                         raise _outdated(case.names)
                     await self._ask(decision, case, caller, projector)
-                    # The person has taken their time: what they have approved of is what is still to be called.
+                    # The person may have taken long: the tool must still be as they approved it.
                     agreed = case.question(decision)
                     continue
                 is_counted = False
@@ -179,7 +179,7 @@ class Admission:
         names, schema = tool_names(tool.info), tool.info.input_schema
         asked = projector.trace(arguments)
         arguments = projector.named(arguments, names)
-        # The operator's own function puts in all of its defaults, so that they are what it gets.
+        # A registered function fills in all of its defaults itself.
         asked_for = None if tool.is_operators else arguments_in_conditions(self._snapshot, names)
         filled = with_defaults(schema, arguments, asked_for)
         judged = projector.judged(filled.arguments, names)
@@ -236,11 +236,11 @@ class Admission:
         return {**made, **{number: made[number] - 1 for number in decision.counts}}
 
     def _covers(self, agreed: Mapping[str, Any] | None, case: _Case) -> bool:
-        """Whether a person has approved of exactly this call."""
+        """Whether a person has approved exactly this call."""
         if agreed is None:
             return False
         if "filled" not in agreed:
-            # Of 0.1.0, which neither put in defaults nor resolved the names that programs write.
+            # Version 0.1.0 neither filled in defaults nor resolved the names in programs.
             return bool(agreed.get("arguments") == case.asked)
         return bool(
             agreed["tool"] == str(case.names)
@@ -314,7 +314,7 @@ class _Case:
     is_plain: bool = False
 
     def as_written(self, projector: Projector) -> _Case:
-        """Without the defaults, save what the schema requires."""
+        """The case without the defaults, except those that the schema requires."""
         filled = with_defaults(self.tool.info.input_schema, self.arguments, ())
         is_filled = bool(filled.paths)
         judged = projector.judged(filled.arguments, self.names)
@@ -322,7 +322,7 @@ class _Case:
         return replace(self, filled=filled, is_filled=is_filled, judged=judged, recorded=recorded)
 
     def with_announced(self, projector: Projector) -> _Case:
-        """With what a person is told of defaults that aren't sent."""
+        """The case with the defaults that aren't sent, for a person."""
         given = self.filled.arguments if self.is_filled else self.arguments
         left = {} if self.tool.is_operators else dict(with_defaults(self.tool.info.input_schema, given).defaults)
         return replace(self, left=left, announced=projector.trace(left))
@@ -333,11 +333,11 @@ class _Case:
 
     @property
     def sends_defaults(self) -> bool:
-        """Whether defaults are sent. A function of the operator's puts in its own."""
+        """Whether defaults are sent. A registered function fills in its own."""
         return self.is_filled and not self.tool.is_operators
 
     def sent(self, projector: Projector) -> dict[str, Any]:
-        """What the tool gets."""
+        """The arguments that the tool gets."""
         return projector.tool(self.filled.arguments if self.sends_defaults else self.arguments, self.names)  # type: ignore[no-any-return]
 
     def unfilled(self, projector: Projector) -> dict[str, Any]:
@@ -355,7 +355,7 @@ class _Case:
 
 
 def _with_untold(schema: Mapping[str, Any], judged: dict[str, Any]) -> dict[str, Any]:
-    """With what a registered tool's signature has a default for that no JSON can tell."""
+    """Add an unknown for each argument of a registered tool whose default has no JSON form."""
     required = schema.get("required", ())
     untold = {
         name: Unknown(f"the default of {name}")
@@ -375,7 +375,7 @@ def _outdated(names: ToolNames) -> BridgeError:
 
 
 def projected(error: BridgeError, projector: Projector) -> BridgeError:
-    """An error in which no secret is."""
+    """The error without secrets."""
     details = projector.output(error.details)
     shown = BridgeError(
         error.code,

@@ -1,4 +1,4 @@
-"""Who makes calls: what the gate has to know of a script's call or a program's step, and who records it."""
+"""Protocols of what makes a call, a script or a program's step, and records it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Caller(Protocol):
-    """Makes a call, and records what becomes of it."""
+    """Makes a call, and records its entries."""
 
     @property
     def execution(self) -> str:
@@ -33,17 +33,17 @@ class Caller(Protocol):
 
     @property
     def approved(self) -> Mapping[str, Any] | None:
-        """The question about this call that a person has approved of already, or None."""
+        """The question about this call that a person has approved already, or None."""
 
     async def decided(self, question: QuestionFields) -> bool | None:
-        """Whether a person has approved of exactly this call elsewhere or before; None if nobody has decided.
+        """Whether a person has approved exactly this call before, or elsewhere; None if nobody has decided.
 
         Args:
             question: As a person was to be asked it, projected.
         """
 
     async def decide(self, question: QuestionFields, *, approved: bool) -> bool:
-        """Record what the client's person says.
+        """Record the decision of the client's person.
 
         Returns:
             What counts: where the question is open elsewhere, too, somebody may have been quicker.

@@ -1,4 +1,4 @@
-"""The values of one execution: what stands for a secret or a sensitive value, and what is behind it."""
+"""The values of one execution: references for secrets and sensitive values, and the values behind them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ExecutionValues:
         self._describing: Projector | None = None
         self._stored: set[tuple[str, str]] = set()
         self.secrets = Secrets()
-        """Those that could be read, once `projector` was used."""
+        """The secrets that could be read; empty before `projector` was used."""
 
     async def projector(self) -> Projector:
         """Projects values. The first use reads the secrets, which may wait for a keyring."""
@@ -56,12 +56,12 @@ class ExecutionValues:
         return await off_loop(value, (await self.projector()).output, value)
 
     async def described(self, value: Any) -> Any:
-        """What servers say of themselves and their tools, without the secrets that they were given."""
+        """A server's text about itself or its tools, without the secrets that it has."""
         await self.projector()
         if not self.secrets.hidden:
             return value
         if self._describing is None:
-            # No patterns: an address in a description is no customer's.
+            # Without patterns: an address in a description isn't a customer's.
             self._describing = Projector(self.secrets, self._references)
         return await off_loop(value, self._describing.output, value)
 
@@ -70,11 +70,11 @@ class ExecutionValues:
         return self._references.values_behind(value)
 
     def adopt(self, values: Mapping[str, Scalar | None]) -> None:
-        """Know the values behind references that an execution has had elsewhere."""
+        """Add the values behind references that another process has stored for an execution."""
         self._references.adopt(values)
 
     def keep(self, execution: str, value: Any) -> None:
-        """Keep the values behind the references in what is recorded, so that it can be told what a tool was given."""
+        """Store the values behind the references in recorded data, so that a tool's real arguments can be displayed."""
         if self._store is None:
             return
         if not (found := self.values_behind(value)):

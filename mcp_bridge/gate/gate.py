@@ -1,4 +1,4 @@
-"""The gate: every call to the outside passes here, whichever way it comes.
+"""The gate, which every call to the outside passes.
 
 In this order: references are resolved, and defaults put in that rules ask about; the policy decides on that; the
 arguments are checked against the tool's schema; a person is asked, if the policy wants it, and shown what the tool is
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import StepContext
 
 NEWS_SECONDS = 0.25
-"""Between two things that are told of what a server says of one call; what comes sooner is passed over."""
+"""Least interval between two messages of a server about one call that are passed on; others are dropped."""
 
 MAX_NEWS_CHARS = 300
 
@@ -53,7 +53,7 @@ _ONE_CALL = Amounts(calls=1)
 
 
 class Gate:
-    """What one execution of a script, and of the programs that it runs, may do.
+    """The gate of one execution of a script, and of the programs that it runs.
 
     Args:
         principal: Whose it is.
@@ -101,7 +101,7 @@ class Gate:
         self._budget = Budget(limits, usages.of(principal))
         self._counts_bytes = limits.bytes is not None or limits.principal.bytes is not None
         self._shares: dict[str, Share] = {}
-        """What of the budget is each program's: others may have gone on with it in between."""
+        """Each program's share of the budget: other executions may have resumed the program in between."""
         self._admission = Admission(governance.snapshot, self._budget, values, asker)
         self._model: ModelSteps | None = None
         self._sampler = sampler
@@ -166,7 +166,7 @@ class Gate:
         caller: ModelCaller,
         timeout: float | None,  # noqa: ASYNC109
     ) -> Completion:
-        """Ask the model what a program's step asks.
+        """Ask the model for a program's step.
 
         Args:
             arguments: `prompt`, and perhaps `system`.
@@ -190,7 +190,7 @@ class Gate:
                 share.add(amounts(exc.usage))
                 raise
             except anyio.get_cancelled_exc_class():
-                # Nobody has seen what it took.
+                # Its usage is unknown.
                 share.add(cut_short(told))
                 raise
             share.add(amounts(completion.usage))
@@ -206,7 +206,7 @@ class Gate:
         return self._model
 
     async def is_repeatable(self, name: str, servers: frozenset[str] | None = None) -> bool:
-        """Whether a call that may have happened may be made again.
+        """Whether a call that may have happened can be repeated.
 
         Args:
             name: The tool's, as a step or a script's record has it.
@@ -218,13 +218,13 @@ class Gate:
             return False
 
     def _is_idempotent(self, tool: BoundTool) -> bool:
-        """Whether two calls of a tool do no more than one, by a word that is believed."""
-        # A server's own word counts where the operator says so.
+        """Whether a tool is idempotent, by a hint that is trusted."""
+        # A server's own hint is trusted if the operator configures that.
         is_believed = tool.is_operators or self._governance.snapshot.believes(tool.info.server)
         return is_believed and tool.info.annotations.get("idempotentHint") is True
 
     def adopt(self, used: Mapping[str, Any], program: str | None = None) -> None:
-        """Count what was used of the limits elsewhere, as `Budget.adopt` takes it.
+        """Count usage in another process, as `Budget.adopt` takes it.
 
         Args:
             used: By a program's execution, or by the script itself.
@@ -243,7 +243,7 @@ class Gate:
         return await off_loop(value, _json_bytes, value) if self._counts_bytes else 0
 
     def _teller(self, tool: BoundTool, projector: Projector) -> Callable[[str], None] | None:
-        """Passes on what a server says of a call, as it may be seen, and a few times a second at most."""
+        """Pass a server's messages about a call on, projected, and a few times a second at most."""
         if (news := self._news) is None:
             return None
         said_at = -NEWS_SECONDS
@@ -253,7 +253,7 @@ class Gate:
             now = time.monotonic()
             if now - said_at >= NEWS_SECONDS:
                 said_at = now
-                # All of it first: a secret that was cut through can't be found any more.
+                # Projected before it is truncated: a truncated secret isn't found.
                 shown = " ".join(str(projector.output(text)).split())
                 if shown:
                     news(f"{tool.info.server}.{tool.info.name}: {shown[:MAX_NEWS_CHARS]}")
@@ -262,12 +262,12 @@ class Gate:
 
 
 def _undoes(step: StepContext | None) -> bool:
-    """Whether a call undoes what a step has done."""
+    """Whether a call compensates a step."""
     return step is not None and step.path.endswith(".compensate")
 
 
 def _shown(result: ToolResult, projector: Projector, *, raw: bool) -> ToolResult:
-    """What the agent may see of a result."""
+    """A result as the agent may see it."""
     whole = projector.output(result.raw) if raw else {}
     return ToolResult(projector.output(result.value), whole, result.is_pending)
 

@@ -1,4 +1,4 @@
-"""Questions to the model: prompts are projected, budgets taken, and what it took is counted, however it ended."""
+"""Model steps: prompts are projected, budgets reserved, and the usage is counted, also after a failure."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ModelSteps:
         return Completion(as_text(text), completion.usage, completion.truncated)
 
     async def answer(self, arguments: dict[str, Any], timeout: float | None) -> Completion:  # noqa: ASYNC109
-        """Ask what a program's step asks, with `prompt` and `system`. An empty answer is one, too."""
+        """Ask a step's question, with `prompt` and `system`. An empty answer is valid."""
         messages = [Message("user", as_text(arguments["prompt"]))]
         if "system" in arguments:
             messages.insert(0, Message("system", as_text(arguments["system"])))
@@ -100,15 +100,15 @@ class ModelSteps:
 
 
 def as_text(value: Any) -> str:
-    """A text as it is, anything else as JSON."""
+    """A text unchanged, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def amounts(usage: Usage) -> Amounts:
-    """As the budget counts it; a price that nobody knows counts as nothing."""
+    """The usage for the budget; an unknown price counts as 0."""
     return Amounts(model_tokens=usage.total_tokens, model_cost_usd=usage.cost_usd or 0.0)
 
 
 def kernel_usage(usage: Usage) -> KernelUsage:
-    """As a program's machine counts it; a price that nobody knows counts as nothing."""
+    """The usage for a program's machine; an unknown price counts as 0."""
     return KernelUsage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, usage.cost_usd or 0)

@@ -1,4 +1,4 @@
-"""The request of a sandbox that some work is done for, as that work sees it."""
+"""The context of a sandbox's request, for the work that is done for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class RequestContext:
-    """One request while it is worked on. The channel makes them.
+    """A request in progress. The channel creates it.
 
     This class itself is for work that no request waits for, such as a program that is driven without a sandbox: it has
     no slot to release, and nobody can cancel it.
@@ -29,7 +29,7 @@ class RequestContext:
         """Wait for a slot again after `release_slot`; does nothing while the request has one."""
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Have a callback called in the moment in which the guest cancels the request.
+        """Register a callback for the moment when the guest cancels the request.
 
         That is before anything that the guest sends later is looked at, and also after the answer was sent: a guest
         that cancels a request has not had its answer. A request has one callback; a later one replaces it.
@@ -43,7 +43,7 @@ class RequestContext:
         """
 
     def effect_ended(self) -> None:
-        """What the request waits for from here on is of no use without a sandbox."""
+        """The request's effect is over: without a sandbox, what follows is of no use."""
 
 
 NO_REQUEST = RequestContext()

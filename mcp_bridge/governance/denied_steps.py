@@ -62,7 +62,7 @@ def denied_steps(
     snapshot = governance.snapshot
     if not snapshot.may_deny:
         return []
-    found = []
+    denied = []
     for path, name, ref in _calls(program, origin, governance):
         known = _known(name, governance, catalog, allowed)
         if known is None:
@@ -71,8 +71,8 @@ def denied_steps(
         call = Call(names, hints=hints or {}, step=StepContext((ref,), path), complete=False)
         decision = unconditional_denial(snapshot, call, knows_hints=hints is not None)
         if decision is not None:
-            found.append(DeniedStep(path, name, decision.message))
-    return found
+            denied.append(DeniedStep(path, name, decision.message))
+    return denied
 
 
 def told_denied(program: Program, denied: list[DeniedStep]) -> str:

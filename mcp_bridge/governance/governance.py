@@ -178,7 +178,7 @@ def written_policies(
 
 def snapshot_of(policies: Sequence[WrittenPolicy]) -> PolicySnapshot:
     """What decides: the user's own policy, the folder's, or the folder's over the user's."""
-    said = [found.snapshot for found in policies if "policy" in found.layer.tables]
+    said = [written.snapshot for written in policies if "policy" in written.layer.tables]
     return functools.reduce(layered, said) if said else policies[0].snapshot
 
 
@@ -203,8 +203,8 @@ def secrets_of(
 def _patterns(layers: Sequence[Layer]) -> tuple[Pattern, ...]:
     """The patterns of all layers that say which: a folder's adds some, and takes away none of the user's own."""
     said = [layer for layer in layers if "projection" in layer.tables] or layers[:1]
-    found = [projection_from_toml(layer.tables.get("projection", {}), layer.file).compiled() for layer in said]
-    return tuple(dict.fromkeys(pattern for patterns in found for pattern in patterns))
+    compiled = [projection_from_toml(layer.tables.get("projection", {}), layer.file).compiled() for layer in said]
+    return tuple(dict.fromkeys(pattern for patterns in compiled for pattern in patterns))
 
 
 # Loaded where they are used: a bridge without either starts sooner.

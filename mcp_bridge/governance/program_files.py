@@ -65,49 +65,49 @@ def load_programs(
         BridgeError: `bad_program`: a folder or file that can't be read, one that is no program (with all of its
             faults), two of one name, programs that run each other without end.
     """
-    found: dict[str, tuple[Path, Any]] = {}
+    files: dict[str, tuple[Path, Any]] = {}
     for folder in config.path:
         place = (base / folder.expanduser()).resolve()
         if not place.is_dir():
-            told = f"programs.path names {place}, which is no folder"
-            raise _bad(f"{told}; a relative path starts at the configuration file's folder", place, None)
+            message = f"programs.path names {place}, which is no folder"
+            raise _bad(f"{message}; a relative path starts at the configuration file's folder", place, None)
         for file in sorted(path for path in place.iterdir() if path.suffix in SUFFIXES and path.is_file()):
             data = read_file(file, trusted)
             name = name_of(data, file)
-            if name in found:
-                raise _bad(f"{file} and {found[name][0]} are both called {name!r}: give one another name", file, None)
+            if name in files:
+                raise _bad(f"{file} and {files[name][0]} are both called {name!r}: give one another name", file, None)
             if name in (known or {}):
                 raise _bad(f"{file} is called {name!r}, as one of your own programs: give it another name", file, None)
-            found[name] = (file, data)
-    return _resolved(found, known or {})
+            files[name] = (file, data)
+    return _resolved(files, known or {})
 
 
-def _resolved(found: Mapping[str, tuple[Path, Any]], known: Mapping[str, Program]) -> dict[str, Program]:
+def _resolved(files: Mapping[str, tuple[Path, Any]], known: Mapping[str, Program]) -> dict[str, Program]:
     done: dict[str, Program] = {}
     under_way: list[str] = []
 
     def resolve(name: str) -> Program | None:
-        if name in done or name not in found:
+        if name in done or name not in files:
             return done.get(name) or known.get(name)
         if name in under_way:
             chain = " → ".join([*under_way[under_way.index(name) :], name])
-            raise _bad(f"{found[name][0]}: programs run each other without end: {chain}", found[name][0], None)
+            raise _bad(f"{files[name][0]}: programs run each other without end: {chain}", files[name][0], None)
         under_way.append(name)
-        file, data = found[name]
+        file, data = files[name]
         try:
             done[name] = parse(data, resolve)
         except InvalidProgramError as exc:
-            told = "; ".join(map(str, exc.faults))
+            listed = "; ".join(map(str, exc.faults))
             raise BridgeError(
                 "bad_program",
-                f"{file}: {told}.",
+                f"{file}: {listed}.",
                 file=str(file),
                 faults=[fault._asdict() for fault in exc.faults],
             ) from None
         under_way.pop()
         return done[name]
 
-    for name in found:
+    for name in files:
         resolve(name)
     return done
 
@@ -165,12 +165,12 @@ def _json(text: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in members:
             raise ValueError(f"{name[:60]!r} is there twice in one object")
-        found[name] = value
-    return found
+        members[name] = value
+    return members
 
 
 _READERS: dict[str, Callable[[str], Any]] = {

@@ -85,12 +85,12 @@ def _model_keys(model: ModelConfig | None, variables: Mapping[str, str]) -> Iter
 
 def shown_output(governance: Governance | None) -> MaskOutput:
     """Makes what a server has printed fit for a model: without secrets, and with `~` for the home directory."""
-    kept = {name: os.environ[name] for name in withheld(governance, os.environ) if name in os.environ}
+    hidden = {name: os.environ[name] for name in withheld(governance, os.environ) if name in os.environ}
 
-    def shown(spec: ServerSpec, given: Mapping[str, str], text: str) -> str:
+    def shown(spec: ServerSpec, variables: Mapping[str, str], text: str) -> str:
         known = dict(governance.vault.known) if governance is not None else {}
         text = Masker(known).mask(text) if known else text
-        text = _without(text, {**_secrets(spec, given), **kept})
+        text = _without(text, {**_secrets(spec, variables), **hidden})
         for shape, instead in _SHAPES:
             text = shape.sub(instead, text)
         try:
@@ -99,24 +99,24 @@ def shown_output(governance: Governance | None) -> MaskOutput:
             return ""
         for span in reversed(spans):
             text = f"{text[: span.start]}{HIDDEN}{text[span.end :]}"
-        home = given.get("HOME", "").rstrip("/")
+        home = variables.get("HOME", "").rstrip("/")
         return re.sub(rf"{re.escape(home)}(?=/|\b)", "~", text) if home else text
 
     return shown
 
 
-def _secrets(spec: ServerSpec, given: Mapping[str, str]) -> dict[str, str]:
+def _secrets(spec: ServerSpec, variables: Mapping[str, str]) -> dict[str, str]:
     """What a server was given that is a secret by its name, by that name."""
-    found = {name: value for name, value in {**given, **spec.env}.items() if _names_a_secret(name)}
+    secrets = {name: value for name, value in {**variables, **spec.env}.items() if _names_a_secret(name)}
     before = ""
     for number, arg in enumerate(spec.args):
         option, equals, value = arg.partition("=")
         if equals and _names_a_secret(option):
-            found[f"args[{number}]"] = value
+            secrets[f"args[{number}]"] = value
         elif before.startswith("-") and "=" not in before and _names_a_secret(before):
-            found[f"args[{number}]"] = arg
+            secrets[f"args[{number}]"] = arg
         before = arg
-    return found
+    return secrets
 
 
 def _names_a_secret(name: str) -> bool:

@@ -37,8 +37,8 @@ def resolve(name: str, allowed: Mapping[str, str]) -> str:
     Raises:
         BridgeError: `unknown_server`, with the nearest names; it doesn't tell of servers outside `allowed`.
     """
-    if (found := _configured(name, allowed)) is not None:
-        return found
+    if (configured := _configured(name, allowed)) is not None:
+        return configured
     known: Sequence[str] = [*allowed, *allowed.values()]
     close = nearest(name, known)
     if close:
@@ -78,21 +78,21 @@ def servers_named(code: str, allowed: Mapping[str, str]) -> list[str]:
     It may miss one, which is then started when it is used, and name one that the script won't get to.
     """
     by_alias = {alias: name for name, alias in allowed.items()}
-    found = (allowed_name for word in _words(code[:_MAX_LOOKED_AT]) if (allowed_name := by_alias.get(word)))
+    mentioned = (allowed_name for word in _words(code[:_MAX_LOOKED_AT]) if (allowed_name := by_alias.get(word)))
     named = (name for each in _MENTIONS.finditer(code[:_MAX_LOOKED_AT]) if (name := each["name"]) in allowed)
-    return list(dict.fromkeys([*found, *named]))
+    return list(dict.fromkeys([*mentioned, *named]))
 
 
 def _words(code: str) -> Iterator[str]:
-    for found in _IMPORTS.finditer(code):
-        if found["module"]:
-            yield found["module"]
-        for part in _COMMENT.sub("", found["names"] or "").split(","):
+    for match in _IMPORTS.finditer(code):
+        if match["module"]:
+            yield match["module"]
+        for part in _COMMENT.sub("", match["names"] or "").split(","):
             # `git as g`: the first word.
             yield from re.findall(r"\w+", part)[:1]
-    for found in _MENTIONS.finditer(code):
-        if found["alias"]:
-            yield found["alias"]
+    for match in _MENTIONS.finditer(code):
+        if match["alias"]:
+            yield match["alias"]
 
 
 def split(name: str, allowed: Mapping[str, str]) -> tuple[str, str]:

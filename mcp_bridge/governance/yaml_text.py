@@ -26,11 +26,11 @@ _BOOLEAN = "tag:yaml.org,2002:bool"
 def _loader() -> Any:
     """A safe loader to which `yes`, `no`, `on` and `off` are text, as in YAML 1.2 (section 10.3.2)."""
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    kept = {
+    resolvers = {
         first: [(tag, regex) for tag, regex in known if tag != _BOOLEAN]
         for first, known in base.yaml_implicit_resolvers.items()
     }
-    loader: Any = type("Loader", (base,), {"yaml_implicit_resolvers": kept})
+    loader: Any = type("Loader", (base,), {"yaml_implicit_resolvers": resolvers})
     loader.add_implicit_resolver(_BOOLEAN, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
     return loader
 

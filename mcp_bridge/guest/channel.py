@@ -34,19 +34,19 @@ class RequestError(Exception):
         self.data = data
 
 
-class _Awaited:
-    """A task that waits for an answer in an event loop."""
+class InLoop:
+    """Takes an answer in an event loop.
 
-    __slots__ = ("future", "loop")
+    Args:
+        loop: That event loop.
+        settle: Called with the answer, in the loop.
+    """
 
-    def __init__(self, loop: Any) -> None:
+    __slots__ = ("loop", "settle")
+
+    def __init__(self, loop: Any, settle: Callable[[Answer], None]) -> None:
         self.loop = loop
-        self.future = loop.create_future()
-
-    def settle(self, answer: Answer) -> None:
-        """Give it the answer, in its loop."""
-        if not self.future.done():
-            self.future.set_result(answer)
+        self.settle = settle
 
 
 class Channel:
@@ -63,7 +63,7 @@ class Channel:
         self._on_notification = on_notification
         self._frames = frames
         self._write_lock = threading.Lock()
-        self._waiting: dict[int, Callable[[Answer], None] | _Awaited] = {}
+        self._waiting: dict[int, Callable[[Answer], None] | InLoop] = {}
         self._outside: set[int] = set()
         """Those of the requests whose answers no event loop waits for."""
         self._decoder = LineDecoder()
@@ -74,6 +74,9 @@ class Channel:
         self._last: Any = None
         """The event loop that the last answer was for; None if it was for none."""
         self._reads = 0
+        self._taking: int | None = None
+        """The thread that takes answers in its event loop just now: what it writes is collected."""
+        self._collected: list[bytes] = []
         self._next_id = 0
         self.replays = False
         """Whether the guest must acknowledge answers by `call.taken`."""
@@ -120,11 +123,17 @@ class Channel:
         """
         import asyncio
 
-        awaited = _Awaited(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+
+        def settle(answer: Answer) -> None:
+            if not future.done():
+                future.set_result(answer)
+
         params = _named(params)
-        number = self.send(params, awaited)
+        number = self.send(params, InLoop(loop, settle))
         try:
-            answer = await awaited.future
+            answer = await future
         except BaseException:
             self.forget(number)
             raise
@@ -135,15 +144,15 @@ class Channel:
         if self.replays and (call := getattr(params, "call", None)) is not None:
             self.notify(CallTaken(call))
 
-    def send(self, params: Any, take: Callable[[Answer], None] | _Awaited) -> int:
-        """Send a request and return its number. `take` is called with the answer on the reader thread."""
+    def send(self, params: Any, take: Callable[[Answer], None] | InLoop) -> int:
+        """Send a request and return its number. A `take` that is a function is called on the reader thread."""
         body = encode_params(params)
         with self._write_lock:
             self._next_id += 1
             number = self._next_id
         line = _line(number, NAMES[type(params)], body)
         self._waiting[number] = take
-        if not isinstance(take, _Awaited):
+        if not isinstance(take, InLoop):
             self._outside.add(number)
             self._take_back()
         elif self._loop is not None and self._loop is not take.loop:
@@ -164,6 +173,12 @@ class Channel:
     def _write(self, line: bytes) -> None:
         if self._pid != os.getpid():
             raise RuntimeError("the bridge can't be reached from a forked process; call tools in the main process")
+        if self._taking == threading.get_ident():
+            self._collected.append(line)
+        else:
+            self._write_out(line)
+
+    def _write_out(self, line: bytes) -> None:
         try:
             with self._write_lock:
                 view = memoryview(line)
@@ -206,8 +221,8 @@ class Channel:
             # It was closed.
             self._take_back()
 
-    def _awaited(self) -> list[_Awaited]:
-        return [take for take in list(self._waiting.values()) if isinstance(take, _Awaited)]
+    def _awaited(self) -> list[InLoop]:
+        return [take for take in list(self._waiting.values()) if isinstance(take, InLoop)]
 
     def _take_back(self) -> None:
         """Have the thread read."""
@@ -225,13 +240,21 @@ class Channel:
 
     def _readable(self, loop: Any) -> None:
         """In the event loop: something has come."""
-        with self._turn:
-            if self._loop is loop:
+        try:
+            with self._turn:
+                if self._loop is not loop:
+                    loop.remove_reader(self._read_fd)
+                    return
                 # It doesn't wait: nobody else reads meanwhile.
                 self._reads += 1
+                self._taking = threading.get_ident()
                 self._receive(loop)
-                return
-        loop.remove_reader(self._read_fd)
+        finally:
+            self._taking = None
+            # Not while nobody else can read: writing may wait until the host reads, and the host until this end does.
+            if self._collected:
+                lines, self._collected = b"".join(self._collected), []
+                self._write_out(lines)
 
     def _receive(self, loop: Any) -> None:
         """Read once; `loop` is the running event loop that does it, or None."""
@@ -252,8 +275,8 @@ class Channel:
         if isinstance(message, (jsonrpc.Response, jsonrpc.ErrorResponse)):
             take = self._waiting.pop(message.id, None)
             self._outside.discard(message.id)
-            self._last = take.loop if isinstance(take, _Awaited) else None
-            if not isinstance(take, _Awaited):
+            self._last = take.loop if isinstance(take, InLoop) else None
+            if not isinstance(take, InLoop):
                 if take is not None:
                     take(message)
             elif take.loop is loop:

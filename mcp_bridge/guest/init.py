@@ -129,7 +129,11 @@ def main(words: list[str]) -> NoReturn:
     unsent = (Unsent(), Unsent())
     handover = Handover(os.pipe(), os.pipe())
     from mcp_bridge.guest import main as guest
+    from mcp_bridge.guest import runner
 
+    # The first compilation allocates what later ones use again.
+    runner.compile_script("None", lambda _code, _exc: None)
+    _trim()
     # Otherwise the first collection of garbage in either process would copy every page with an object on it.
     gc.freeze()
     child = os.fork()
@@ -148,18 +152,28 @@ def main(words: list[str]) -> NoReturn:
     _supervise(child, settings, frames, left, handover.begun[0])
 
 
+def _trim() -> None:
+    """Return free memory to the system: a container may wait for long. Only the GNU C library has a function for it."""
+    _call_c("malloc_trim", 0)
+
+
 def _make_undumpable() -> None:
     """Make this process's memory inaccessible to the guest, which has the same user and could stop the watchdog.
 
-    Uses prctl(2), which Python doesn't wrap; `_ctypes` alone loads in a fraction of the time of `ctypes`. Without it in
-    the image process 1 continues unprotected: nothing outside the container trusts it.
+    Uses prctl(2), which Python doesn't wrap. Without it process 1 continues unprotected: nothing outside the container
+    trusts it.
     """
+    # The /proc entries of a non-dumpable process belong to root: no `mem`, no descriptors, no ptrace.
+    _call_c("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _call_c(name: str, *arguments: int) -> None:
+    """Call a function of the C library, if it is there. `_ctypes` alone loads in a fraction of the time of `ctypes`."""
     try:
         import _ctypes
 
-        # The /proc entries of a non-dumpable process belong to root: no `mem`, no descriptors, no ptrace.
         library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
-        _ctypes.call_function(_ctypes.dlsym(library, "prctl"), (PR_SET_DUMPABLE, 0, 0, 0, 0))
+        _ctypes.call_function(_ctypes.dlsym(library, name), arguments)
     except (ImportError, AttributeError, OSError):
         pass
 

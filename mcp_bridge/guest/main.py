@@ -4,8 +4,8 @@ import builtins
 import errno
 import fcntl
 import os
-import queue
 import sys
+from _queue import SimpleQueue  # `queue` itself would cost each waiting container memory
 from typing import Any, NoReturn
 
 from mcp_bridge.guest import lineage, output, proxies, runner, runtime
@@ -54,7 +54,7 @@ def main(
     read_fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
     write_fd = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
     _redirect(outputs)
-    starts: queue.SimpleQueue[ExecutionStart] = queue.SimpleQueue()
+    starts: SimpleQueue[ExecutionStart] = SimpleQueue()
 
     def on_notification(method: str, params: dict[str, Any]) -> None:
         try:
@@ -71,7 +71,6 @@ def main(
     channel.start()
     capture.start()
     _prepare_interpreter()
-    _rehearse(capture)
     channel.notify(GuestReady("{}.{}.{}".format(*sys.version_info)))
     start = starts.get()
     os.close(handover.begun[1])
@@ -137,12 +136,6 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
         # Control characters take six bytes each: a value within the limit may exceed the frame's.
         shown = runner.cut(outcome.value, SAFE_VALUE_CHARS) if outcome.value else None
         channel.request(ExecutionFinish(outcome.exit_code, shown, error))
-
-
-def _rehearse(capture: Capture) -> None:
-    """Do once what every execution does: otherwise it would pay for the first use of each page of memory."""
-    runner.compile_script("None", lambda _code, _exc: None)
-    capture.finish()
 
 
 def _redirect(outputs: tuple[tuple[int, int], tuple[int, int]]) -> None:

@@ -159,8 +159,10 @@ def _incomplete_tail(data: bytes) -> int:
 
 def _flush_c() -> None:
     """Flush C's standard streams if code is loaded that could write to them."""
-    if "ctypes" in sys.modules or any(
-        str(getattr(module, "__file__", "") or "").startswith("/opt/") for module in list(sys.modules.values())
+    # Nothing can have come from a folder in which nothing was looked for: that spares a look at each module.
+    if "ctypes" in sys.modules or (
+        any(path.startswith("/opt/") for path in list(sys.path_importer_cache))
+        and any(str(getattr(module, "__file__", "") or "").startswith("/opt/") for module in list(sys.modules.values()))
     ):
         try:
             import ctypes

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mcp_bridge.guest.channel import Channel, RequestError
+from mcp_bridge.guest.channel import Channel, InLoop, RequestError
 from mcp_bridge.guest.proxies import ASYNCHRONOUS, Calls, MCPError
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Effect, Outcome, Usage
@@ -132,13 +132,17 @@ class Driver:
     Args:
         channel: The channel to the host.
         started: The result of `program.start` or `program.resume`.
-        take: Called with the number of an effect and its answer, on the reader thread; must pass both to `Driver.take`.
+        take: Called with the number of an effect and its answer; must pass both to `Driver.take`.
+        loop: The event loop in which `take` is called; None for the reader thread.
     """
 
-    def __init__(self, channel: Channel, started: dict[str, Any], take: Callable[[int, Answer], None]) -> None:
+    def __init__(
+        self, channel: Channel, started: dict[str, Any], take: Callable[[int, Answer], None], loop: Any = None
+    ) -> None:
         self._channel = channel
         self._execution: str = started["execution"]
         self._take = take
+        self._loop = loop
         self._early: dict[int, Outcome] = {}
         self._next = 1
         self._requested: dict[int, int] = {}
@@ -182,8 +186,10 @@ class Driver:
                     # The host's machine has emitted the same effect and needs no request.
                     self._channel.drop(self._requested.pop(number, 0))
             else:
-                self._requested[effect.id] = self._channel.send(
-                    ProgramEffect(self._execution, effect.id), functools.partial(self._take, effect.id)
+                number = effect.id
+                take = functools.partial(self._take, number)
+                self._requested[number] = self._channel.send(
+                    ProgramEffect(self._execution, number), take if self._loop is None else InLoop(self._loop, take)
                 )
 
     def leave(self) -> None:
@@ -236,18 +242,24 @@ async def drive_async(channel: Channel, started: dict[str, Any]) -> Trace:
     if "record" in started:
         return Trace(started["record"])
     loop = asyncio.get_running_loop()
-    answers: asyncio.Queue[tuple[int, Answer]] = asyncio.Queue()
+    ended: asyncio.Future[Exception | None] = loop.create_future()
 
     def take(number: int, answer: Answer) -> None:
+        if ended.done():
+            return
+        # Here, and not in the task that waits for the end: each step would wake it in another turn of the loop.
         try:
-            loop.call_soon_threadsafe(answers.put_nowait, (number, answer))
-        except RuntimeError:
-            pass  # The loop was closed: nobody waits.
+            driver.take(number, answer)
+        except Exception as exc:  # noqa: BLE001  (raised in the task that waits)
+            ended.set_result(exc)
+        else:
+            if driver.done:
+                ended.set_result(None)
 
-    driver = Driver(channel, started, take)
+    driver = Driver(channel, started, take, loop)
     try:
-        while not driver.done:
-            driver.take(*await answers.get())
+        if not driver.done and (failure := await ended) is not None:
+            raise failure
         told = await channel.request_async(driver.finish())
     except BaseException:
         driver.leave()

@@ -1,7 +1,7 @@
 """The host's end of the channel to one guest.
 
-Everything that comes is a claim: decoded strictly into a type, counted against this execution's limits, and only then
-looked at. An invalid frame ends the sandbox, never the host.
+Everything that the guest sends is untrusted: it is decoded strictly into a type and counted against the execution's
+limits before it is used. An invalid frame ends the sandbox, never the host.
 """
 
 from __future__ import annotations
@@ -38,44 +38,44 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HOST_BEAT_SECONDS = 15.0
-"""How often a guest hears that the host lives."""
+"""Interval of the host's heartbeat to the guest."""
 
 MAX_QUEUED = 1000
-"""Requests that wait for their turn; beyond that the channel isn't read, and the guest's writes wait."""
+"""Most requests that wait for a slot. Beyond that the channel isn't read, and the guest's writes block."""
 
 MIN_REFUSALS = 1000
-"""A script may have so many requests refused, or as many as it might make, and go on; then it is a flood."""
+"""Least number of refused requests after which a script is ended as a flood; `max_calls` if that is more."""
 
 MAX_HELD_BYTES = 64 << 20
-"""Memory that requests may take while they wait or are worked on; beyond that too the channel isn't read."""
+"""Most memory of requests that wait or are worked on. Beyond that the channel isn't read."""
 
 MAX_AHEAD_BYTES = 16 << 20
-"""What is read and not yet looked at, while requests wait for their turn."""
+"""Most bytes that are read ahead while requests wait for a slot."""
 
 VALUE_BYTES = 64
-"""What a value takes in memory, besides its text: an empty list or a short number is two bytes in a frame."""
+"""Estimated memory of a value besides its text: an empty list or a short number is two bytes in a frame."""
 
 FEW_REQUESTS = 4
-"""Requests under way, or in one piece of what is read, beyond which one more is charged."""
+"""Requests in progress, or in one chunk, beyond which each further one is charged."""
 
 REQUEST_SECONDS, NOTIFICATION_SECONDS, BYTE_SECONDS = 0.002, 0.0001, 60e-9
-"""What a small request, a notification, and a byte of either are charged: about what they take on the event loop."""
+"""The charges for a small request, a notification, and a byte of either: about their time on the event loop."""
 
 AT_ONCE = 20
-"""Frames that are looked at before others have their turn."""
+"""Frames that are handled before other tasks run."""
 
 SMALL_FRAME_BYTES = 1 << 10
-"""Of a request below that, the first step takes no longer than any other of the event loop's."""
+"""The first step of a request smaller than this takes no longer than other steps of the event loop."""
 
 SMALL_AT_ONCE = 4
-"""So many of those get going together, and of larger ones each alone: the first step of some, such as a check of
-arguments, takes its time, and a whole chunk of them at once would hold up every other execution."""
+"""How many small requests are started together; a larger one is started alone. The first step of some, such as a check
+of arguments, takes time, and starting a whole chunk at once would delay every other execution."""
 
 IDLE_WORKERS = 32
-"""Tasks that are kept for the next requests: to make one takes as long as to decode a request."""
+"""Most idle tasks that are kept for further requests: creating one takes as long as decoding a request."""
 
 MAX_UNSENT_BYTES = 32 << 20
-"""Answers that the guest hasn't read; beyond that no further request is worked on."""
+"""Most bytes of answers that the guest hasn't read. Beyond that no further request is worked on."""
 
 FROM_GUEST = frozenset(
     {
@@ -243,7 +243,7 @@ class _Request(RequestContext):
 
     async def reacquire_slot(self) -> None:
         if not self._has_slot:
-            # Before it has a slot: it may be cancelled while it waits for one.
+            # Counted before it has a slot, because it may be cancelled while it waits for one.
             self._channel.working += not self._is_working
             self._is_working = True
             await self._channel.slots.acquire()
@@ -254,7 +254,7 @@ class _Request(RequestContext):
 
     async def effect_begins(self) -> None:
         await anyio.lowlevel.checkpoint_if_cancelled()
-        # What a request has left behind may go on, and nobody waits for that.
+        # Work that outlives its request isn't waited for.
         if self._channel.requests.get(self.number) is self:
             self.has_effect = True
 
@@ -265,7 +265,7 @@ class _Request(RequestContext):
             self._effect_over = None
 
     async def effect_over(self) -> None:
-        """Wait until the effect that it has, if any, is over."""
+        """Wait for the end of its effect, if it has one."""
         if self.has_effect:
             if self._effect_over is None:
                 self._effect_over = anyio.Event()
@@ -276,15 +276,15 @@ class HostChannel:
     """Reads a guest's frames and answers its requests.
 
     Args:
-        stdin: To the guest.
-        stdout: From the guest.
-        limits: Bounds.
-        answer: Works on a request, with its context; its BridgeErrors go to the guest.
-        on_notification: Takes a notification.
-        on_wait: Called with +1 when a request begins, or the guest is held up, and -1 when that is over.
-        on_cancelled_before_start: Told of a request that the guest has cancelled before it was worked on.
-        on_closed: Called when the guest's end is closed without a result, to find out why; whether the effects that
-            are under way are to come to their end before `serve` returns.
+        stdin: The guest's standard input.
+        stdout: The guest's standard output.
+        limits: The execution's limits.
+        answer: Returns the result of a request, given its context; a BridgeError becomes the guest's error.
+        on_notification: Called with each notification.
+        on_wait: Called with +1 when a request begins, or the guest is blocked by the host, and -1 when that is over.
+        on_cancelled_before_start: Called with a request that the guest cancelled before it was worked on.
+        on_closed: Called when the guest's end is closed without a result, to find out why. Returns whether `serve`
+            waits for effects in progress.
     """
 
     def __init__(
@@ -310,36 +310,36 @@ class HostChannel:
         self._held = _Amount(MAX_HELD_BYTES)
         self._unsent = _Amount(MAX_UNSENT_BYTES)
         self.requests: dict[int, _Request] = {}
-        """Those that wait for their turn or are worked on, by their numbers."""
+        """The requests that wait for a slot or are worked on, by their numbers."""
         self.on_cancel: dict[int, Callable[[], None]] = {}
-        """Callbacks of requests, also of those that were answered: see `RequestContext.on_cancel`."""
+        """Callbacks of requests, including answered ones: see `RequestContext.on_cancel`."""
         self.slots = anyio.Semaphore(limits.in_flight, fast_acquire=True)
         self.queue = anyio.Semaphore(limits.in_flight + MAX_QUEUED, fast_acquire=True)
         self.working = 0
-        """Requests that are worked on, or wait for their turn; not those that only wait for others."""
+        """The number of requests that are worked on or wait for a slot, without those that only wait for others."""
         self.moved_at = time.monotonic()
-        """When a request last came, or stopped being worked on."""
+        """When a request last arrived or ended, on the monotonic clock."""
         self.finished = False
-        """Whether the guest has sent its result: whatever it has left behind, it no longer wants."""
+        """Whether the guest has sent its result. It needs no other answers then."""
         self._total = 0
         self._size = 0
         self._refused = 0
         self._refusing = False
         self._heard_at = time.monotonic()
         self._deaf = False
-        self._party = fair_share.Party()
+        self._tenant = fair_share.Tenant()
         self._together = 0
         self._begun_together = 0
         self._idle: list[asyncio.Future[_Job]] = []
-        """What each task waits for that has no request to work on."""
+        """The futures on which idle tasks wait for a request."""
         self._reading = anyio.CancelScope()
 
     async def start(self, data: bytes) -> None:
-        """Send the guest itself and what it is to run."""
+        """Send the guest's code and the script."""
         await self._writer.send(data)
 
     async def beat(self) -> None:
-        """Tell the guest at intervals that the host lives; runs until cancelled."""
+        """Send the heartbeat at intervals; runs until cancelled."""
         line = jsonrpc.encode(messages.notification(messages.HostBeat()))
         while True:
             await anyio.sleep(HOST_BEAT_SECONDS)
@@ -347,36 +347,35 @@ class HostChannel:
 
     @property
     def heard_at(self) -> float:
-        """When something last came, by the monotonic clock; now, as long as we ourselves don't read.
+        """When anything last arrived, on the monotonic clock; the current time while the host doesn't read.
 
-        An engine's client that can't hand on what the guest sends hands on nothing else either, process 1's
-        heartbeat included.
+        While the host doesn't read, the engine's client can't pass anything on, process 1's heartbeat included.
         """
         return time.monotonic() if self._deaf else self._heard_at
 
     @property
     def quiet_seconds(self) -> float:
-        """How long nothing was asked for and nothing worked on; 0 while something is, and once it has finished."""
+        """Seconds without any request; 0 while one is worked on, and after the result."""
         return 0.0 if self.working or self._ahead or self.finished else time.monotonic() - self.moved_at
 
     def refuse(self) -> None:
-        """Do nothing for the guest any more: cancel what is under way, and only take its output."""
+        """Cancel all requests and refuse further ones. The guest's output is still read."""
         self._refusing = True
         for request in self.requests.values():
             request.scope.cancel()
 
     def hang_up(self) -> None:
-        """Read no more: the guest can't be reached, whether or not its end is closed."""
+        """Stop reading: the guest can't be reached, even if its end isn't closed."""
         self._reading.cancel()
 
     async def serve(self) -> messages.ExecutionFinish | None:
         """Read until the guest finishes (its result is acknowledged) or its end of the channel closes (None).
 
         Raises:
-            WireError: What came is no message of this channel.
-            TooManyRequestsError: It went on after its requests were refused.
+            WireError: The guest sent an invalid message.
+            TooManyRequestsError: The guest kept sending requests after they were refused.
         """
-        whose = fair_share.current.set(self._party)
+        whose = fair_share.current.set(self._tenant)
         try:
             return await self._serve()
         finally:
@@ -405,7 +404,7 @@ class HostChannel:
             except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 if decoder.incomplete:
                     logger.debug("the channel ended within a frame: %s", excerpt(decoder.incomplete))
-            except Exception as exc:  # noqa: BLE001  (raised below: out of a task group it would come as a group)
+            except Exception as exc:  # noqa: BLE001  (raised below: a task group would wrap it in a group)
                 failure = exc
             if finish is None and failure is None:
                 self._begin_nothing()
@@ -417,7 +416,7 @@ class HostChannel:
             try:
                 raise failure
             finally:
-                # Else this frame, with the last frame that came, is kept by its own error until garbage is collected.
+                # Otherwise the error keeps this stack frame, with the last message, until garbage collection.
                 del failure
         return finish
 
@@ -447,7 +446,7 @@ class HostChannel:
     async def _note(self, params: Any, size: int) -> None:
         if isinstance(params, messages.RequestCancel):
             # What it cancels has been begun, and leaves room for the next.
-            self._party.charge(REQUEST_SECONDS)
+            self._tenant.charge(REQUEST_SECONDS)
             # A script that is being suspended for what it waits for cancels nothing of that.
             await anyio.lowlevel.checkpoint_if_cancelled()
             # Also for a request that was answered: the answer came too late.
@@ -456,7 +455,7 @@ class HostChannel:
             if (request := self.requests.get(params.id)) is not None:
                 request.cancel()
             return
-        self._party.charge(NOTIFICATION_SECONDS + size * BYTE_SECONDS)
+        self._tenant.charge(NOTIFICATION_SECONDS + size * BYTE_SECONDS)
         await self._turn()
         self._on_notification(params)
 
@@ -470,10 +469,10 @@ class HostChannel:
             self.finished = True
             await self._writer.send(jsonrpc.encode(jsonrpc.Response(number, {})))
             return params
-        self._party.mark_active()
+        self._tenant.mark_active()
         # A script that asks one thing after the other can't take more time than its answers do.
         is_flood = max(len(self.requests), self._together) > FEW_REQUESTS
-        self._party.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
+        self._tenant.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
         await self._turn()
         self.moved_at = time.monotonic()
         if self._refusing:
@@ -509,9 +508,9 @@ class HostChannel:
         return None
 
     async def _turn(self) -> None:
-        if not self._party.has_turn():
+        if not self._tenant.has_turn():
             with self._held_up():
-                await self._party.turn()
+                await self._tenant.turn()
 
     @contextlib.contextmanager
     def _held_up(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """What the warm pools of the bridges that serve are doing, for whoever looks from another process.
 
 A bridge writes a small file into the state directory while its pool changes, and removes it when it ends. That of a
-bridge that was killed is passed over, and removed with the other files that killed bridges leave.
+bridge that was killed is removed by whoever reads it next.
 """
 
 from __future__ import annotations
@@ -88,8 +88,10 @@ def report_of(pool: WarmPool) -> PoolReport:
 
 def write_report(state_dir: Path, report: PoolReport) -> None:
     """Write the report of this process. A disk that is full or read-only costs the report and nothing else."""
+    file = _file(state_dir)
     try:
-        write_private(_file(state_dir), json.dumps(asdict(report)).encode())
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        write_private(file, json.dumps(asdict(report)).encode())
     except OSError as exc:
         logger.debug("the pool's report can't be written: %s", exc)
 
@@ -111,8 +113,13 @@ def pool_reports(state_dir: Path) -> list[PoolReport]:
             # Removed meanwhile, or of another version.
             continue
         owner = Owner.parse(str(report.owner))
-        if owner is not None and owner.is_of_this_host() and not owner.is_orphaned():
+        if owner is None or not owner.is_of_this_host():
+            continue
+        if not owner.is_orphaned():
             found.append(report)
+        else:
+            with contextlib.suppress(OSError):
+                file.unlink()
     return found
 
 

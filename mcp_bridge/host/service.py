@@ -255,8 +255,14 @@ class Bridge:
         Raises:
             BridgeError: As `prepare`.
         """
-        self._has_pool = True
-        await self.prepare()
+        try:
+            prepared = await self.prepare()
+            # Compiled once in a process, and not on the loop.
+            await anyio.to_thread.run_sync(guest_bundle.bundle, prepared.image.magic)
+        finally:
+            # Where there is no engine yet, a later `prepare` may find one.
+            self._has_pool = True
+        self._start_pool(prepared)
 
     def stop_pool(self) -> None:
         """Remove the containers that wait, and start no more."""
@@ -397,8 +403,9 @@ class Bridge:
             await record.project(gate.values)
             if record.status in {"protocol_error", "call_limit"} and record.error and script.live:
                 self.programs.record_violation(execution, record.error["message"])
-            # Nothing that is answered may be lost.
-            await anyio.to_thread.run_sync(artifacts.sync)
+            if artifacts.written:
+                # Nothing that is answered may be lost.
+                await anyio.to_thread.run_sync(artifacts.sync)
             record.calls = requests.calls
             record.notices += requests.notices
             if _looked_for_a_server(record):
@@ -528,15 +535,15 @@ class Bridge:
         return await self._commands(stored).cancel(stored, reason)
 
     async def settle_execution(
-        self, execution: str, asked: str | None, settlement: Settlement, *, go_on: bool, asker: Asker | None = None
+        self, execution: str, name: str | None, settlement: Settlement, *, and_resume: bool, asker: Asker | None = None
     ) -> dict[str, Any]:
         """Settle a call in doubt by a person's word. Only the command line leads here.
 
         Args:
             execution: Its id.
-            asked: As `Commands.settle`.
+            name: As `Commands.settle`.
             settlement: The person's word.
-            go_on: Whether to go on with the execution at once.
+            and_resume: Whether to resume the execution at once.
             asker: As `run`.
 
         Raises:
@@ -544,7 +551,7 @@ class Bridge:
         """
         stored = await self.lifecycle.stored(execution, PRINCIPAL)
         client = Client(began=time.monotonic(), asker=asker)
-        return await self._commands(stored).settle(stored, asked, settlement, client, go_on=go_on)
+        return await self._commands(stored).settle(stored, name, settlement, client, and_resume=and_resume)
 
     def _commands(self, stored: StoredExecution) -> Commands:
         return self._script_commands if stored.kind == "script" else self._program_commands

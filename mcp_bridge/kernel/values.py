@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 MAX_DEPTH = 48
@@ -26,9 +27,23 @@ _SMALL = 1 << 60
 """Integers that are compared in no time."""
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_EXPONENT = re.compile("[0-9]e[-+]")
 _BEYOND_BMP = re.compile(rb"[\xf0-\xf4]")
 _SHOWN_CHARS = 60
 _ES6_DECIMAL_FROM, _ES6_DECIMAL_BELOW = 1e-6, 1e21
+
+
+def _encoder() -> Callable[[Any], str]:
+    """What `_ENCODER.encode` does, without making the C encoder anew for each value, where there is one."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return _ENCODER.encode
+    quote = json.encoder.encode_basestring
+    chunks = make(None, _ENCODER.default, quote, None, ":", ",", True, False, False)  # noqa: FBT003 - positional
+    return lambda value: "".join(chunks(value, 0))
+
+
+_encoded = _encoder()
 
 
 class ValueFaultError(ValueError):
@@ -71,14 +86,6 @@ def normal(value: Any, path: str = "") -> Any:
 
 def _normal(value: Any, depth: int) -> Any:
     kind = type(value)
-    if kind is str:
-        return value if value.isascii() else _text(value)
-    if value is None or kind is bool:
-        return value
-    if kind is int:
-        if -MAX_INTEGER < value < MAX_INTEGER:
-            return value
-        raise ValueFaultError("", "an integer of more than 100 digits")
     if kind is dict or kind is list or kind is tuple:
         if not depth:
             raise ValueFaultError("", f"nested deeper than {MAX_DEPTH} levels")
@@ -101,6 +108,14 @@ def _normal(value: Any, depth: int) -> Any:
             else _normal(item, depth)
             for item in value
         ]
+    if kind is str:
+        return value if value.isascii() else _text(value)
+    if value is None or kind is bool:
+        return value
+    if kind is int:
+        if -MAX_INTEGER < value < MAX_INTEGER:
+            return value
+        raise ValueFaultError("", "an integer of more than 100 digits")
     if kind is float:
         return _number(value)
     return _normal(_plain(value), depth)
@@ -217,24 +232,24 @@ def es6_number(value: float) -> str:
 
 def canonical(value: Any) -> bytes:
     """A normal value's canonical bytes: equal values, and no others, have equal bytes."""
-    text = _ENCODER.encode(value)
+    text = _encoded(value)
     data = text.encode()
     # The standard library's encoder is many times faster than ours. It differs from the RFC in small and large
     # fractions, and in the order of keys beyond the Basic Multilingual Plane.
-    if "e-" in text or "e+" in text or _BEYOND_BMP.search(data):
+    if ("e-" in text or "e+" in text) and _EXPONENT.search(text):
         return _canonical(value).encode()
-    return data
+    return data if len(data) == len(text) or not _BEYOND_BMP.search(data) else _canonical(value).encode()
 
 
 def _canonical(value: Any) -> str:
     if isinstance(value, dict):
         keys = sorted(value, key=lambda name: name.encode("utf-16-be"))
-        return "{" + ",".join(f"{_ENCODER.encode(name)}:{_canonical(value[name])}" for name in keys) + "}"
+        return "{" + ",".join(f"{_encoded(name)}:{_canonical(value[name])}" for name in keys) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(_canonical, value)) + "]"
     if isinstance(value, float):
         return es6_number(value)
-    return _ENCODER.encode(value)
+    return _encoded(value)
 
 
 def digest(value: Any) -> str:

@@ -89,17 +89,17 @@ class LiteLLMModel:
         """See `Model`. Also raises the errors of `resolve_secret`."""
         limit = smaller_limit(timeout, self._config.timeout)
         library = await anyio.to_thread.run_sync(_load, abandon_on_cancel=True)
-        asked = {
+        request = {
             "messages": [{"role": message.role, "content": message.text} for message in messages],
             "max_tokens": smaller_limit(max_tokens, self._config.max_tokens),
             "temperature": self._config.temperature if temperature is None else temperature,
         }
-        response = await self._ask(library, asked, limit)
+        response = await self._ask(library, request, limit)
         if isinstance(response, ModelError):
             raise response
         return _read(library, response, messages, self._config)
 
-    async def _ask(self, library: Any, asked: dict[str, Any], limit: float | None) -> Any:
+    async def _ask(self, library: Any, request: dict[str, Any], limit: float | None) -> Any:
         """The library's response, or an error for the caller to raise.
 
         It isn't raised here, so that neither this frame, which contains the API key, nor the library's exception, which
@@ -112,7 +112,7 @@ class LiteLLMModel:
             return await answer_within(
                 limit,
                 lambda: library.acompletion(
-                    **asked,
+                    **request,
                     model=config.name,
                     timeout=limit,
                     api_key=key,

@@ -110,31 +110,31 @@ async def plan(
         what = f"has {len(intent)} characters; the limit is {MAX_INTENT_CHARS}" if intent.strip() else "is empty"
         raise BridgeError("bad_intent", f"The intent {what}.", hint="Say in a few sentences what the program shall do.")
     task = [Message("system", _ROLE + PROGRAM_FORMAT), Message("user", _task(intent, tools))]
-    messages, spent = task, Usage()
+    messages, usage = task, Usage()
     faults: Sequence[Fault] = ()
     for attempt in range(1, max_attempts + 1):
-        room = None if token_budget is None else token_budget - spent.total_tokens - estimate(messages)
+        room = None if token_budget is None else token_budget - usage.total_tokens - estimate(messages)
         if room is not None and room < _MIN_ANSWER_TOKENS:
             why = f"the budget of {token_budget} tokens leaves no room for another"
-            raise _failed(attempt - 1, faults, spent, why)
+            raise _failed(attempt - 1, faults, usage, why)
         limit = None if room is None else min(room, ANSWER_TOKENS)
         program, answer = None, ""
         try:
             completion = await model.complete(messages, max_tokens=limit, timeout=timeout)
         except ModelError as exc:
-            spent += exc.usage
+            usage += exc.usage
             if exc.code != "model_bad_answer":
-                exc.usage = spent
+                exc.usage = usage
                 raise
             faults = [_PlannerFault("", exc.message)]
         else:
-            spent += completion.usage
+            usage += completion.usage
             answer = completion.text
             program, faults = await _read(answer, validate, truncated=completion.truncated)
         if program is not None and not faults:
-            return Plan(program, attempt, spent)
+            return Plan(program, attempt, usage)
         messages = [*task, *_correction(program, answer, faults)]
-    raise _failed(max_attempts, faults, spent)
+    raise _failed(max_attempts, faults, usage)
 
 
 def _task(intent: str, tools: Sequence[tuple[str, str]]) -> str:
@@ -164,9 +164,9 @@ async def _read(
 def _correction(program: dict[str, Any] | None, answer: str, faults: Sequence[Fault]) -> list[Message]:
     """The last answer and its faults. Earlier ones are left out, so that the prompt doesn't grow."""
     echo = answer if program is not None else answer[:_ECHO_CHARS]
-    told = [_fault_line(fault) for fault in faults[:MAX_FAULTS]]
-    more = len(faults) - len(told)
-    lines = "\n".join(f"- {line}" for line in told) + (f"\n- and {more} more" if more > 0 else "")
+    lines_of_faults = [_fault_line(fault) for fault in faults[:MAX_FAULTS]]
+    more = len(faults) - len(lines_of_faults)
+    lines = "\n".join(f"- {line}" for line in lines_of_faults) + (f"\n- and {more} more" if more > 0 else "")
     request = (
         f"That is no valid program:\n{lines}\n\nAnswer with the whole corrected program: one JSON object, nothing else."
     )
@@ -186,12 +186,12 @@ def _short(text: str) -> str:
 def _failed(attempts: int, faults: Sequence[Fault], usage: Usage, why: str = "") -> ModelError:
     last = f"the last had {len(faults)} fault(s), the first: {_fault_line(faults[0])}" if faults else ""
     reasons = "; ".join(reason for reason in (why, last) if reason)
-    shown = [{"path": _short(fault.path), "message": _short(fault.message)} for fault in faults[:MAX_FAULTS]]
+    shortened = [{"path": _short(fault.path), "message": _short(fault.message)} for fault in faults[:MAX_FAULTS]]
     return ModelError(
         "plan_failed",
         f"The model wrote no valid program in {attempts} attempt(s): {reasons}.",
         hint="Say more exactly what the program shall do, or use a stronger model.",
         usage=usage,
         attempts=attempts,
-        faults=shown,
+        faults=shortened,
     )

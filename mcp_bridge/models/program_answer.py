@@ -24,7 +24,7 @@ def find_program(text: str) -> dict[str, Any]:
     Raises:
         NoProgramError: There is no such object.
     """
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     fault: str | None = None
     for part in (text, *_FENCED.findall(text)):
         try:
@@ -32,33 +32,33 @@ def find_program(text: str) -> dict[str, Any]:
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            found.append(value)
+            objects.append(value)
         else:
             fault = "the answer is JSON, but no object: a program is an object with 'steps'"
-    if not found and fault is None:
-        found, fault = _among_prose(text)
-    programs = [value for value in found if "steps" in value] or found
+    if not objects and fault is None:
+        objects, fault = _among_prose(text)
+    programs = [value for value in objects if "steps" in value] or objects
     if not programs:
         raise NoProgramError(fault or "the answer has no JSON object")
     return programs[-1]
 
 
 def _among_prose(text: str) -> tuple[list[dict[str, Any]], str | None]:
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     position = 0
     while match := _LIKE_AN_OBJECT.search(text, position):
         try:
             value, position = _DECODER.raw_decode(text, match.start())
         except RecursionError:
-            return found, "the JSON object is nested too deeply"
+            return objects, "the JSON object is nested too deeply"
         except json.JSONDecodeError as exc:
             start = text.rfind("\n", 0, exc.pos) + 1
             near = text[max(start, exc.pos - 30) : exc.pos + 10]
-            return found, f"the JSON object can't be read: {exc.msg} near {near!r}"
+            return objects, f"the JSON object can't be read: {exc.msg} near {near!r}"
         except ValueError as exc:
-            return found, f"the JSON object can't be read: {exc}"
-        found.append(value)
-    return found, None
+            return objects, f"the JSON object can't be read: {exc}"
+        objects.append(value)
+    return objects, None
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

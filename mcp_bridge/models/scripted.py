@@ -75,12 +75,12 @@ class ScriptedModel:
 
     def _choose(self, messages: Sequence[Message]) -> ScriptedAnswer:
         prompt = next((message.text for message in reversed(messages) if message.role == "user"), "")
-        found = next((answer for part, answer in self._by_part.items() if part in prompt), None)
-        found = found or next(self._in_order, None)
-        if found is None:
+        chosen = next((answer for part, answer in self._by_part.items() if part in prompt), None)
+        chosen = chosen or next(self._in_order, None)
+        if chosen is None:
             what = "no answer for this prompt" if self._by_part else "no more answers"
             raise ModelError("model_failed", f"The scripted model has {what}.", hint="Add default_answer to [model].")
-        return found
+        return chosen
 
 
 def read_script(file: Path) -> tuple[ScriptedAnswer, ...] | dict[str, ScriptedAnswer]:

@@ -247,8 +247,8 @@ class RegisteredTool:
         except Exception:  # noqa: BLE001 - an exception that can't even be told
             text = ""
         text = text if len(text) <= _TEXT else f"{text[:_TEXT]}…"
-        told = f"{name}: {text}" if text else name
-        return self.error("tool_error", told.encode("utf-8", "replace").decode(), exception=name)
+        message = f"{name}: {text}" if text else name
+        return self.error("tool_error", message.encode("utf-8", "replace").decode(), exception=name)
 
 
 async def _wait(future: asyncio.Future[Any], limit: float) -> None:

@@ -263,13 +263,13 @@ def _check_shape(declaration: Declaration, base: FunctionType) -> None:
     location, what = declaration.location, f"tool {declaration.name!r}"
     if inspect.isgeneratorfunction(base) or inspect.isasyncgenfunction(base):
         raise bad_tool(location, f"{what} is a generator", "Return a list instead of yielding its items.")
-    given = parameters(declaration)
+    params = parameters(declaration)
     parent, _, _ = base.__qualname__.rpartition(".")
     in_class = parent and not parent.endswith("<locals>")
-    if in_class and given and given[0].name in {"self", "cls"} and not inspect.ismethod(declaration.function):
+    if in_class and params and params[0].name in {"self", "cls"} and not inspect.ismethod(declaration.function):
         hint = "Put @staticmethod above @mcp_bridge.tool, or declare a bound method: mcp_bridge.tool(instance.method)."
         raise bad_tool(location, f"{what} is a method, and there is no object to call it on", hint)
-    for param in given:
+    for param in params:
         if param.kind is param.VAR_POSITIONAL:
             hint = "Take a list instead: arguments of a tool come by name."
             raise bad_tool(location, f"{what} takes *{param.name}", hint, parameter=param.name)

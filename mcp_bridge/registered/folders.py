@@ -158,15 +158,15 @@ class Folders:
         Raises:
             BridgeError: `bad_tools`: a file whose name isn't a valid module name.
         """
-        found = set()
+        names = set()
         for entry, name in self._modules():
             if name.startswith(("_", ".")):
                 continue
             if not name.isidentifier():
                 hint = "Rename it, begin its name with _ to leave it out, or name what to load in tools.modules."
                 raise bad_tool(None, f"{entry} can't be loaded: {name!r} is no module's name", hint, file=str(entry))
-            found.add(name)
-        return sorted(found)
+            names.add(name)
+        return sorted(names)
 
     def spec(self, name: str) -> ModuleSpec | None:
         """The spec of a top-level module, or None if it doesn't exist.

@@ -68,10 +68,10 @@ def load_declarations(config: ToolsConfig, base: Path, trusted: Content | None =
     # Declarations are stored in the modules, so loading a module twice returns the same ones.
     for name in config.modules:
         module = _from_config(name, folders)
-        found = _declared_in(module)
-        if not found:
+        declared = _declared_in(module)
+        if not declared:
             raise _without_tools(f"module {name!r}, which tools.modules names,", module)
-        declarations += found
+        declarations += declared
     if not config.modules:
         for name in folders.names():
             declarations += _declared_in(_from_config(name, folders))
@@ -107,10 +107,10 @@ def _from_entry_point(entry: EntryPoint) -> list[Declaration]:
     except ModuleNotFoundError:
         hint = f"Mend or remove {dist}, or set entry_points = false in [tools]."
         raise bad_tool(None, f"{what} names a module that isn't there", hint, entry_point=entry.name) from None
-    found = _declared_in(module)
-    if not found:
+    declared = _declared_in(module)
+    if not declared:
         raise _without_tools(what, module)
-    return found
+    return declared
 
 
 def _import(name: str) -> ModuleType:
@@ -154,10 +154,10 @@ def _import_failed(name: str, error: BaseException, frames: list[traceback.Frame
     hint = None
     if isinstance(error, ModuleNotFoundError):
         hint = "Install it in the environment that mcp-bridge runs in."
-    shown = "".join(traceback.format_list(frames)).splitlines()
+    lines = "".join(traceback.format_list(frames)).splitlines()
     failed = f"module {name!r} can't be imported"
     failure = bad_tool(location, f"{failed}: {problem}".rstrip("."), hint, module=name)
-    failure.private["traceback"] = shown
+    failure.private["traceback"] = lines
     if not isinstance(error, SyntaxError | ModuleNotFoundError):
         # The exception's message isn't for agents: it may contain a password, for example in a URL.
         failure.private["message"] = bad_tool(location, f"{failed}: {type(error).__name__}", None).message
@@ -166,11 +166,11 @@ def _import_failed(name: str, error: BaseException, frames: list[traceback.Frame
 
 def _declared_in(module: ModuleType) -> list[Declaration]:
     names = [module.__name__, *(name for name in sys.modules if name.startswith(f"{module.__name__}."))]
-    found: dict[int, Declaration] = {}
+    declared: dict[int, Declaration] = {}
     for name in names:
         for declaration in getattr(sys.modules.get(name), DECLARATIONS_NAME, ()):
-            found[id(declaration)] = declaration
-    return list(found.values())
+            declared[id(declaration)] = declaration
+    return list(declared.values())
 
 
 def _without_tools(what: str, module: ModuleType) -> BridgeError:

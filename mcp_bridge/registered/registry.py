@@ -82,8 +82,8 @@ class Registry:
         Raises:
             BridgeError: `unknown_tool`, with the nearest names.
         """
-        found = self.tools.get(name) or self._by_alias.get(name)
-        if found is None:
+        tool = self.tools.get(name) or self._by_alias.get(name)
+        if tool is None:
             close = nearest(name, [*self.tools, *self._by_alias])
             raise BridgeError(
                 "unknown_tool",
@@ -93,7 +93,7 @@ class Registry:
                 tool=name[:100],
                 nearest=close,
             )
-        return found
+        return tool
 
     async def call(
         self,

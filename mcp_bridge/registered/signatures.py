@@ -81,8 +81,8 @@ class Arguments:
         Raises:
             BridgeError: `bad_tools`: an annotation has no JSON equivalent.
         """
-        given = parameters(declaration)
-        adapter, schema = _compiled(declaration, given, hints)
+        params = parameters(declaration)
+        adapter, schema = _compiled(declaration, params, hints)
         self.schema: dict[str, Any] = schema
         self._validate = adapter.validator.validate_json
 
@@ -114,13 +114,13 @@ class Arguments:
 
     def _message(self, error: ValidationError) -> str:
         alike: Counter[tuple[Any, ...]] = Counter()
-        told: list[str] = []
+        messages: list[str] = []
         for fault in _faults(error):
             kind = (fault["type"], *(part for part in fault["loc"] if isinstance(part, str)))
             alike[kind] += 1
-            if alike[kind] <= _FAULTS_ALIKE and len(told) < _FAULTS_NAMED:
-                told.append(self._fault(fault))
-        return "; ".join(told if len(told) == error.error_count() else [*told, "…"])
+            if alike[kind] <= _FAULTS_ALIKE and len(messages) < _FAULTS_NAMED:
+                messages.append(self._fault(fault))
+        return "; ".join(messages if len(messages) == error.error_count() else [*messages, "…"])
 
     def _fault(self, fault: Mapping[str, Any]) -> str:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).lstrip(".")
@@ -142,13 +142,13 @@ def _faults(error: ValidationError) -> list[Mapping[str, Any]]:
     if error.error_count() <= _FAULTS_LISTED:
         return list(error.errors(include_url=False, include_context=False)[:_FAULTS_SEEN])
     text = error.json(include_url=False, include_context=False, include_input=False)
-    found: list[Mapping[str, Any]] = []
+    faults: list[Mapping[str, Any]] = []
     at = 1
-    while len(found) < _FAULTS_SEEN:
+    while len(faults) < _FAULTS_SEEN:
         fault, end = _DECODER.raw_decode(text, at)
-        found.append(fault)
+        faults.append(fault)
         at = end + 1
-    return found
+    return faults
 
 
 def resolved_hints(declaration: Declaration) -> dict[str, Any]:
@@ -176,9 +176,9 @@ def schema_of(adapter: TypeAdapter[Any], *, serialized: bool = False) -> dict[st
 
 
 def _compiled(
-    declaration: Declaration, given: list[inspect.Parameter], hints: dict[str, Any]
+    declaration: Declaration, params: list[inspect.Parameter], hints: dict[str, Any]
 ) -> tuple[TypeAdapter[dict[str, Any]], dict[str, Any]]:
-    for param in given:
+    for param in params:
         if typing_extensions.get_origin(hints.get(param.name)) in {typing.Unpack, typing_extensions.Unpack}:
             raise bad_tool(
                 declaration.location,
@@ -188,10 +188,10 @@ def _compiled(
                 parameter=param.name,
             )
     try:
-        adapter = TypeAdapter(_collector(given, hints))
+        adapter = TypeAdapter(_collector(params, hints))
         return adapter, schema_of(adapter)
     except Exception as error:  # noqa: BLE001 - a foreign type's own schema hooks may raise anything
-        culprit, cause = _culprit(given, hints, error)
+        culprit, cause = _culprit(params, hints, error)
         raise bad_tool(
             declaration.location,
             f"tool {declaration.name!r} can't take {culprit}: {first_line(cause)}",
@@ -200,8 +200,8 @@ def _compiled(
         ) from None
 
 
-def _culprit(given: list[inspect.Parameter], hints: dict[str, Any], error: Exception) -> tuple[str, Exception]:
-    for param in given:
+def _culprit(params: list[inspect.Parameter], hints: dict[str, Any], error: Exception) -> tuple[str, Exception]:
+    for param in params:
         try:
             schema_of(TypeAdapter(_collector([param], hints)))
         except Exception as cause:  # noqa: BLE001 - as above

@@ -6,7 +6,7 @@ limits that the trial found not to be enforced, become findings with a hint. The
 engine.
 
 An OCI runtime without an engine is the fastest, and is taken only if that costs nothing: it has to have every isolation
-feature, and an engine that enforces more limits is preferred.
+feature, and an engine that enforces more limits, or confines containers by a security module, is preferred.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
 from mcp_bridge.sandbox.flags import Enforced, RuntimeChoice
 from mcp_bridge.sandbox.oci.detection import candidates, not_wanted
-from mcp_bridge.sandbox.oci.host import USER_BASE, USER_COUNT
+from mcp_bridge.sandbox.oci.host import USER_BASE, USER_COUNT, has_security_module
 from mcp_bridge.sandbox.probe_report import Finding, ProbeReport, load_report, report_path, store_report
 from mcp_bridge.sandbox.trial import Trial, run_trial
 
@@ -84,7 +84,7 @@ async def probe(
     direct: ProbeReport | None = None
     if runtime == "auto":
         direct = await _direct(_Search(state_dir, oci_runtime, ensure, image), findings)
-    if direct is None or direct.choice.enforced != _ALL:
+    if direct is None or direct.choice.enforced != _ALL or has_security_module():
         for name in names:
             search = _Search(state_dir, oci_runtime, ensure, image)
             choice = await search.engine(name)
@@ -94,8 +94,7 @@ async def probe(
                 if direct is None:
                     store_report(path, report)
                     return report
-                if choice.enforced.more_than(direct.choice.enforced):
-                    why = f"{choice.engine} enforces limits here that {direct.choice.title} by itself doesn't"
+                if (why := _surpasses(search, choice, direct.choice)) is not None:
                     report = ProbeReport(choice, (_unused(why), *findings))
                     store_report(path, report)
                     return report
@@ -124,6 +123,14 @@ async def _direct(search: _Search, findings: list[Finding]) -> ProbeReport | Non
     return None
 
 
+def _surpasses(search: _Search, engine: RuntimeChoice, direct: RuntimeChoice) -> str | None:
+    """What an engine has on this host that an OCI runtime without one lacks; None if there is nothing."""
+    if engine.enforced.more_than(direct.enforced):
+        return f"{engine.engine} enforces limits here that {direct.title} by itself doesn't"
+    # A bundle names no profile of a security module: the engines bring their own.
+    return f"{engine.engine} has its containers confined as {search.confined}" if search.confined else None
+
+
 def _unused(why: str) -> Finding:
     return Finding("ok", "oci_unused", f"No OCI runtime is used without a container engine: {why}.")
 
@@ -137,6 +144,8 @@ class _Search:
     ensure: Ensure
     image: str | None
     findings: list[Finding] = field(default_factory=list)
+    confined: str = ""
+    """The label of a security module that the chosen engine's containers have."""
 
     async def engine(self, name: EngineName) -> RuntimeChoice | None:
         """The choice for one engine, or None if no trial container starts."""
@@ -285,6 +294,7 @@ class _Search:
                 "Podman can.",
             )
         if trial.security_module not in {"", "unconfined"}:
+            self.confined = trial.security_module
             self._add_finding("ok", "security_module", f"Confined as {trial.security_module} as well.")
 
     def _limits(self, info: EngineInfo, choice: RuntimeChoice) -> None:

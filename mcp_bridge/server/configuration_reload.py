@@ -177,27 +177,27 @@ class BridgeSupervisor:
 
     async def keep(self) -> None:
         """Open the bridge whenever a call needs one and there is none, until `leave`."""
-        found = self._first
+        configured_bridge = self._first
         while not self._left.is_set():
-            await self._open(found)
+            await self._open(configured_bridge)
             await self._wanted.wait()
             self._wanted = anyio.Event()
             if not self._left.is_set():
-                found = await on_blocking_thread(configured, self._source)
+                configured_bridge = await on_blocking_thread(configured, self._source)
 
     def leave(self) -> None:
         """Close the bridge once it has no calls in progress."""
         self._left.set()
         self._wanted.set()
 
-    async def _open(self, found: Configured | BridgeError) -> None:
-        if isinstance(found, BridgeError):
-            self._failed(found)
+    async def _open(self, outcome: Configured | BridgeError) -> None:
+        if isinstance(outcome, BridgeError):
+            self._failed(outcome)
             return
-        self.settings = found.settings
+        self.settings = outcome.settings
         try:
             async with (
-                open_bridge(found.settings, found.specs, found.governance, missing=found.missing) as bridge,
+                open_bridge(outcome.settings, outcome.specs, outcome.governance, missing=outcome.missing) as bridge,
                 anyio.create_task_group() as tasks,
             ):
                 self._bridge, self.error = bridge, None
@@ -214,9 +214,9 @@ class BridgeSupervisor:
 
     def _failed(self, error: BridgeError) -> None:
         self._source.print_error(error)
-        told = _for_the_agent(error)
-        hint = f"{told.hint} {FIX_HINT}" if told.hint else FIX_HINT
-        self.error = BridgeError(told.code, told.message, hint=hint, **told.details)
+        described = _for_the_agent(error)
+        hint = f"{described.hint} {FIX_HINT}" if described.hint else FIX_HINT
+        self.error = BridgeError(described.code, described.message, hint=hint, **described.details)
         self._tried.set()
 
     async def _look(self) -> None:

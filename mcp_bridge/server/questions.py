@@ -240,13 +240,13 @@ def _question_text(question: QuestionFields) -> str:
     """
     if "tool" in question:
         lines = [f"Allow the call of {escape_name(str(question['tool']))}?"]
-        shown = question["arguments"]
+        content = question["arguments"]
     else:
         lines = ["A program asks:", *(f"> {line}" for line in escape_invisible(str(question["message"])).splitlines())]
-        shown = question.get("details")
-    if shown:
+        content = question.get("details")
+    if content:
         # JSON escapes newlines in its strings.
-        lines.append(escape_invisible(json.dumps(shown, ensure_ascii=False, indent=1)))
+        lines.append(escape_invisible(json.dumps(content, ensure_ascii=False, indent=1)))
     if question.get("announced"):
         lines.append("Left to the tool, with the defaults that it announces:")
         lines.append(escape_invisible(json.dumps(question["announced"], ensure_ascii=False, indent=1)))

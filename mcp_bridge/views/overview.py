@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.approvals import asked
+from mcp_bridge.executions.approvals import approval_requests
 from mcp_bridge.executions.programs.recovery import apply_recorded
 from mcp_bridge.executions.record import Status as ScriptStatus
 from mcp_bridge.executions.status import effective_status
@@ -30,7 +30,7 @@ from mcp_bridge.views.timeline import as_sent
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mcp_bridge.executions.approvals import Asked
+    from mcp_bridge.executions.approvals import ApprovalRequest
     from mcp_bridge.ledger.audit.evidence import Evidence
     from mcp_bridge.ledger.audit.overview import EntryCounts
     from mcp_bridge.ledger.log.entries import Recorded
@@ -200,19 +200,19 @@ class Overview:
         path, master = self.database.path, self.database.master
         return await anyio.to_thread.run_sync(gather, path, master, execution.id, sequences)
 
-    async def questions(self, *, open_only: bool = False) -> list[Asked]:
+    async def questions(self, *, open_only: bool = False) -> list[ApprovalRequest]:
         """Every question to a person, or those that nobody has decided, oldest first."""
-        rows = await asked(self.store, self.principal, open_only=open_only)
+        rows = await approval_requests(self.store, self.principal, open_only=open_only)
         return [row for row in rows if row.execution is not None]
 
-    async def question(self, execution: str, effect: int) -> Asked:
+    async def question(self, execution: str, effect: int) -> ApprovalRequest:
         """A question to a person.
 
         Raises:
             BridgeError: `unknown_trace`, `unknown_approval`.
         """
-        found = await self.execution(execution)
-        for row in await asked(self.store, self.principal, found.id):
+        stored = await self.execution(execution)
+        for row in await approval_requests(self.store, self.principal, stored.id):
             if row.approval.effect == effect:
                 return row
         raise BridgeError("unknown_approval", "The execution has asked no such question.")

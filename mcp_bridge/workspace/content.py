@@ -156,18 +156,18 @@ def content_of(file: Path, data: bytes, table: Mapping[str, Any]) -> Content:
     Raises:
         BridgeError: `folder_too_large`.
     """
-    found = _ContentCollector(file)
+    collector = _ContentCollector(file)
     base = file.parent
     for folder in _folders(table, "tools", base):
-        for path in _modules(folder, found):
-            found.add(path)
+        for path in _modules(folder, collector):
+            collector.add(path)
     for folder in _folders(table, "programs", base):
         for path in _entries(folder):
             if path.suffix in PROGRAM_SUFFIXES:
-                found.add(path)
+                collector.add(path)
     for path in _scripts(table, base):
-        found.add(path)
-    return Content(file, data, found.files)
+        collector.add(path)
+    return Content(file, data, collector.files)
 
 
 def project_table(content: Any) -> dict[str, Any]:
@@ -248,9 +248,9 @@ def changed(files: Mapping[str, str]) -> str | None:
         files: Maps paths to SHA-256 hashes, as `Content.files`.
     """
     for path, hashed in files.items():
-        found = _ContentCollector(Path(path))
-        found.add(Path(path))
-        if found.files[path] != hashed:
+        collector = _ContentCollector(Path(path))
+        collector.add(Path(path))
+        if collector.files[path] != hashed:
             return path
     return None
 

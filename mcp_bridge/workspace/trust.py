@@ -143,7 +143,7 @@ class TrustStore:
 
     def entries(self) -> list[Entry]:
         """All readable records, sorted by file."""
-        found = []
+        entries = []
         try:
             paths = sorted(self.directory.iterdir())
         except OSError:
@@ -153,8 +153,8 @@ class TrustStore:
                 with suppress(OSError, ValueError, RecursionError):
                     entry = _decoded(json.loads(read_regular(path, _MAX_RECORD_BYTES)))
                     if entry is not None:
-                        found.append(entry)
-        return sorted(found, key=lambda entry: str(entry.file))
+                        entries.append(entry)
+        return sorted(entries, key=lambda entry: str(entry.file))
 
     def status(self, file: Path, data: bytes) -> tuple[Status, str | None]:
         """The status of a file with these bytes, before they are parsed.

@@ -15,7 +15,7 @@ from mcp_bridge.downstream.catalog.results import convert
 from mcp_bridge.downstream.client import large_parts, transport
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.fair_share import Party
+from mcp_bridge.fair_share import Tenant
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -110,8 +110,8 @@ def test_tools_of_a_large_page_are_the_same_and_one_that_is_none_is_refused():
 
 @contextmanager
 def asking():
-    """A party for whom this task works: else nobody is taken down as having asked."""
-    token = fair_share.current.set(Party())
+    """A tenant for whom this task works: else nobody is taken down as having asked."""
+    token = fair_share.current.set(Tenant())
     try:
         yield
     finally:

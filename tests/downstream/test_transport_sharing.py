@@ -15,7 +15,7 @@ from mcp_bridge.downstream.catalog.results import convert
 from mcp_bridge.downstream.client import supervisor, transport
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.client.transport import MAX_BLOCKS, OversizedResult, StdioTransport, _Messages
-from mcp_bridge.fair_share import MAX_WAIT_SECONDS, FairShare, Party
+from mcp_bridge.fair_share import MAX_WAIT_SECONDS, FairShare, Tenant
 from mcp_bridge.offload import on_thread, time_limit
 
 pytestmark = pytest.mark.timeout(120)
@@ -47,22 +47,22 @@ class Heard:
     def __init__(self, monkeypatch, *chunks):
         self.charged = {}
 
-        def charge(party, seconds):
-            self.charged[party] = self.charged.get(party, 0.0) + seconds
+        def charge(tenant, seconds):
+            self.charged[tenant] = self.charged.get(tenant, 0.0) + seconds
 
-        monkeypatch.setattr(Party, "charge", charge)
-        self.server = Party(FairShare())
-        self.transport = StdioTransport(["true"], env={}, cwd=None, max_message=LIMIT, party=self.server)
+        monkeypatch.setattr(Tenant, "charge", charge)
+        self.server = Tenant(FairShare())
+        self.transport = StdioTransport(["true"], env={}, cwd=None, max_message=LIMIT, tenant=self.server)
         self.messages = _Messages(self.transport, Stdout(*chunks), LIMIT)
 
     def asks(self, *numbers):
-        """A party that has sent requests."""
-        party = Party(FairShare())
-        token = fair_share.current.set(party)
+        """A tenant that has sent requests."""
+        tenant = Tenant(FairShare())
+        token = fair_share.current.set(tenant)
         for number in numbers:
             self.transport.track_request(number)
         fair_share.current.reset(token)
-        return party
+        return tenant
 
     async def all(self):
         return [each.message async for each in self.messages]
@@ -84,7 +84,7 @@ async def test_an_answer_is_charged_to_who_asked_and_what_answers_nothing_to_the
     heard = await one.all()
     kinds = [JSONRPCResponse, JSONRPCError, JSONRPCResponse, JSONRPCResponse, JSONRPCNotification, JSONRPCError]
     assert [type(message) for message in heard] == kinds
-    assert all(one.charged[party] > 0 for party in askers)
+    assert all(one.charged[tenant] > 0 for tenant in askers)
     assert one.charged[one.server] > 0
     assert one.transport._askers == {}
 
@@ -140,13 +140,13 @@ async def test_what_has_been_heard_is_handed_on_before_the_rest_waits_for_its_tu
     one = Heard(monkeypatch, line(id=1, result={}) + line(**CHANGED) * 200)
     turns = 0
 
-    async def turn(_party):
+    async def turn(_tenant):
         nonlocal turns
         turns += 1
         if turns > 1:
             await anyio.sleep_forever()
 
-    monkeypatch.setattr(Party, "turn", turn)
+    monkeypatch.setattr(Tenant, "turn", turn)
     assert (await one.messages.receive()).message.id == 1
     heard = 1
     with anyio.move_on_after(1):
@@ -165,14 +165,14 @@ def test_no_server_is_taken_for_dead_before_its_answer_could_be_heard():
 
 @pytest.fixture
 def waits(monkeypatch):
-    """Has a party wait for its turn, for what it is told to."""
+    """Has a tenant wait for its turn, for what it is told to."""
     how = {}
-    turn = Party.turn
+    turn = Tenant.turn
 
     async def waited(self):
         await (how[self]() if self in how else turn(self))
 
-    monkeypatch.setattr(Party, "turn", waited)
+    monkeypatch.setattr(Tenant, "turn", waited)
     return how
 
 
@@ -181,7 +181,7 @@ async def test_what_a_server_has_answered_before_its_end_is_heard_although_it_ha
         await call_tool(fleet, "faulty", "pid", {})
         server = fleet.servers["faulty"]
         seconds = [5, 5, 5]
-        waits[server._party] = lambda: anyio.sleep(seconds.pop() if seconds else 0)
+        waits[server._tenant] = lambda: anyio.sleep(seconds.pop() if seconds else 0)
         assert convert(await call_tool(fleet, "faulty", "last", {}))["value"] == "the last"
 
 
@@ -206,7 +206,7 @@ def skips(monkeypatch):
 async def test_the_wait_for_a_turn_counts_against_no_time_limit(waits, skips, text):
     async with Fleet([faulty("plain", call_timeout=60)]) as fleet:
         await call_tool(fleet, "faulty", "pid", {})
-        whose = Party()
+        whose = Tenant()
 
         async def wait():
             skips(100)
@@ -249,7 +249,7 @@ async def test_a_time_limit_stands_still_while_anything_of_ours_is_under_way_and
 async def test_a_listing_that_others_wait_for_waits_for_nobodys_turn(waits):
     async with Fleet([faulty("plain")]) as fleet:
         await call_tool(fleet, "faulty", "pid", {})
-        whose = Party()
+        whose = Tenant()
         waits[whose] = anyio.sleep_forever
         token = fair_share.current.set(whose)
         try:

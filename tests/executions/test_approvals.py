@@ -9,7 +9,7 @@ from approval_tools import RULES, TOOLS
 from execution_fixtures import printed
 from mcp.client import Client
 
-from mcp_bridge.executions.approvals import asked, decide
+from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.server.app import build_server
@@ -129,12 +129,12 @@ async def test_a_call_of_a_script_waits_for_whoever_decides_first(sandboxes, gov
                 return await super().__call__(context, params)
 
             async def decide(self):
-                (question,) = await asked(store, "local", open_only=True)
+                (question,) = await approval_requests(store, "local", open_only=True)
                 return await decide(store, question, approved=False, by="anna", comment="too late")
 
         person = {"asked now": Person(), "denied now": Person(approve=False), "asked too late": Late()}.get(then)
         if person is None:
-            (question,) = await asked(store, "local", open_only=True)
+            (question,) = await approval_requests(store, "local", open_only=True)
             await decide(store, question, approved=True, by="anna", comment=None)
             person = Person(approve=False)
             expected, by, questions = "deleted a", "anna", 0

@@ -525,7 +525,9 @@ for payload in (None, "paid"):
         shown = printed(await bridge.run(script))
         assert "waits for a person's word on whether pay has happened at pay" in shown
         assert shown.splitlines()[-2:] == ["still_waiting"] * 2
-        settled = await bridge.settle_execution(stored.id, "pay", Settlement("happened", "anna", "receipt"), go_on=True)
+        settled = await bridge.settle_execution(
+            stored.id, "pay", Settlement("happened", "anna", "receipt"), and_resume=True
+        )
         assert (settled["status"], settled["output"]) == ("success", "receipt")
         assert paid.read_text() == "paid\n"
 

@@ -260,9 +260,9 @@ async def _started(bridge, program, context, key=None, **options):
 
 
 async def _approve(bridge, execution):
-    from mcp_bridge.executions.approvals import asked, decide
+    from mcp_bridge.executions.approvals import approval_requests, decide
 
-    (row,) = await asked(bridge.programs.store, "local", execution, open_only=True)
+    (row,) = await approval_requests(bridge.programs.store, "local", execution, open_only=True)
     await decide(bridge.programs.store, row, approved=True, by="anna", comment=None)
 
 

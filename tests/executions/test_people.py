@@ -60,7 +60,7 @@ class Desk(Hosts):
 
         async def listed():
             async with Database(self.state / FILE_NAME) as database:
-                rows = await approvals.asked(ProgramStore(database), "local")
+                rows = await approvals.approval_requests(ProgramStore(database), "local")
                 return [
                     (
                         row.approval.execution,
@@ -131,7 +131,7 @@ policy = {{rules = [{{tools = ["local.careful"], effect = "approve"}}]}}
 
         async def listed():
             async with self.database() as database:
-                rows = await approvals.asked(ProgramStore(database), "local", open_only=True)
+                rows = await approvals.approval_requests(ProgramStore(database), "local", open_only=True)
                 return [
                     (row.approval.execution, row.approval.effect, _text(row.question))
                     for row in rows
@@ -560,7 +560,8 @@ def goes_on(desk, rng, written, key, record):
     for call in (record.get("error") or {}).get("calls", ()):
         text = call["arguments"]["text"]
         name = call["tool"].removeprefix("local.")
-        word = {"how": "happened", "value": f"{name}:{text}"} if f"{name} {text}" in desk.done else {"how": "not_done"}
+        value = {"came": 1} if name == "later" else f"{name}:{text}"
+        word = {"how": "happened", "value": value} if f"{name} {text}" in desk.done else {"how": "not_done"}
         desk.settle(record["execution"], call["call"], **word)
     questions = desk.questions()
     rng.shuffle(questions)

@@ -128,6 +128,28 @@ async def main():
     assert await late == "late"
 asyncio.run(main())
 """,
+    "answers that are taken in the loop, which asks for more": """
+module.PARKED_SECONDS = 0.02
+async def main():
+    await warm()
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    taken = []
+    def ask_more():
+        # More than a pipe holds: the host reads no further while nobody reads its answers.
+        channel.send(MemoryList("x" * 100_000), module.InLoop(loop, take))
+    def take(answer):
+        taken.append(threading.get_ident())
+        if len(taken) <= 90:
+            ask_more()
+        if len(taken) == 100:
+            ended.set_result(None)
+    for _ in range(10):
+        ask_more()
+    await ended
+    assert set(taken) == {threading.get_ident()}
+asyncio.run(main())
+""",
     "a loop that is closed": """
 module.PARKED_SECONDS = 0.05
 asyncio.run(warm())

@@ -279,7 +279,7 @@ sys.meta_path.insert(0, Finder())
 async def main():
     begun = anyio.Event()
     begun.set()
-    await app._prepare_ahead(begun, SimpleNamespace(start_ahead=prepare, fleet=SimpleNamespace(servers={"a": 1})))
+    await app._prepare_ahead(begun, SimpleNamespace(prepare=prepare, start_ahead=prepare, fleet=SimpleNamespace(servers={"a": 1})))
 
 anyio.run(main)
 needed = ["mcp_bridge.sandbox.drivers", "mcp_bridge.gate.gate", "mcp_bridge.kernel.machine", "jsonschema.validators"]

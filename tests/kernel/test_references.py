@@ -1,5 +1,6 @@
 """References in texts, lists and objects. Numbers are those of the cases."""
 
+import json
 import re
 
 import pytest
@@ -184,6 +185,25 @@ def test_within_a_text_a_value_is_written_as_python_does(before, after, value):
 @given(TEXT, JSON)
 def test_doubling_the_dollars_of_a_text_keeps_it_as_it_is(text, value):
     assert fill(text.replace("$", "$$"), x=value) == text
+
+
+FIELD = st.sampled_from(["$a", "$a.b", "$a.c", "$n", "$t", "$none", "$a.c.1.d", "$$a", "$a$t", "x $a", "plain"])
+
+
+@given(st.dictionaries(TEXT, FIELD | JSON, max_size=10))
+def test_small_objects_are_filled_as_large_ones_are(fields):
+    more = {f"another {number}": number for number in range(20)}
+    small, large = fill(fields), fill({**fields, **more})
+    assert small == {name: large[name] for name in fields}
+    assert list(small) == list(fields)
+
+
+def test_small_objects_are_bounded_as_large_ones_are():
+    names = {"long": "x" * MAX_TEXT_CHARS, "deep": json.loads("[" * MAX_DEPTH + "]" * MAX_DEPTH)}
+    assert fill({"one": "$long"}, **names) == {"one": names["long"]}
+    for fields in ({"one": "$long", "two": "$long"}, {"one": "$deep"}):
+        with pytest.raises(TextTooLongError):
+            fill(fields, **names)
 
 
 def test_a_template_that_is_filled_twice_gives_values_of_their_own():

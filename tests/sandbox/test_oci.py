@@ -48,7 +48,13 @@ FOREVER = "import time\nprint('up', flush=True)\ntime.sleep(600)"
 
 def rendered(choice: RuntimeChoice = CHOICE, spec: SandboxSpec = SPEC) -> dict[str, Any]:
     text = bundle_config.render(
-        choice, spec, annotations=spec.labels, root="/mnt/x", users=Users(1000, 1007), cgroup="/mcp-bridge-x"
+        choice,
+        spec,
+        annotations=spec.labels,
+        root="/mnt/x",
+        users=Users(1000, 1007),
+        cgroup="/mcp-bridge-x",
+        oom_score=300,
     )
     return json.loads(text)
 
@@ -91,7 +97,7 @@ def test_a_bundle_has_every_wall_that_the_engines_flags_make() -> None:
     assert process["user"] == {"uid": 65534, "gid": 65534}
     assert process["env"] == ["HOME=/workspace", "HOSTNAME=sandbox"]
     assert process["cwd"] == "/workspace"
-    assert process["oomScoreAdj"] > 0
+    assert process["oomScoreAdj"] == 300
     limits = {row["type"]: (row["soft"], row["hard"]) for row in process["rlimits"]}
     assert limits["RLIMIT_CORE"] == limits["RLIMIT_MSGQUEUE"] == (0, 0)
     assert limits["RLIMIT_NOFILE"] == (1024, 1024)
@@ -347,6 +353,18 @@ async def test_a_sandbox_of_a_bridge_that_runs_is_nobody_elses_to_remove(direct:
             await anyio.wait_readable(pidfd)
         os.close(pidfd)
     assert files_of_containers(state_of(direct)) == []
+
+
+def test_a_folder_that_was_never_described_is_removed_in_time(direct: Runner, tmp_path: Path) -> None:
+    containers = tmp_path / "oci/containers"
+    for name, text in (("empty", None), ("half", "{"), ("new", None)):
+        (containers / name).mkdir(parents=True)
+        if text is not None:
+            (containers / name / "config.json").write_text(text)
+    for name in ("empty", "half"):
+        os.utime(containers / name, (0, 0))
+    OciEngine(direct.engine.choice, tmp_path)
+    assert [path.name for path in containers.iterdir()] == ["new"]
 
 
 def groups(identities: list[str]) -> list[Path]:

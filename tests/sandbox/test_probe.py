@@ -19,6 +19,7 @@ from mcp_bridge.sandbox import probe as probe_module
 from mcp_bridge.sandbox import subordinate_ids
 from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
 from mcp_bridge.sandbox.flags import Enforced, RuntimeChoice
+from mcp_bridge.sandbox.oci import detection
 from mcp_bridge.sandbox.probe import probe
 from mcp_bridge.sandbox.probe_report import Finding, ProbeReport, load_report, report_path, store_report
 from mcp_bridge.sandbox.trial import Trial, run_trial
@@ -175,6 +176,98 @@ async def test_limits_that_do_not_hold_are_tried_again_without(fake_engine, monk
     assert report.choice.enforced == Enforced(memory=False, pids=False, cpus=True)
     assert report.choice.uid_per_container
     assert codes(report) == {"engine": "ok", "memory_not_enforced": "warning", "pids_not_enforced": "warning"}
+
+
+OCI = RuntimeChoice("oci", "/usr/bin/crun", "1.8.1", rootless=False, oci_runtime="crun")
+
+
+@pytest.fixture
+def with_oci(fake_engine, monkeypatch):
+    """A host with an OCI runtime and with podman; on its PATH nothing else."""
+    fake_engine(PODMAN_INFO)
+    for name in detection.ELSEWHERE:
+        monkeypatch.delenv(name, raising=False)
+
+    async def candidates(oci_runtime: str, state_dir: Path) -> list[EngineInfo]:
+        return [EngineInfo(OCI, "crun", "1", remote=False, findings=())]
+
+    monkeypatch.setattr(probe_module, "candidates", candidates)
+    monkeypatch.setattr(probe_module, "has_security_module", lambda: False)
+
+
+async def test_an_oci_runtime_that_has_everything_is_taken_and_no_engine_asked(
+    with_oci, monkeypatch, tmp_path: Path
+) -> None:
+    tried = trials(monkeypatch, GOOD)
+    report = await probe(state_dir=tmp_path, ensure=ensure)
+    assert report.choice == OCI
+    assert tried == [OCI]
+    assert codes(report) == {"engine": "ok", "limits": "ok"}
+    assert report.findings[0].message == "Using crun 1.8.1 as root, without a container engine."
+
+
+NO_LIMITS = replace(GOOD, memory=False, pids=False, cpus=False)
+
+
+async def test_an_engine_that_enforces_more_limits_is_preferred_to_an_oci_runtime(
+    with_oci, monkeypatch, tmp_path: Path
+) -> None:
+    trials(monkeypatch, NO_LIMITS, NO_LIMITS, GOOD)
+    report = await probe(state_dir=tmp_path, ensure=ensure)
+    assert report.choice.engine == "podman"
+    assert codes(report) == {"engine": "ok", "limits": "ok"}
+    (why,) = [finding for finding in report.findings if finding.code == "oci_unused"]
+    assert "podman enforces limits" in why.message
+
+
+async def test_an_oci_runtime_is_taken_where_no_engine_enforces_more(with_oci, monkeypatch, tmp_path: Path) -> None:
+    trials(monkeypatch, NO_LIMITS)
+    report = await probe(state_dir=tmp_path, ensure=ensure)
+    assert report.choice.engine == "oci"
+    assert codes(report)["pids_not_enforced"] == "warning"
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [{"seccomp": False}, {"no_new_privileges": False}, {"capabilities": 1}, {"mapped": False}, {"command_line": True}],
+)
+async def test_an_oci_runtime_that_lacks_isolation_is_not_taken(with_oci, monkeypatch, tmp_path: Path, lacking) -> None:
+    trials(monkeypatch, replace(GOOD, **lacking), GOOD)
+    report = await probe(state_dir=tmp_path, ensure=ensure)
+    assert report.choice.engine == "podman"
+    trials(monkeypatch, replace(GOOD, **lacking))
+    with pytest.raises(BridgeError) as caught:
+        await probe(runtime="oci", state_dir=tmp_path, ensure=ensure)
+    assert caught.value.code == "no_runtime"
+
+
+@pytest.mark.parametrize(("label", "engine"), [("containers-default (enforce)", "podman"), ("", "oci")])
+async def test_an_engine_that_confines_by_a_security_module_is_preferred(
+    with_oci, monkeypatch, tmp_path: Path, label: str, engine: str
+) -> None:
+    monkeypatch.setattr(probe_module, "has_security_module", lambda: True)
+    trials(monkeypatch, GOOD, replace(GOOD, security_module=label))
+    report = await probe(state_dir=tmp_path, ensure=ensure)
+    assert report.choice.engine == engine
+
+
+async def test_what_says_where_containers_are_to_run_is_heeded(with_oci, monkeypatch, tmp_path: Path) -> None:
+    trials(monkeypatch, GOOD)
+    for options in ({"image": "localhost/image:1"}, {"oci_runtime": "runsc"}):
+        report = await probe(state_dir=tmp_path, ensure=ensure, **options)
+        assert report.choice.engine == "podman"
+        (why,) = [finding for finding in report.findings if finding.code == "oci_unused"]
+        assert next(iter(options.values())) in why.message
+    monkeypatch.setenv("DOCKER_HOST", "tcp://elsewhere:1")
+    report = await probe(state_dir=tmp_path, ensure=ensure)
+    assert report.choice.engine == "podman"
+
+
+async def test_a_report_of_an_oci_runtime_is_read_again(with_oci, monkeypatch, tmp_path: Path) -> None:
+    trials(monkeypatch, GOOD)
+    report = await probe(state_dir=tmp_path, ensure=ensure)
+    (file,) = reports(tmp_path)
+    assert load_report(file) == report
 
 
 async def test_a_runtime_that_can_not_start_is_passed_over_for_one_that_can(

@@ -216,7 +216,7 @@ async def script_to_the_end(bridge, job):
             return record
         for row in record["error"]["calls"]:
             word = truth(step=row["arguments"]["step"])
-            await bridge.settle_execution(record["execution"], str(row["call"]), word, go_on=False)
+            await bridge.settle_execution(record["execution"], str(row["call"]), word, and_resume=False)
     raise AssertionError("the script doesn't end")
 
 
@@ -236,7 +236,7 @@ async def to_the_end(bridge, job):
                 record["trace_id"],
                 str(doubt["effect"]),
                 truth(execution=record["trace_id"], effect=doubt["effect"]),
-                go_on=True,
+                and_resume=True,
             )
             continue
         for row in record["waiting"]:
@@ -267,7 +267,7 @@ async def decide(state, execution, effect):
     """As another process does it, a command of the operator."""
     async with Database(state / FILE_NAME) as database:
         store = ProgramStore(database)
-        for question in await approvals.asked(store, PRINCIPAL, execution, open_only=True):
+        for question in await approvals.approval_requests(store, PRINCIPAL, execution, open_only=True):
             if question.approval.effect == effect:
                 await approvals.decide(store, question, approved=effect % 3 != 0, by="anna", comment=None)
 

@@ -134,7 +134,7 @@ async def main(job: dict) -> dict:
             if "settle" in job:
                 asked = job["settle"]
                 word = Settlement(asked["how"], "anna", asked.get("value"), asked.get("message", ""))
-                return await bridge.settle_execution(asked["id"], asked.get("doubt"), word, go_on=asked["go_on"])
+                return await bridge.settle_execution(asked["id"], asked.get("doubt"), word, and_resume=asked["go_on"])
             if "cancel" in job:
                 return await bridge.cancel_execution(job["cancel"]["id"], "enough")
             payload = job["resume"].get("payload")

@@ -93,7 +93,8 @@ def engine(probed: ProbeReport, sandbox_state_dir: Path) -> Iterator[CliEngine |
 
 def files_of_containers(state_dir: Path) -> list[Path]:
     """What a driver has in its state directory for containers that are there."""
-    return [path for folder in ("run", "oci/containers", "oci/runtime") for path in (state_dir / folder).glob("[!.]*")]
+    found = [path for folder in ("run", "oci/containers", "oci/runtime") for path in (state_dir / folder).glob("[!.]*")]
+    return [path for path in found if not path.name.startswith("pool-")]
 
 
 def knows_the_sandbox(state_dir: Path, known: Path) -> Path:

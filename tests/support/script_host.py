@@ -193,7 +193,7 @@ async def main(job: dict) -> dict:
                 asked = job["settle"]
                 word = Settlement(asked["how"], "anna", asked.get("value"), asked.get("message", ""))
                 return await bridge.settle_execution(
-                    asked["id"], asked.get("call"), word, go_on=asked.get("go_on", False)
+                    asked["id"], asked.get("call"), word, and_resume=asked.get("go_on", False)
                 )
             if "cancel" in job:
                 return await bridge.cancel_execution(job["cancel"]["id"], "enough")
@@ -205,7 +205,7 @@ async def main(job: dict) -> dict:
 
 async def _decide(bridge: Bridge, execution: str, effect: int, by: str, *, approved: bool) -> dict:
     """As the command line, and the viewer, take down a decision."""
-    asked = await approvals.asked(bridge.programs.store, "local", execution)
+    asked = await approvals.approval_requests(bridge.programs.store, "local", execution)
     (question,) = [row for row in asked if row.approval.effect == effect]
     return await approvals.decide(bridge.programs.store, question, approved=approved, by=by, comment="so be it")
 

@@ -17,7 +17,7 @@ from mcp_bridge.governance.tool_names import PRINCIPAL
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_bridge.executions.approvals import Asked
+    from mcp_bridge.executions.approvals import ApprovalRequest
     from mcp_bridge.ledger.storage.database import Database
 
 approvals = typer.Typer(
@@ -31,7 +31,7 @@ Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="As `approvals 
 Reason: TypeAlias = Annotated[
     str | None, typer.Option(help="Kept with the decision, and told to a program's approval step.")
 ]
-GoOn: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")]
+AndResume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")]
 
 
 @approvals.command("list", epilog="Example:\n\nmcp-bridge approvals list --all")
@@ -44,15 +44,15 @@ def list_(
     """List what waits for a decision, oldest first."""
 
     def work() -> int:
-        from mcp_bridge.executions.approvals import asked
+        from mcp_bridge.executions.approvals import approval_requests
         from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
-        async def listed(database: Database) -> list[tuple[Asked, str]]:
+        async def listed(database: Database) -> list[tuple[ApprovalRequest, str]]:
             store = ProgramStore(database)
-            found = await asked(store, PRINCIPAL)
+            requests = await approval_requests(store, PRINCIPAL)
             return [
                 (row, f"{await inputs.short_id(store, row.approval.execution)}.{row.approval.effect}")
-                for row in found
+                for row in requests
                 if everything or row.status == "open"
             ]
 
@@ -104,11 +104,11 @@ def approve(
     ctx: typer.Context,
     approval: Id,
     reason: Reason = None,
-    go_on: GoOn = False,
+    and_resume: AndResume = False,
     config: Config = None,
 ) -> None:
     """Approve. It takes effect when the execution is resumed."""
-    _decide(config or ctx.obj, approval, approved=True, reason=reason, go_on=go_on)
+    _decide(config or ctx.obj, approval, approved=True, reason=reason, and_resume=and_resume)
 
 
 @approvals.command(epilog="Example:\n\nmcp-bridge approvals deny 3f9a1c.4 --reason 'over the budget'")
@@ -116,14 +116,14 @@ def deny(
     ctx: typer.Context,
     approval: Id,
     reason: Reason = None,
-    go_on: GoOn = False,
+    and_resume: AndResume = False,
     config: Config = None,
 ) -> None:
     """Deny. It takes effect when the execution is resumed."""
-    _decide(config or ctx.obj, approval, approved=False, reason=reason, go_on=go_on)
+    _decide(config or ctx.obj, approval, approved=False, reason=reason, and_resume=and_resume)
 
 
-def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | None, go_on: bool) -> None:
+def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | None, and_resume: bool) -> None:
     def work() -> int:
         from mcp_bridge.executions.approvals import decide
         from mcp_bridge.ledger.storage.execution_store import ProgramStore
@@ -134,9 +134,9 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
         # that runs commands for an agent should not be a way to approve by accident.
         common.refuse_nesting(loaded)
         # Checked before the decision is made: afterwards it would be too late.
-        configuration = common.configure(named) if go_on else None
+        configuration = common.configure(named) if and_resume else None
 
-        async def decided(database: Database) -> tuple[Asked, str]:
+        async def decided(database: Database) -> tuple[ApprovalRequest, str]:
             row, ident = await _find(database, approval)
             await decide(ProgramStore(database), row, approved=approved, by=people.login_name(), comment=reason)
             return row, ident
@@ -155,20 +155,20 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
     finish(work)
 
 
-async def _find(database: Database, ident: str) -> tuple[Asked, str]:
+async def _find(database: Database, ident: str) -> tuple[ApprovalRequest, str]:
     """An approval by its id, and the id as it is displayed.
 
     Raises:
         BridgeError: `unknown_approval`, `ambiguous_id`; as `inputs.execution`.
     """
-    from mcp_bridge.executions.approvals import asked
+    from mcp_bridge.executions.approvals import approval_requests
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
     store = ProgramStore(database)
     prefix, dot, number = ident.strip().partition(".")
     execution = await inputs.execution(store, prefix)
     short_id = await inputs.short_id(store, execution.id)
-    rows = await asked(store, PRINCIPAL, execution.id)
+    rows = await approval_requests(store, PRINCIPAL, execution.id)
     if dot:
         rows = [row for row in rows if str(row.approval.effect) == number]
     elif len(rows) > 1:
@@ -185,7 +185,7 @@ async def _find(database: Database, ident: str) -> tuple[Asked, str]:
     return rows[0], f"{short_id}.{rows[0].approval.effect}"
 
 
-def _gist(row: Asked) -> str:
+def _gist(row: ApprovalRequest) -> str:
     question = row.question
     if "tool" in question:
         arguments = escape_invisible(showing.short_value(question.get("arguments") or {}))
@@ -193,18 +193,18 @@ def _gist(row: Asked) -> str:
     return escape_invisible(showing.short_value(question.get("message", "")))
 
 
-def _location(row: Asked) -> str:
+def _location(row: ApprovalRequest) -> str:
     question = row.question
     whose = f" ({row.execution.origin}'s)" if row.execution else ""
     return f"{escape_name(str(question.get('program', '')))}{whose}: {escape_name(str(question.get('step', '')))}"
 
 
-def _print_question(row: Asked) -> None:
+def _print_question(row: ApprovalRequest) -> None:
     for line in showing.question(row.question, row.execution.origin if row.execution else ""):
         showing.echo(f"  {line}")
 
 
-def _print_decision(row: Asked) -> None:
+def _print_decision(row: ApprovalRequest) -> None:
     decision = row.approval.decision
     if decision:
         comment = f": {decision['comment']}" if decision.get("comment") else ""
@@ -212,7 +212,7 @@ def _print_decision(row: Asked) -> None:
         showing.echo(f"  {row.status} by {decision.get('by', 'somebody')}, {at}{comment}")
 
 
-def _record(row: Asked, ident: str) -> dict[str, Any]:
+def _record(row: ApprovalRequest, ident: str) -> dict[str, Any]:
     return {
         "id": ident,
         "execution": row.approval.execution,

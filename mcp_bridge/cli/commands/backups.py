@@ -134,11 +134,11 @@ def restore(
             login_name(),
         )
         do = restoring.check if check else restoring.restore
-        found = do(file, settings.state_dir, settings.ledger.master_key, means)
+        restored = do(file, settings.state_dir, settings.ledger.master_key, means)
         if as_json:
-            print_json({"file": str(file), "restored": None if check else str(settings.state_dir), **found.record()})
+            print_json({"file": str(file), "restored": None if check else str(settings.state_dir), **restored.record()})
         else:
-            for line in _lines(found, file, None if check else settings.state_dir):
+            for line in _lines(restored, file, None if check else settings.state_dir):
                 showing.echo(line)
         return common.OK
 
@@ -183,25 +183,25 @@ def backup_key(
 def _new_passphrase() -> str:
     from mcp_bridge.policy.secrets.strength import MIN_BITS, bits
 
-    found = inputs.read_secret("Passphrase of the backup: ", "bad_passphrase")
-    if not found:
+    passphrase = inputs.read_secret("Passphrase of the backup: ", "bad_passphrase")
+    if not passphrase:
         raise BridgeError("bad_passphrase", "The passphrase is empty.", hint="Nothing was written.")
-    if bits(found) < MIN_BITS:
+    if bits(passphrase) < MIN_BITS:
         showing.echo_err(
             "mcp-bridge: warning: whoever has the backup can find a passphrase as short as this by trying."
         )
-    return found
+    return passphrase
 
 
-def _recipients(given: Sequence[str]) -> list[Recipient]:
+def _recipients(arguments: Sequence[str]) -> list[Recipient]:
     from mcp_bridge.backup.age import Recipient
 
-    found = []
-    for each in given:
+    recipients = []
+    for each in arguments:
         # A text that is too long for a file name isn't a file.
         named = not each.startswith("age1") and os.path.exists(each)  # noqa: PTH110
-        found += [Recipient.parse(line) for line in (_keys_in(Path(each)) if named else [each.strip()])]
-    return found
+        recipients += [Recipient.parse(line) for line in (_keys_in(Path(each)) if named else [each.strip()])]
+    return recipients
 
 
 def _identities(files: Sequence[Path]) -> list[Identity]:
@@ -221,40 +221,40 @@ def _keys_in(file: Path) -> list[str]:
     except OSError as exc:
         raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror}.") from None
     lines = [line.strip() for line in data.decode(errors="replace").splitlines()]
-    found = [line for line in lines if line and not line.startswith("#")]
-    if not found or len(data) > MAX_KEYS_BYTES:
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys or len(data) > MAX_KEYS_BYTES:
         raise BridgeError("bad_argument", f"{file} is no file with keys of age, one a line.")
-    return found
+    return keys
 
 
-def _lines(found: Restored, file: Path, into: Path | None) -> list[str]:
+def _lines(restored: Restored, file: Path, into: Path | None) -> list[str]:
     """What was restored or could be restored, for people."""
-    made = f", as of {showing.moment(found.made)}" if found.made is not None else ""
-    by = "verified" if found.authenticated else "which agree with each other, by no key that is here"
-    whole = f"{found.size} entries of {found.origin}{made}, {by}"
+    made = f", as of {showing.moment(restored.made)}" if restored.made is not None else ""
+    by = "verified" if restored.authenticated else "which agree with each other, by no key that is here"
+    whole = f"{restored.size} entries of {restored.origin}{made}, {by}"
     lines = [f"{file} can be read: {whole}" if into is None else f"restored into {into}: {whole}"]
-    if found.apart:
-        lines.append(f"Not in it, and needed to restore it (--keys): {', '.join(found.apart)}")
+    if restored.apart:
+        lines.append(f"Not in it, and needed to restore it (--keys): {', '.join(restored.apart)}")
     if into is not None:
-        lines.append(f"Its log says so in entry {found.entry}.")
-        if "references.key" in found.lost:
+        lines.append(f"Its log says so in entry {restored.entry}.")
+        if "references.key" in restored.lost:
             lines.append(
                 "Without references.key nobody can tell what idempotency keys of version 0.1.0 were given for: what is"
                 " asked for under one is refused."
             )
-        if "checkpoint.key" in found.lost:
+        if "checkpoint.key" in restored.lost:
             lines.append("checkpoint.key is a new one.")
-            lines.append(f"Readers of the log have to be told of its key by other means: {found.vkey}")
-        if found.published:
+            lines.append(f"Readers of the log have to be told of its key by other means: {restored.vkey}")
+        if restored.published:
             lines.append(
-                f"Its checkpoints went to: {', '.join(found.published)}. What has seen more of the log than was"
+                f"Its checkpoints went to: {', '.join(restored.published)}. What has seen more of the log than was"
                 " restored refuses it from now on, and `audit verify` fails: name a new file or another witness instead"
                 " ([[ledger.publish]])."
             )
-        if found.has_witness:
+        if restored.has_witness:
             lines.append("The witness in it has forgotten what it cosigned since: its logs can be rolled back to then.")
-    if found.going:
-        some = " and ".join(f"{count} {status}" for status, count in sorted(found.going.items()))
+    if restored.going:
+        some = " and ".join(f"{count} {status}" for status, count in sorted(restored.going.items()))
         lines.append(
             f"Executions that can go on: {some}. What they did after the backup was made isn't known here, and would be"
             " done again: look before you let them (mcp-bridge execution list)."

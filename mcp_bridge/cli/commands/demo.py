@@ -121,8 +121,8 @@ def own_command() -> list[str]:
     installed = Path(sys.executable).with_name("mcp-bridge")
     if "archive-v0" not in installed.parts and installed.is_file():
         return [str(installed)]
-    told = importlib.metadata.distribution("mcp-code-bridge").read_text("direct_url.json")
-    place = urlsplit(json.loads(told)["url"]) if told else urlsplit("")
+    direct_url = importlib.metadata.distribution("mcp-code-bridge").read_text("direct_url.json")
+    place = urlsplit(json.loads(direct_url)["url"]) if direct_url else urlsplit("")
     package = unquote(place.path) if place.scheme == "file" else "mcp-code-bridge"
     return ["uvx", "--from", package, "mcp-bridge"]
 
@@ -187,8 +187,8 @@ async def _run(
                 printed = record.stdout.decode("utf-8", "backslashreplace").rstrip()
                 console.print(escaping.escape_controls(printed), markup=False, style="green")
                 if record.error:
-                    shown = record.error.get("traceback") or record.error["message"]
-                    console.print(escaping.escape_controls(shown), markup=False, style="yellow")
+                    text = record.error.get("traceback") or record.error["message"]
+                    console.print(escaping.escape_controls(text), markup=False, style="yellow")
                 console.print(
                     f"{record.duration_ms:.0f} ms, of which {record.start_ms:.0f} to start the container; "
                     f"{record.calls} tool calls",

@@ -38,14 +38,14 @@ def erase(
     from mcp_bridge.executions.retention import erase as work
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
-    given: list[tuple[What, str]] = []
+    targets: list[tuple[What, str]] = []
     if execution is not None:
-        given.append(("execution", execution))
+        targets.append(("execution", execution))
     if subject is not None:
-        given.append(("subject", subject))
+        targets.append(("subject", subject))
     if ref is not None:
-        given.append(("reference", ref.removeprefix(_REFERENCE)))
-    if len(given) != 1:
+        targets.append(("reference", ref.removeprefix(_REFERENCE)))
+    if len(targets) != 1:
         raise BridgeError(
             "bad_argument", "Name what to erase: one of --execution, --subject and --ref.", hint="It can't be undone."
         )
@@ -53,20 +53,20 @@ def erase(
         raise BridgeError("bad_argument", f"--reason: it is text of at most {MAX_REASON_CHARS} characters.")
     loaded = common.load(config)
     common.refuse_nesting(loaded)
-    ((what, name),) = given
+    ((what, name),) = targets
 
     async def erased(database: Database) -> Erased:
         wanted = (await inputs.execution(ProgramStore(database), name)).id if what == "execution" else name
         files = Files(loaded.settings.state_dir, loaded.settings.ledger.max_files_size)
         return await work(database, files, what, wanted, by=login_name(), reason=reason)
 
-    found = run_with_database(loaded.settings, erased)
+    result = run_with_database(loaded.settings, erased)
     if as_json:
-        print_json({"erased": {"executions": list(found.executions), "references": found.references}})
-    elif found.references:
-        showing.echo(f"erased: the value behind {_REFERENCE}{name}, in {found.references} executions")
+        print_json({"erased": {"executions": list(result.executions), "references": result.references}})
+    elif result.references:
+        showing.echo(f"erased: the value behind {_REFERENCE}{name}, in {result.references} executions")
     else:
-        showing.echo(f"erased: {len(found.executions)} executions")
-        for one in found.executions:
+        showing.echo(f"erased: {len(result.executions)} executions")
+        for one in result.executions:
             showing.echo(f"  {one}")
     return common.OK

@@ -80,14 +80,14 @@ def list_(
         from mcp_bridge.executions.trace_record import to_record
         from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
-        asked = set(status or Status)
+        statuses = set(status or Status)
 
         async def listed(database: Database) -> list[tuple[StoredExecution, str]]:
             store = ProgramStore(database)
-            kept = sorted({name for one in asked for name in _KEPT_AS.get(one, (one,))})
-            found = await store.executions(PRINCIPAL, limit, kept)
-            found = [row for row in found if effective_status(row) in asked]
-            return [(row, await inputs.short_id(store, row.id)) for row in found]
+            stored_statuses = sorted({name for one in statuses for name in _KEPT_AS.get(one, (one,))})
+            executions_found = await store.executions(PRINCIPAL, limit, stored_statuses)
+            executions_found = [row for row in executions_found if effective_status(row) in statuses]
+            return [(row, await inputs.short_id(store, row.id)) for row in executions_found]
 
         rows = run_with_database(common.load(config or ctx.obj).settings, listed, allow_read_only=True)
         if as_json:
@@ -181,9 +181,9 @@ def _print_execution(row: StoredExecution, record: dict[str, Any], ident: str, c
     if record["steps"]:
         cells = []
         for step in record["steps"]:
-            given = step.get("error") if step.get("error") is not None else step.get("output")
-            shown = "" if given is None else showing.short_value(given)
-            cells.append((step["id"], step["status"], str(step.get("retries") or ""), shown))
+            value = step.get("error") if step.get("error") is not None else step.get("output")
+            value_text = "" if value is None else showing.short_value(value)
+            cells.append((step["id"], step["status"], str(step.get("retries") or ""), value_text))
         showing.table(("step", "status", "retries", "output or error"), cells)
     for name in ("stdout", "stderr"):
         if text := record.get(name):
@@ -209,8 +209,8 @@ def _print_timeline(rows: list[TimelineRow]) -> None:
         return
     cells = []
     for row in rows:
-        given = row.error["message"] if row.error else row.value if row.value is not None else row.given
-        shown = "" if given is None else showing.short_value(given)
+        value = row.error["message"] if row.error else row.value if row.value is not None else row.given
+        text = "" if value is None else showing.short_value(value)
         cells.append(
             (
                 ",".join(str(sequence) for sequence in row.sequences),
@@ -219,7 +219,7 @@ def _print_timeline(rows: list[TimelineRow]) -> None:
                 row.kind,
                 " ".join(word for word in (row.step, row.what) if word),
                 row.status,
-                shown,
+                text,
             )
         )
     showing.echo("")
@@ -310,7 +310,7 @@ def settle(
     ] = None,
     not_done: Annotated[bool, typer.Option("--not-done", help="It hasn't happened: it is made now.")] = False,
     reason: Annotated[str | None, typer.Option(help="Kept with the decision.")] = None,
-    go_on: Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")] = False,
+    and_resume: Annotated[bool, typer.Option("--resume", help="Go on with the execution at once, here.")] = False,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -319,7 +319,7 @@ def settle(
 
     def work() -> int:
         settlement = _settlement(value, failed, reason, happened=happened, not_done=not_done)
-        return _settled(named, execution, doubt, settlement, go_on=go_on, as_json=as_json)
+        return _settled(named, execution, doubt, settlement, and_resume=and_resume, as_json=as_json)
 
     finish(work, as_json=as_json)
 
@@ -340,21 +340,21 @@ def _settlement(
         return Settlement("failed", by, message=failed, comment=reason)
     if not_done:
         return Settlement("not_done", by, comment=reason)
-    given = None if value is None else inputs.json_value(value, "--value")
-    return Settlement("happened", by, given, comment=reason)
+    parsed = None if value is None else inputs.json_value(value, "--value")
+    return Settlement("happened", by, parsed, comment=reason)
 
 
 def _settled(
-    named: Path | None, execution: str, doubt: str | None, settlement: Settlement, *, go_on: bool, as_json: bool
+    named: Path | None, execution: str, doubt: str | None, settlement: Settlement, *, and_resume: bool, as_json: bool
 ) -> int:
     from mcp_bridge.cli.asking import terminal
 
     async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        return await bridge.settle_execution(row.id, doubt, settlement, go_on=go_on, asker=terminal())
+        return await bridge.settle_execution(row.id, doubt, settlement, and_resume=and_resume, asker=terminal())
 
-    record = drive(common.configure(named), work, named, as_json=as_json, settled=not go_on)
-    return showing.status_of(record) if go_on else common.OK
+    record = drive(common.configure(named), work, named, as_json=as_json, settled=not and_resume)
+    return showing.status_of(record) if and_resume else common.OK
 
 
 @executions.command(epilog="Example:\n\nmcp-bridge execution cancel 3f9a1c --reason 'the customer has left'")

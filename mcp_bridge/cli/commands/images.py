@@ -114,14 +114,14 @@ def inspect(
         wanted = wanted or image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
         return await image.inspect_image(open_images(choice, settings.state_dir), wanted)
 
-    found = _with_engine(config or ctx.obj, work)
+    facts = _with_engine(config or ctx.obj, work)
     if as_json:
-        _dump(asdict(found))
+        _dump(asdict(facts))
         return
-    for name, value in asdict(found).items():
+    for name, value in asdict(facts).items():
         if name != "labels":
-            shown = ", ".join(value) if isinstance(value, tuple) else value
-            sys.stdout.write(escaping.escape_controls(f"{name}: {shown}\n"))
+            text = ", ".join(value) if isinstance(value, tuple) else value
+            sys.stdout.write(escaping.escape_controls(f"{name}: {text}\n"))
 
 
 def _with_engine(config: Path | None, work: Callable[[RuntimeChoice, common.Configuration], Awaitable[T]]) -> T:

@@ -60,10 +60,10 @@ def run(
         if key == "":
             raise BridgeError("bad_argument", "--key is empty.", hint="Leave it out, or name what is to be done once.")
         is_file = program_sources.is_file(program)
-        asked = _as_object(program_sources.read(program), program) if is_file else program
+        requested = _as_object(program_sources.read(program), program) if is_file else program
 
         async def started(bridge: Bridge) -> dict[str, Any]:
-            return await bridge.run_program(asked, values, key, starter="operator", asker=terminal())
+            return await bridge.run_program(requested, values, key, starter="operator", asker=terminal())
 
         return showing.status_of(drive(common.configure(named), started, named, as_json=as_json))
 
@@ -107,16 +107,16 @@ def validate(
     finish(work, as_json=as_json)
 
 
-def _validated(sources: Sources, given: ProgramFile) -> dict[str, Any]:
+def _validated(sources: Sources, file: ProgramFile) -> dict[str, Any]:
     from mcp_bridge.kernel import program_warnings
     from mcp_bridge.kernel.program_parser import InvalidProgramError
 
     try:
-        program = sources.parse(given)
+        program = sources.parse(file)
     except InvalidProgramError as exc:
-        return _finding(given.label, [fault._asdict() for fault in exc.faults])
+        return _finding(file.label, [fault._asdict() for fault in exc.faults])
     warnings = [fault._asdict() for fault in program_warnings.warnings(program)]
-    return _finding(given.label, []) | {"warnings": warnings, "hash": program.hash, "steps": len(program.steps)}
+    return _finding(file.label, []) | {"warnings": warnings, "hash": program.hash, "steps": len(program.steps)}
 
 
 def _finding(file: str, faults: list[dict[str, Any]]) -> dict[str, Any]:
@@ -158,8 +158,8 @@ def graph(
         from mcp_bridge.views import graph as drawing
 
         loaded = common.load(config or ctx.obj, folder=not program_sources.is_file(program))
-        found, _ = program_sources.one(loaded, program)
-        drawn = drawing.draw(found)
+        parsed, _ = program_sources.one(loaded, program)
+        drawn = drawing.draw(parsed)
         if form == "svg":
             from mcp_bridge.views.graph_svg import svg
 
@@ -190,17 +190,17 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         from mcp_bridge.cli.program_sources import Sources
 
         sources = Sources(common.load(config or ctx.obj))
-        found = {name: (sources.restored(name), "agent") for name in sources.saved}
-        found |= {name: (program, "operator") for name, program in sources.operators.items()}
-        names = sorted(found)
+        owned = {name: (sources.restored(name), "agent") for name in sources.saved}
+        owned |= {name: (program, "operator") for name, program in sources.operators.items()}
+        names = sorted(owned)
         if as_json:
-            print_json({"programs": [_listed(name, *found[name]) for name in names]})
+            print_json({"programs": [_listed(name, *owned[name]) for name in names]})
         elif not names:
             showing.echo("No program: name a folder in [programs], or keep one with `mcp-bridge program save`.")
         else:
             rows = []
             for name in names:
-                program, owner = found[name]
+                program, owner = owned[name]
                 about = showing.short_value(program.description)
                 rows.append((name, owner, program.version, str(len(program.steps)), program.hash[:12], about))
             showing.table(("name", "whose", "version", "steps", "hash", "description"), rows)
@@ -227,10 +227,10 @@ def show(ctx: typer.Context, name: Source, config: Config = None) -> None:
     def work() -> int:
         from mcp_bridge.cli import program_sources
 
-        found, owner = program_sources.one(common.load(config or ctx.obj), name)
-        print_json(found.data, indent=True)
+        program, owner = program_sources.one(common.load(config or ctx.obj), name)
+        print_json(program.data, indent=True)
         whose = "from a file" if owner == "file" else f"the {owner}'s"
-        showing.echo_err(f"mcp-bridge: {name}: {whose}, hash {found.hash}")
+        showing.echo_err(f"mcp-bridge: {name}: {whose}, hash {program.hash}")
         return common.OK
 
     finish(work)
@@ -248,12 +248,12 @@ def save(
     def work() -> int:
         from mcp_bridge.cli import program_sources
 
-        asked = program_sources.read(file)
+        data = program_sources.read(file)
         configuration = common.configure(config or ctx.obj)
 
         async def saved(bridge: Bridge) -> str:
-            kept = await bridge.programs.library.save(name, _as_object(asked, file), PRINCIPAL)
-            return str(kept["hash"])
+            row = await bridge.programs.library.save(name, _as_object(data, file), PRINCIPAL)
+            return str(row["hash"])
 
         showing.echo(f"saved {name}: {run_with_bridge(configuration, saved)}")
         return common.OK
@@ -261,11 +261,11 @@ def save(
     finish(work)
 
 
-def _as_object(asked: Any, label: str) -> dict[str, Any]:
+def _as_object(data: Any, label: str) -> dict[str, Any]:
     """The program as an object: the bridge would take a text for a program's name."""
-    if not isinstance(asked, dict):
+    if not isinstance(data, dict):
         raise BridgeError("bad_program", f"{label}: a program is an object with a list of 'steps'.")
-    return asked
+    return data
 
 
 @programs.command()

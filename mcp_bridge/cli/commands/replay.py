@@ -77,8 +77,8 @@ def _print_result(result: Replayed, program: str | None) -> None:
 
 
 def _difference(difference: Difference) -> list[str]:
-    def value(told: Any) -> str:
-        return "nothing" if told is None else showing.whole_value(told)
+    def value(difference_value: Any) -> str:
+        return "nothing" if difference_value is None else showing.whole_value(difference_value)
 
     step = "" if difference.step is None else f", step {difference.step}"
     return [

@@ -64,25 +64,25 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     here = real_folder(folder)
     if not here.is_dir():
         raise BridgeError("bad_argument", f"{folder} is no folder.", hint="Write `mcp-bridge trust FOLDER`.")
-    asked = [found for name in FILES if (found := _look(here / name)) is not None]
-    if not asked:
+    requests = [request for name in FILES if (request := _look(here / name)) is not None]
+    if not requests:
         raise BridgeError(
             "nothing_to_trust",
             f"{here} has neither {CONFIG_NAME} nor {PROJECT_NAME}.",
             hint="Name the folder that has one: `mcp-bridge trust FOLDER`.",
         )
-    for told in (why_empty for row in asked if (why_empty := _why_empty(row))):
-        if len(asked) == 1:
-            raise BridgeError("nothing_to_trust", told, hint="Then run `mcp-bridge trust` again.")
-        showing.echo_err(escaping.escape_line(f"mcp-bridge: nothing_to_trust: {told}"))
-    asked = [row for row in asked if _why_empty(row) is None]
-    for row in asked:
+    for reason in (why_empty for row in requests if (why_empty := _why_empty(row))):
+        if len(requests) == 1:
+            raise BridgeError("nothing_to_trust", reason, hint="Then run `mcp-bridge trust` again.")
+        showing.echo_err(escaping.escape_line(f"mcp-bridge: nothing_to_trust: {reason}"))
+    requests = [row for row in requests if _why_empty(row) is None]
+    for row in requests:
         loaded.trust.refuse_within(row.content.file)
     show = showing.echo_err if as_json else showing.echo
-    for row in asked:
+    for row in requests:
         for line in _described(row, loaded):
             show(line)
-    new = [row for row in asked if not loaded.trust.is_trusted(row.content)]
+    new = [row for row in requests if not loaded.trust.is_trusted(row.content)]
     if new and not yes and not _confirm():
         showing.echo_err("mcp-bridge: nothing was trusted.")
         return common.REFUSED
@@ -90,10 +90,10 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
         # Record the content that was shown, even if the files have changed since.
         loaded.trust.record(row.content)
     if as_json:
-        rows = [{"file": str(row.content.file), "sha256": row.content.hash, "new": row in new} for row in asked]
+        rows = [{"file": str(row.content.file), "sha256": row.content.hash, "new": row in new} for row in requests]
         print_json({"status": "trusted", "files": rows})
     else:
-        names = ", ".join(str(row.content.file) for row in asked)
+        names = ", ".join(str(row.content.file) for row in requests)
         show(escaping.escape_line(f"{'Trusted' if new else 'Trusted already'}, exactly as shown: {names}"))
     return common.OK
 
@@ -120,17 +120,17 @@ def _project(data: bytes, file: Path) -> dict[str, Any]:
     return project_table(table)
 
 
-def _why_empty(asked: _TrustRequest) -> str | None:
+def _why_empty(request: _TrustRequest) -> str | None:
     """Why a `.mcp.json` contains nothing to trust; None for any other file."""
-    if asked.content.file.name != PROJECT_NAME:
+    if request.content.file.name != PROJECT_NAME:
         return None
-    written = json.loads(asked.content.data.decode("utf-8-sig"))
-    return None if "mcpServers" in written else f"{asked.content.file}: {missing_servers_problem(written)}"
+    written = json.loads(request.content.data.decode("utf-8-sig"))
+    return None if "mcpServers" in written else f"{request.content.file}: {missing_servers_problem(written)}"
 
 
-def _described(asked: _TrustRequest, loaded: settings.Loaded) -> Iterator[str]:
+def _described(request: _TrustRequest, loaded: settings.Loaded) -> Iterator[str]:
     """What a file would do, one line each; its content can't add or hide lines."""
-    content, table = asked
+    content, table = request
     link = f", a link to {content.file.resolve()}" if content.file.is_symlink() else ""
     yield escaping.escape_line(f"{content.file}{link}")
     yield f"  sha256 {content.hash}, {len(content.data)} bytes"
@@ -146,8 +146,10 @@ def _described(asked: _TrustRequest, loaded: settings.Loaded) -> Iterator[str]:
     if content.files:
         yield "  files that it would have the bridge load or start; what these load in turn isn't looked at:"
     for path, hashed in content.files.items():
-        shown = Path(path).relative_to(content.file.parent) if Path(path).is_relative_to(content.file.parent) else path
-        yield escaping.escape_line(f"    {shown}  {hashed}")
+        displayed = (
+            Path(path).relative_to(content.file.parent) if Path(path).is_relative_to(content.file.parent) else path
+        )
+        yield escaping.escape_line(f"    {displayed}  {hashed}")
 
 
 def _server(name: str, server: Any, *, taken: bool) -> Iterator[str]:

@@ -114,13 +114,13 @@ def nearest(name: str, options: Iterable[str], *, count: int = 3) -> list[str]:
         if matcher.real_quick_ratio() >= _NEAR_CUTOFF and (ratio := matcher.quick_ratio()) >= _NEAR_CUTOFF:
             likely.append((ratio, folded))
     likely.sort(key=lambda each: (-each[0], each[1]))
-    found = difflib.get_close_matches(
+    close = difflib.get_close_matches(
         folded_name, [folded for _, folded in likely[:_NEAR_COMPARED]], n=count, cutoff=_NEAR_CUTOFF
     )
-    if found:
-        return [by_folded[folded] for folded in found]
-    asked = _words(name)
-    shared = {option: len(asked & _words(option)) for option in by_folded.values()}
+    if close:
+        return [by_folded[folded] for folded in close]
+    name_words = _words(name)
+    shared = {option: len(name_words & _words(option)) for option in by_folded.values()}
     best = sorted((option for option, number in shared.items() if number), key=lambda option: (-shared[option], option))
     return best[:count]
 
@@ -141,5 +141,5 @@ def did_you_mean(close: Sequence[str], names: Sequence[str]) -> str | None:
         return f"Did you mean {', '.join(dict.fromkeys(close))}?"
     if not names:
         return None
-    shown = ", ".join(name[:_NEAR_CHARS] for name in names[:_NAMES_SHOWN])
-    return f"There are: {shown}{', …' if len(names) > _NAMES_SHOWN else ''}."
+    listed = ", ".join(name[:_NEAR_CHARS] for name in names[:_NAMES_SHOWN])
+    return f"There are: {listed}{', …' if len(names) > _NAMES_SHOWN else ''}."

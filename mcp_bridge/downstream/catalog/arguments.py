@@ -24,6 +24,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.downstream.catalog.aliases import nearest
+from mcp_bridge.downstream.catalog.flat_schema import FlatSchema, flat_schema
 from mcp_bridge.downstream.catalog.schema_types import object_shape
 from mcp_bridge.offload import is_large, on_thread
 
@@ -76,6 +77,9 @@ _VALUE_SHOWN = 80
 _UNBOUNDED_IN_A_ROW = 2
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
 class ArgumentError(ValueError):
     """Arguments that violate the schema or can't be encoded as JSON; the message lists each fault with its path."""
 
@@ -102,10 +106,16 @@ class ArgumentCheck:
     def __init__(self, schema: dict[str, Any]) -> None:
         self._schema = schema
         self._validator: Validator | None = None
+        self._flat: FlatSchema | None = None
+        """The schema, once it is compiled, if it is flat."""
         self._unusable: str | None = None
 
     async def run(self, arguments: dict[str, Any]) -> None:
         """As `check`, on a thread if it takes more than a few milliseconds."""
+        if self._flat is not None and not is_large(arguments):
+            json_size(arguments)
+            if self._flat.accepts(arguments):
+                return
         await self._run_bounded(self.check, arguments)
 
     async def faults_of_part(self, arguments: dict[str, Any]) -> list[str]:
@@ -175,6 +185,8 @@ class ArgumentCheck:
     def _compile(self) -> None:
         try:
             self._validator = _compile(self._schema)
+            # Only of a schema that is valid, or mended by leaving parts out: what fits all of it fits the rest.
+            self._flat = flat_schema(self._schema)
         except UncheckedError as error:
             self._unusable = str(error)
         except RecursionError:
@@ -201,7 +213,7 @@ def json_size(value: Any) -> int:
         ArgumentError: No JSON can carry it: NaN, infinities, lone surrogates, depth, foreign types.
     """
     try:
-        return len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
+        return len(_encode(value).encode())
     except RecursionError:
         raise ArgumentError("nested too deeply") from None
     except UnicodeEncodeError:
@@ -243,12 +255,12 @@ def _repaired(schema: dict[str, Any], kind: Any) -> dict[str, Any]:
 
 
 def _schema_faults(meta: Any, schema: Any) -> list[tuple[Any, ...]]:
-    found: list[tuple[Any, ...]] = []
+    paths: list[tuple[Any, ...]] = []
     for error in meta.iter_errors(schema):
-        found.append(tuple(error.absolute_path))
-        if len(found) > _FAULTS_REPAIRED:
+        paths.append(tuple(error.absolute_path))
+        if len(paths) > _FAULTS_REPAIRED:
             break
-    return found
+    return paths
 
 
 # Keywords that say nothing about a value's type, or nothing about a property that a rule could test.
@@ -310,23 +322,23 @@ def _is_name(path: tuple[Any, ...], depth: int) -> bool:
 
 def _repair_type(node: dict[str, Any]) -> bool:
     """Rewrite a type in JSON Schema's terms; False if it is unknown."""
-    given = node.get("type")
-    if isinstance(given, str) and given.lower() == "any":
+    declared = node.get("type")
+    if isinstance(declared, str) and declared.lower() == "any":
         del node["type"]
         return True
-    names = given if isinstance(given, list) else [given]
+    names = declared if isinstance(declared, list) else [declared]
     known = {"string", "integer", "number", "boolean", "object", "array", "null"}
-    found = []
+    types = []
     for name in names:
         lower = "null" if name is None else name.lower() if isinstance(name, str) else ""
         lower = _TYPES.get(lower, lower)
         if lower not in known:
             return False
-        if lower not in found:
-            found.append(lower)
-    if not found or found == given or (len(found) == 1 and found[0] == given):
+        if lower not in types:
+            types.append(lower)
+    if not types or types == declared or (len(types) == 1 and types[0] == declared):
         return False
-    node["type"] = found if len(found) > 1 else found[0]
+    node["type"] = types if len(types) > 1 else types[0]
     return True
 
 
@@ -417,7 +429,7 @@ def _require_safe(expressions: Sequence[str], instance: dict[str, Any]) -> None:
 
 def _expressions_in(schema: Any) -> tuple[list[str], bool]:
     """The regular expressions that match property names anywhere in a schema, and whether it has references."""
-    found: set[str] = set()
+    expressions: set[str] = set()
     stack, references = [schema], False
     while stack:
         node = stack.pop()
@@ -426,11 +438,11 @@ def _expressions_in(schema: Any) -> tuple[list[str], bool]:
             references = references or not node.keys().isdisjoint(("$ref", "$dynamicRef", "$recursiveRef"))
             own = node.get("patternProperties")
             if isinstance(own, dict):
-                found |= own.keys()
+                expressions |= own.keys()
             stack.extend(node.values())
         elif isinstance(node, list):
             stack.extend(node)
-    return sorted(found), references
+    return sorted(expressions), references
 
 
 @cache
@@ -510,14 +522,14 @@ def _comparable(value: Any) -> Any:
 
 
 def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, Any], *, partly: bool) -> list[str]:
-    found: list[str] = []
+    faults: list[str] = []
     alike: Counter[tuple[Any, ...]] = Counter()
     try:
         for count, error in enumerate(validator.iter_errors(arguments)):
             if partly and not error.absolute_path and error.validator in _OF_OBJECTS:
                 continue
-            if len(found) >= _FAULTS_NAMED or count >= _FAULTS_SEEN or sum(map(len, found)) > _FAULTS_CHARS:
-                found.append("…")
+            if len(faults) >= _FAULTS_NAMED or count >= _FAULTS_SEEN or sum(map(len, faults)) > _FAULTS_CHARS:
+                faults.append("…")
                 break
             # Two missing names at one place are two faults; rows of a list that lack the same name are alike.
             missing = str(error.message) if error.validator in _NAMING else ""
@@ -525,17 +537,17 @@ def _faults(validator: Validator, schema: dict[str, Any], arguments: dict[str, A
             alike[kind] += 1
             if alike[kind] > _FAULTS_ALIKE:
                 continue
-            told = _fault(error)
-            found = [*told, *found] if kind == _NO_PARAMETER else [*found, *told]
+            messages = _fault(error)
+            faults = [*messages, *faults] if kind == _NO_PARAMETER else [*faults, *messages]
     except Exception:
-        if len(found) < _FAULTS_ENOUGH:
+        if len(faults) < _FAULTS_ENOUGH:
             raise
-        found.append("…")
-    if found and not partly and _NO_PARAMETER not in alike:
-        found = [*_without_parameter(schema, arguments), *found]
-    if found and found[-1] != "…" and any(number > _FAULTS_ALIKE for number in alike.values()):
-        found.append("…")
-    return found
+        faults.append("…")
+    if faults and not partly and _NO_PARAMETER not in alike:
+        faults = [*_without_parameter(schema, arguments), *faults]
+    if faults and faults[-1] != "…" and any(number > _FAULTS_ALIKE for number in alike.values()):
+        faults.append("…")
+    return faults
 
 
 _OF_OBJECTS = frozenset({"required", "additionalProperties", "unevaluatedProperties", "minProperties"})
@@ -547,8 +559,8 @@ def _fault(error: Any) -> list[str]:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
     if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
         known = error.schema.get("properties")
-        told = _unknown(error.instance, known if isinstance(known, dict) else {}, "name" if path else "parameter")
-        return [f"{_cut(path.lstrip('.'))}: {text}" for text in told] if path else told
+        messages = _unknown(error.instance, known if isinstance(known, dict) else {}, "name" if path else "parameter")
+        return [f"{_cut(path.lstrip('.'))}: {text}" for text in messages] if path else messages
     return [f"{_cut(path.lstrip('.')) or 'arguments'}: {_message(error)}"]
 
 
@@ -560,24 +572,24 @@ def _without_parameter(schema: dict[str, Any], arguments: dict[str, Any]) -> lis
     return _unknown(arguments, shape.properties, "parameter")
 
 
-def _unknown(given: dict[str, Any], known: dict[str, Any], what: str) -> list[str]:
-    free = [name for name in known if name not in given][:_NAMES_MEANT]
-    found: list[str] = []
-    for number, name in enumerate(name for name in given if name not in known):
+def _unknown(arguments: dict[str, Any], known: dict[str, Any], what: str) -> list[str]:
+    free = [name for name in known if name not in arguments][:_NAMES_MEANT]
+    messages: list[str] = []
+    for number, name in enumerate(name for name in arguments if name not in known):
         if number == _NAMES_TOLD:
-            return [*found, "…"]
+            return [*messages, "…"]
         close = nearest(name, free, count=1)
         meant = f" (did you mean {_cut(close[0])}?)" if close else ""
-        found.append(f"there is no {what} {_cut(repr(name))}{meant}")
-    return found
+        messages.append(f"there is no {what} {_cut(repr(name))}{meant}")
+    return messages
 
 
 def _message(error: Any) -> str:
     """The validator's message, with a long value at its beginning shortened."""
     message = str(error.message)
-    shown = repr(error.instance)
-    if len(shown) > _VALUE_SHOWN and message.startswith(shown):
-        return f"{shown[:_VALUE_SHOWN]}…{_cut(message[len(shown) :])}"
+    value = repr(error.instance)
+    if len(value) > _VALUE_SHOWN and message.startswith(value):
+        return f"{value[:_VALUE_SHOWN]}…{_cut(message[len(value) :])}"
     return _cut(message)
 
 

@@ -146,12 +146,12 @@ class Catalog:
         """
         if server == LOCAL and self._local is not None:
             return self._tools[LOCAL]
-        found = self._fleet.server(server)
-        if found.running:
-            return await found.tools()
-        await self._load(found)
-        known = self._cached_tools(found)
-        return await found.tools() if known is None else known
+        downstream = self._fleet.server(server)
+        if downstream.running:
+            return await downstream.tools()
+        await self._load(downstream)
+        known = self._cached_tools(downstream)
+        return await downstream.tools() if known is None else known
 
     async def tool(self, server: str, name: str) -> ToolInfo:
         """One tool, by its name or alias.
@@ -169,12 +169,12 @@ class Catalog:
         """
         if server == LOCAL and self._local is not None:
             return self._local.bind(name)
-        found = self._fleet.server(server)
-        await self._load(found)
-        if not found.running and (tool := _named(self._cached_tools(found) or (), name)):
-            return found.bound(tool)
+        downstream = self._fleet.server(server)
+        await self._load(downstream)
+        if not downstream.running and (tool := _named(self._cached_tools(downstream) or (), name)):
+            return downstream.bound(tool)
         # The cache may be outdated: only the server itself can tell that it has no such tool.
-        return found.bound(await found.find_tool(name))
+        return downstream.bound(await downstream.find_tool(name))
 
     async def faults(self, tool: ToolInfo, arguments: dict[str, Any]) -> list[str]:
         """The faults of some of a call's arguments; none if the arguments can't be checked. No call is made."""
@@ -191,8 +191,8 @@ class Catalog:
         """One tool by name or alias from the last listing; None if it isn't listed. Starts no server."""
         if server == LOCAL and self._local is not None:
             return _named(self._tools[LOCAL], name)
-        found = self._fleet.servers.get(server)
-        return None if found is None else _named(self._cached_tools(found) or (), name)
+        downstream = self._fleet.servers.get(server)
+        return None if downstream is None else _named(self._cached_tools(downstream) or (), name)
 
     async def search(
         self,

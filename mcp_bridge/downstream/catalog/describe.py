@@ -90,11 +90,11 @@ def line(tool: ToolInfo) -> str:
 def _line(tool: ToolInfo) -> tuple[str, bool]:
     """The line, and whether anything was cut."""
     params = signature(tool).params
-    shown = [_short(param) for param in params[:_LINE_PARAMS]]
+    texts = [_short(param) for param in params[:_LINE_PARAMS]]
     if len(params) > _LINE_PARAMS:
-        shown.append("…")
+        texts.append("…")
     summary = _summary(tool)
-    head = f"{tool.server_alias}.{tool.alias}({', '.join(shown)})"
+    head = f"{tool.server_alias}.{tool.alias}({', '.join(texts)})"
     text = f"{head} — {summary}" if summary else head
     return text, len(params) > _LINE_PARAMS or summary.endswith("…") or any(map(_elides_default, params[:_LINE_PARAMS]))
 
@@ -106,9 +106,9 @@ def signature(tool: ToolInfo) -> Signature:
     names = list(shape.properties)[:_MAX_PARAMS]
     python_names = assign(names)
     params = []
-    given = {name: _documentation(tool.input_schema, shape.properties[name]) for name in names}
+    documented = {name: _documentation(tool.input_schema, shape.properties[name]) for name in names}
     # A null default is not sent.
-    needed = {name for name in names if name in shape.required and given[name].get("default") is None}
+    needed = {name for name in names if name in shape.required and documented[name].get("default") is None}
     for name in sorted(names, key=lambda name: (name not in needed, name not in shape.required)):
         schema = shape.properties[name]
         plain = schema if isinstance(schema, dict) else {}
@@ -118,8 +118,8 @@ def signature(tool: ToolInfo) -> Signature:
                 json_name=name,
                 annotation=renderer.render(schema),
                 required=name in needed,
-                default=given[name].get("default"),
-                has_default="default" in given[name],
+                default=documented[name].get("default"),
+                has_default="default" in documented[name],
                 description=_one_line(plain.get("description"), 4 * _PARAM_DOC),
             )
         )
@@ -170,8 +170,8 @@ def _rendered(tool: ToolInfo) -> tuple[str, bool]:
 def full(tool: ToolInfo) -> str:
     """A server's whole documentation of a tool, uncut: signature, description, parameters and defaults."""
     sig = signature(tool)
-    shown = [_full(param, sys.maxsize) for param in sig.params]
-    lines = [f"await {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}"]
+    texts = [_full(param, sys.maxsize) for param in sig.params]
+    lines = [f"await {tool.server_alias}.{tool.alias}({', '.join(texts)}) -> {sig.returns}"]
     if sig.doc:
         lines.append(textwrap.indent(sig.doc, "  "))
     shape = object_shape(tool.input_schema)
@@ -186,19 +186,19 @@ def full(tool: ToolInfo) -> str:
 def call_hint(tool: ToolInfo) -> str:
     """One short sentence that shows how to call a tool, for an error message."""
     sig = signature(tool)
-    shown: list[str] = []
+    texts: list[str] = []
     size = 0
     for param in sig.params:
         text = _full(param)
         size += len(text)
         if size > _CALL:
-            shown.append(f"… {len(sig.params) - len(shown)} more: {_detail_hint(tool, 'full')}")
+            texts.append(f"… {len(sig.params) - len(texts)} more: {_detail_hint(tool, 'full')}")
             break
-        shown.append(text)
-    renamed = [param for param in sig.params[: len(shown)] if param.json_name not in {"", param.py_name}]
+        texts.append(text)
+    renamed = [param for param in sig.params[: len(texts)] if param.json_name not in {"", param.py_name}]
     names = ", ".join(f"{param.json_name!r} for {param.py_name}" for param in renamed)[:_CALL]
     also = f" In a dict of arguments: {names}." if names else ""
-    return f"It is {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}.{also}"
+    return f"It is {tool.server_alias}.{tool.alias}({', '.join(texts)}) -> {sig.returns}.{also}"
 
 
 def _detail_hint(tool: ToolInfo, detail: str) -> str:
@@ -207,15 +207,15 @@ def _detail_hint(tool: ToolInfo, detail: str) -> str:
 
 def _documentation(root: dict[str, Any], schema: Any) -> dict[str, Any]:
     """The default and description of a parameter, its own or those of the schema that it refers to."""
-    found: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     for _ in range(_HOPS):
         if not isinstance(schema, dict):
             break
         for name in {"default", "description"} & schema.keys():
-            found.setdefault(name, schema[name])
+            keywords.setdefault(name, schema[name])
         reference = schema.get("$ref")
         schema = resolve(root, reference) if isinstance(reference, str) else None
-    return found
+    return keywords
 
 
 def proxy_row(tool: ToolInfo) -> dict[str, Any]:

@@ -77,16 +77,16 @@ class BoundedListing:
 
     def notices(self, server: str) -> list[str]:
         """What was left out, in plain language."""
-        found = []
+        notices = []
         if self._left_out:
             names = ", ".join(map(repr, self._left_out[:_NAMED])) + (", …" if len(self._left_out) > _NAMED else "")
-            found.append(
+            notices.append(
                 f"server {server!r} lists {len(self._left_out)} tools that are left out, since one may have"
                 f" {MAX_TOOL_BYTES} bytes and a name of {MAX_TOOL_NAME_CHARS} characters: {names}"
             )
         if self.full:
-            found.append(
+            notices.append(
                 f"server {server!r} lists more than is kept, {MAX_TOOLS} tools of {MAX_LISTING_BYTES} bytes together;"
                 f" cut after {len(self.tools)} tools"
             )
-        return found
+        return notices

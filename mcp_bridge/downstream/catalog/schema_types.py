@@ -199,8 +199,8 @@ class TypeRenderer:
 
 def _literal(values: list[Any]) -> str:
     plain = [value for value in values if value is None or isinstance(value, (str, int, bool))]
-    shown = [repr(value) for value in plain]
-    if len(plain) == len(values) <= _LITERALS and sum(map(len, shown)) <= _LENGTH:
+    literals = [repr(value) for value in plain]
+    if len(plain) == len(values) <= _LITERALS and sum(map(len, literals)) <= _LENGTH:
         some = [repr(value) for value in plain if value is not None]
         parts = [f"Literal[{', '.join(some)}]"] if some else []
         return _union([*parts, *(["None"] if None in plain else [])])

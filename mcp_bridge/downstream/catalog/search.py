@@ -124,37 +124,40 @@ class SearchIndex:
         """
         if limit <= 0:
             return []
-        asked = list(dict.fromkeys(words(query)[:_WORDS_USED]))
-        if not asked:
+        query_words = list(dict.fromkeys(words(query)[:_WORDS_USED]))
+        if not query_words:
             hits = [Hit(tool, 0.0) for tool in self._tools]
             return [hit for hit in hits if allowed is None or allowed(hit.tool)][:limit]
-        exact = {word: f'("{word}" OR "{word}"*)' for word in asked}
-        named = self._named(asked)
-        found = self._match(" AND ".join(exact.values()), asked, allowed, named)
+        exact = {word: f'("{word}" OR "{word}"*)' for word in query_words}
+        named = self._named(query_words)
+        results = self._match(" AND ".join(exact.values()), query_words, allowed, named)
         if strict:
-            return found[:limit]
+            return results[:limit]
         wider = {
             word: f"({term} OR {' OR '.join(_SAME[word])})" if word in _SAME else term for word, term in exact.items()
         }
-        if not found:
-            found = self._match(" AND ".join(wider.values()), asked, allowed, named)
-        if not found:
-            found = self._match(" OR ".join(wider.values()), asked, allowed, named)
+        if not results:
+            results = self._match(" AND ".join(wider.values()), query_words, allowed, named)
+        if not results:
+            results = self._match(" OR ".join(wider.values()), query_words, allowed, named)
         elif named:
             # A tool that is named in the query must not be hidden by others that have every word somewhere.
-            have_all = {(hit.tool.server, hit.tool.name) for hit in found}
-            some = self._match(" OR ".join(wider.values()), asked, allowed, named, self._with_other_words(wider, named))
-            found += [hit for hit in some if (hit.tool.server, hit.tool.name) not in have_all]
-            found.sort(key=_order)
-        return found[:limit]
+            have_all = {(hit.tool.server, hit.tool.name) for hit in results}
+            some = self._match(
+                " OR ".join(wider.values()), query_words, allowed, named, self._with_other_words(wider, named)
+            )
+            results += [hit for hit in some if (hit.tool.server, hit.tool.name) not in have_all]
+            results.sort(key=_order)
+        return results[:limit]
 
-    def _named(self, asked: list[str]) -> set[int]:
+    def _named(self, query_words: list[str]) -> set[int]:
         """Indices of the tools whose whole name, or their server's, is in the query."""
-        given = set(asked)
+        wanted = set(query_words)
         return {
             number
             for number, name in enumerate(self._names)
-            if (name and given.issuperset(name)) or any(server and given >= server for server in self._servers[number])
+            if (name and wanted.issuperset(name))
+            or any(server and wanted >= server for server in self._servers[number])
         }
 
     def _with_other_words(self, terms: dict[str, str], named: set[int]) -> set[int]:
@@ -170,7 +173,7 @@ class SearchIndex:
     def _match(
         self,
         expression: str,
-        asked: list[str],
+        query_words: list[str],
         allowed: Callable[[ToolInfo], bool] | None,
         named: set[int],
         among: set[int] | None = None,
@@ -182,21 +185,21 @@ class SearchIndex:
         for number, rank in rows:
             tool = self._tools[number]
             if (among is None or number in among) and (allowed is None or allowed(tool)):
-                weight = 1 + self._likeness(number, asked)
+                weight = 1 + self._likeness(number, query_words)
                 weight *= _NAMED if number in named else 1
                 weight *= _DEPRECATED if number in self._deprecated else 1
                 hits.append(Hit(tool, -rank * weight))
         return sorted(hits, key=_order)
 
-    def _likeness(self, number: int, asked: list[str]) -> float:
+    def _likeness(self, number: int, query_words: list[str]) -> float:
         """The similarity of the query and the tool's name, 0 to 1.
 
         BM25 considers the length of a whole row: alone, it prefers a tool with a short description to one whose exact
         name is in the query.
         """
         name = self._names[number]
-        shared = sum(any(part.startswith(word) or word.startswith(part) for part in name) for word in asked)
-        return 2 * shared / (len(asked) + len(name)) if name else 0.0
+        shared = sum(any(part.startswith(word) or word.startswith(part) for part in name) for word in query_words)
+        return 2 * shared / (len(query_words) + len(name)) if name else 0.0
 
 
 def _order(hit: Hit) -> tuple[float, str, str]:

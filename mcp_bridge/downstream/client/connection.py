@@ -86,7 +86,7 @@ class Connection:
         spec: ServerSpec,
         alias: str,
         mode: str,
-        party: fair_share.Party,
+        tenant: fair_share.Tenant,
         *,
         environment: Mapping[str, str],
         max_message: int,
@@ -102,7 +102,7 @@ class Connection:
             env={**environment, **spec.env, NESTED_VARIABLE: "1"},
             cwd=spec.cwd,
             max_message=max_message,
-            party=party,
+            tenant=tenant,
         )
         self.settled = anyio.Event()
         self.ended = anyio.Event()
@@ -136,7 +136,7 @@ class Connection:
     async def run(self, idle_timeout: float) -> None:
         """Start the server, serve until it dies, is stopped or was idle, then end its processes. Never raises."""
         # From now on messages are charged to the server, and not to whoever needed it first.
-        fair_share.current.set(self.transport.party)
+        fair_share.current.set(self.transport.tenant)
         detach_from_time_limits()
         try:
             with self._scope:
@@ -251,7 +251,7 @@ class Connection:
 
     async def _list(self, client: Client) -> Listing:
         # Listing is charged to the server: everybody who uses it waits for the listing, and not only the first.
-        with fair_share.billed(self.transport.party):
+        with fair_share.billed(self.transport.tenant):
             return await self._listed(client)
 
     async def _listed(self, client: Client) -> Listing:

@@ -116,8 +116,8 @@ def start_failure(
     failure = connection.failure
     hint: str | None = f"Mend its configuration; {_SHOW_MORE}."
     private = _private(spec, connection)
-    told = [lines for each in reversed(launched) if (lines := _masked_output(spec, each, mask_output))]
-    output = told[0] if told else []
+    outputs = [lines for each in reversed(launched) if (lines := _masked_output(spec, each, mask_output))]
+    output = outputs[0] if outputs else []
     if isinstance(failure, FileNotFoundError | NotADirectoryError) and failure.filename == spec.cwd is not None:
         why = "its working directory is not there."
         private["cwd"] = spec.cwd

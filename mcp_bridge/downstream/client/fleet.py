@@ -110,8 +110,8 @@ class Fleet:
         Raises:
             BridgeError: `unknown_server`, with the nearest names.
         """
-        found = self.servers.get(name) or self._by_alias.get(name)
-        if found is None:
+        server = self.servers.get(name) or self._by_alias.get(name)
+        if server is None:
             close = nearest(name, [*self.servers, *self._by_alias])
             if close:
                 hint = f"Did you mean {', '.join(close)}?"
@@ -119,7 +119,7 @@ class Fleet:
                 hint = f"Servers: {', '.join(sorted(self.servers))}." if self.servers else "None is configured."
             hint = " ".join([hint, *self.missing])
             raise BridgeError("unknown_server", f"There is no server {name!r}.", hint=hint, server=name, nearest=close)
-        return found
+        return server
 
     def statuses(self) -> list[ServerStatus]:
         """The status of every server, sorted by name."""

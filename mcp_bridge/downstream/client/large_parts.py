@@ -86,20 +86,20 @@ def reattach(result: CallToolResult, parts: dict[str, Any], *, objects_only: boo
     Raises:
         pydantic.ValidationError: A part is not valid content.
     """
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if "content" in parts:
         blocks = parts["content"]
-        found["content"] = [
+        fields["content"] = [
             block
             for start in range(0, len(blocks), _BLOCKS_AT_ONCE)
             for block in _blocks.validate_python(blocks[start : start + _BLOCKS_AT_ONCE], by_name=False)
         ]
     if "structuredContent" in parts:
-        structured = found["structured_content"] = parts["structuredContent"]
+        structured = fields["structured_content"] = parts["structuredContent"]
         if objects_only and not isinstance(structured, dict):
             _object.validate_python(structured)
     meta = {name: value for name, value in (result.meta or {}).items() if name != _KEY}
-    copy = result.model_copy(update=found)
+    copy = result.model_copy(update=fields)
     copy.meta = meta or None
     if not meta:
         copy.model_fields_set.discard("meta")
@@ -146,6 +146,6 @@ class DetachedArguments:
         arguments = message.get("arguments")
         if self._detached and isinstance(arguments, dict) and len(arguments) == 1:
             (mark,) = arguments
-            if (kept := self._detached.get(mark)) is not None:
-                return message | {"arguments": kept}
+            if (detached := self._detached.get(mark)) is not None:
+                return message | {"arguments": detached}
         return None

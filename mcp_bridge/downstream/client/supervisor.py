@@ -17,7 +17,7 @@ from mcp_bridge.downstream.client import failures
 from mcp_bridge.downstream.client.starting import first_ready, load_sdk
 from mcp_bridge.downstream.client.status import ServerStatus, State
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.fair_share import MAX_WAIT_SECONDS, Party
+from mcp_bridge.fair_share import MAX_WAIT_SECONDS, Tenant
 from mcp_bridge.offload import on_thread, time_limit
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ class ListedTool:
         converting = functools.partial(convert, result, self.info, raw=raw)
         converted = await on_thread(converting) if is_slow_to_convert(result) else converting()
         if converted["is_error"]:
-            shown = converted["value"]
-            message = shown if isinstance(shown, str) else "the tool reported an error without a text"
+            value = converted["value"]
+            message = value if isinstance(value, str) else "the tool reported an error without a text"
             raise BridgeError("tool_error", message, content=converted["raw"].get("content"), raw=converted["raw"])
         return ToolResult(converted["value"], converted["raw"] if raw else {})
 
@@ -146,7 +146,7 @@ class DownstreamServer:
         self._connection: Connection | None = None
         self._latest: Connection | None = None
         self._connections: set[Connection] = set()
-        self._party: Party | None = None
+        self._tenant: Tenant | None = None
         self._starting: _Start | None = None
         self._speaks_legacy_only = False
         self._failures = 0
@@ -306,11 +306,11 @@ class DownstreamServer:
     def _launch(self, mode: str) -> Connection:
         from mcp_bridge.downstream.client.connection import Connection  # noqa: PLC0415 - see `load_sdk`
 
-        # All processes of a server share one party.
-        party = self._party = self._party or Party()
+        # All processes of a server share one tenant.
+        tenant = self._tenant = self._tenant or Tenant()
         limit = self._max_result_bytes + _ENVELOPE_BYTES
-        given = self._environment.of(self.spec)
-        connection = Connection(self.spec, self.alias, mode, party, environment=given, max_message=limit)
+        environment = self._environment.of(self.spec)
+        connection = Connection(self.spec, self.alias, mode, tenant, environment=environment, max_message=limit)
         self._starts += 1
         self._connections.add(connection)
         self._latest = connection

@@ -154,7 +154,7 @@ class StdioTransport:
         log: Its stderr output.
         closed: Set when no further message will arrive.
         outgoing: Large arguments, which are written in place of their markers.
-        party: The server as a party that shares the interpreter.
+        tenant: The server as a tenant that shares the interpreter.
         received: The number of bytes received.
     """
 
@@ -165,7 +165,7 @@ class StdioTransport:
         env: Mapping[str, str],
         cwd: str | None,
         max_message: int,
-        party: fair_share.Party,
+        tenant: fair_share.Tenant,
     ) -> None:
         self._argv = list(argv)
         self.environment = dict(env)
@@ -178,8 +178,8 @@ class StdioTransport:
         self.closed = anyio.Event()
         self.end_reason: str | None = None
         self.outgoing = DetachedArguments()
-        self.party = party
-        self._askers: dict[object, fair_share.Party] = {}
+        self.tenant = tenant
+        self._askers: dict[object, fair_share.Tenant] = {}
         self.received = 0
         self._has_ended = False
         self._waiting = anyio.CancelScope()
@@ -240,18 +240,18 @@ class StdioTransport:
         await tasks.__aexit__(None, None, None)
 
     def track_request(self, number: str | int) -> None:
-        """Register a request that is sent for the current task's party."""
+        """Register a request that is sent for the current task's tenant."""
         whose = fair_share.current.get()
-        if isinstance(number, int) and isinstance(whose, fair_share.Party):
+        if isinstance(number, int) and isinstance(whose, fair_share.Tenant):
             self._askers[number] = whose
 
     def forget_request(self, number: object) -> None:
         """Unregister a request whose answer nobody waits for any more."""
         self._askers.pop(number, None)
 
-    def take_requester(self, number: object) -> fair_share.Party:
-        """The party that an answer is charged to: the server itself if nobody waits for it."""
-        return self._askers.pop(number, self.party)
+    def take_requester(self, number: object) -> fair_share.Tenant:
+        """The tenant that an answer is charged to: the server itself if nobody waits for it."""
+        return self._askers.pop(number, self.tenant)
 
     async def wait_turn(self) -> None:
         """Wait for the server's turn to be read.
@@ -260,7 +260,7 @@ class StdioTransport:
         """
         if not self._has_ended:
             with anyio.CancelScope() as self._waiting:
-                await self.party.turn()
+                await self.tenant.turn()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -358,7 +358,7 @@ class _Messages:
             self._transport.take_requester(line.request_id)
             await self._refuse(line.size, line.request_id)
             return
-        whose = self._transport.party
+        whose = self._transport.tenant
         # The requester is charged if it is known, and doesn't keep others from their answers.
         with fair_share.billed() as bill:
             try:
@@ -366,8 +366,8 @@ class _Messages:
             finally:
                 whose.charge(bill.seconds)
 
-    async def _decode_line(self, line: bytes) -> fair_share.Party:
-        """Pass on a line if it is a message; return the party to charge."""
+    async def _decode_line(self, line: bytes) -> fair_share.Tenant:
+        """Pass on a line if it is a message; return the tenant to charge."""
         if CONTAINER_WEIGHT * len(line) > MAX_VALUES and await on_thread(values_exceed, line, MAX_VALUES):
             # As for a guest's frame: a value may take only a few bytes, and each takes time and memory.
             return await self._refuse_line(line, f"{MAX_VALUES} values")
@@ -383,9 +383,9 @@ class _Messages:
                 return await self._pass_on(message, line, over)
         if line:
             self._transport.log.add(b"(stdout) " + line[:_CHUNK] + b"\n")
-        return self._transport.party
+        return self._transport.tenant
 
-    async def _pass_on(self, message: JSONRPCMessage, line: bytes, over: str) -> fair_share.Party:
+    async def _pass_on(self, message: JSONRPCMessage, line: bytes, over: str) -> fair_share.Tenant:
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             number = _number(message.id)
             if over:
@@ -393,18 +393,18 @@ class _Messages:
             else:
                 self._ready.append(SessionMessage(message))
             return self._transport.take_requester(number)
-        party = self._transport.party
+        tenant = self._transport.tenant
         if message.method in _RATE_LIMITED and not self._may_forward_notification():
-            party.charge(_LINE_SECONDS)
+            tenant.charge(_LINE_SECONDS)
         elif len(line) >= large_json.LARGE_CHARS:
             # The SDK would inspect it on the event loop, and nothing is done with it.
             self._transport.log.add(b"(stdout, not looked at) " + line[:_CHUNK] + b"\n")
             if isinstance(message, JSONRPCRequest):
                 await self._transport.refuse(message.id)
         else:
-            party.charge(_MESSAGE_SECONDS)
+            tenant.charge(_MESSAGE_SECONDS)
             self._ready.append(SessionMessage(message))
-        return party
+        return tenant
 
     def _may_forward_notification(self) -> bool:
         """Whether the rate limit allows one more notification that is shown to people."""
@@ -416,7 +416,7 @@ class _Messages:
         self._tokens -= 1
         return True
 
-    async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Party:
+    async def _refuse_line(self, line: bytes, parts: str) -> fair_share.Tenant:
         number = request_id_of(line)
         await self._refuse(len(line), number, parts=parts)
         return self._transport.take_requester(number)
@@ -554,8 +554,8 @@ def _exceeded_limit(result: Any) -> str:
     if not isinstance(result, dict):
         return ""
     for name, limit in (("content", MAX_BLOCKS), ("tools", MAX_TOOLS_IN_PAGE)):
-        found = result.get(name)
-        if isinstance(found, list) and len(found) > limit:
+        items = result.get(name)
+        if isinstance(items, list) and len(items) > limit:
             return f"{limit} {name}"
     return ""
 

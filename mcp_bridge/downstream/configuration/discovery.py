@@ -126,10 +126,10 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
 
     def value(match: re.Match[str]) -> str:
         name, default = match.group(1), match.group(2)
-        found = environ.get(name, default)
-        if found is None:
+        expanded = environ.get(name, default)
+        if expanded is None:
             raise KeyError(name)
-        return found
+        return expanded
 
     return _VARIABLE.sub(value, text)
 
@@ -293,9 +293,9 @@ def _approvals(local: Sequence[Mapping[str, Any]], home: Path, problems: list[Pr
     )
 
 
-def _claude_code(cwd: Path, home: Path, found: Discovery, trust: TrustStore | None) -> Iterator[ServerSpec]:
+def _claude_code(cwd: Path, home: Path, discovery: Discovery, trust: TrustStore | None) -> Iterator[ServerSpec]:
     """Claude Code's servers, the highest precedence first."""
-    user_file, problems = home / ".claude.json", found.problems
+    user_file, problems = home / ".claude.json", discovery.problems
     user = _read_json(user_file, problems)
     projects = _object(user, "projects", user_file, problems)
     root = git_root(cwd)
@@ -307,7 +307,7 @@ def _claude_code(cwd: Path, home: Path, found: Discovery, trust: TrustStore | No
     approvals = _approvals(local, home, problems)
     here = cwd.resolve()
     for folder in (here, *here.parents[:-1]):
-        yield from _project(folder / PROJECT_NAME, here, approvals, found, trust)
+        yield from _project(folder / PROJECT_NAME, here, approvals, discovery, trust)
     for name, entry in _object(user, "mcpServers", user_file, problems).items():
         yield _spec_from_client(name, entry, str(user_file), "user")
 
@@ -318,7 +318,7 @@ def _scripts(entry: Any, base: Path, files: Mapping[str, str], cwd: Path | None 
 
 
 def _project(
-    file: Path, cwd: Path, approvals: _Approvals, found: Discovery, trust: TrustStore | None
+    file: Path, cwd: Path, approvals: _Approvals, discovery: Discovery, trust: TrustStore | None
 ) -> Iterator[ServerSpec]:
     """The active servers of a `.mcp.json`, and those that the user has refused, which are disabled.
 
@@ -326,7 +326,7 @@ def _project(
         file: A file in the working directory or a parent folder.
         cwd: The working directory, in which its servers are started, as in Claude Code.
         approvals: The user's decisions in Claude Code.
-        found: Receives problems and skipped servers.
+        discovery: Receives problems and skipped servers.
         trust: The user's trust records.
     """
     above = file.parent != cwd
@@ -336,15 +336,15 @@ def _project(
         return
     except OSError as error:
         if not (above and isinstance(error, PermissionError)):
-            found.problems.append(Problem("bad_client_config", str(file), None, f"cannot be read: {why(error)}."))
+            discovery.problems.append(Problem("bad_client_config", str(file), None, f"cannot be read: {why(error)}."))
         return
-    content = _parsed_json(data, file, found.problems)
+    content = _parsed_json(data, file, discovery.problems)
     if content and "mcpServers" not in content:
-        found.problems.append(Problem("bad_client_config", str(file), None, missing_servers_problem(content)))
+        discovery.problems.append(Problem("bad_client_config", str(file), None, missing_servers_problem(content)))
     status, reason, files = _trusted(file, data, content, trust)
     meant = not above or _only_user_writable(file)
     unapproved = []
-    for name, entry in _object(content, "mcpServers", file, found.problems).items():
+    for name, entry in _object(content, "mcpServers", file, discovery.problems).items():
         spec = _spec_from_client(name, entry, str(file), "project")
         if name in approvals.refused:
             yield replace(spec, enabled=False)
@@ -355,9 +355,9 @@ def _project(
         elif spec.problem is None and not runs_the_bridge(spec.command, spec.args):
             unapproved.append(name)
             why_not = "it comes with the folder: neither approved in Claude Code nor trusted (`mcp-bridge trust`)."
-            found.skipped.append(Skipped(name, str(file), why_not))
+            discovery.skipped.append(Skipped(name, str(file), why_not))
     if unapproved:
-        found.ignored_files.append(ignored_file(file, status, reason, tuple(unapproved), above=above))
+        discovery.ignored_files.append(ignored_file(file, status, reason, tuple(unapproved), above=above))
 
 
 def _trusted(
@@ -391,10 +391,10 @@ def missing_servers_problem(content: Mapping[str, Any]) -> str:
 def _only_user_writable(file: Path) -> bool:
     """Whether nobody but this user or root could have written the file or put it there."""
     try:
-        found = [file.lstat(), file.parent.stat()]
+        statuses = [file.lstat(), file.parent.stat()]
     except OSError:
         return False
-    return all(status.st_uid in {os.geteuid(), 0} and not _others_write(status) for status in found)
+    return all(status.st_uid in {os.geteuid(), 0} and not _others_write(status) for status in statuses)
 
 
 def _others_write(status: os.stat_result) -> bool:
@@ -426,10 +426,10 @@ def git_root(folder: Path) -> Path | None:
 
 def _repository_of(marker: Path) -> Path | None:
     """The main working tree of a worktree's `.git` file, if the two refer to each other."""
-    word, _, told = _git_line(marker).partition(": ")
-    if word != "gitdir" or not told:
+    word, _, location = _git_line(marker).partition(": ")
+    if word != "gitdir" or not location:
         return None
-    private = (marker.parent / told).resolve()
+    private = (marker.parent / location).resolve()
     common = (private / _git_line(private / "commondir")).resolve()
     named = Path(_git_line(private / "gitdir"))
     mutual = named.is_absolute() and named.resolve() == marker.resolve()
@@ -503,18 +503,18 @@ def discover(
     Raises:
         BridgeError: `bad_config`, for our own TOML only.
     """
-    found = Discovery()
+    discovery = Discovery()
     own = [spec_from_toml(name, table, config_file) for name, table in tables.items()]
     for name, table in folder.items():
         assert trusted is not None  # noqa: S101 - a folder's tables are there with what is trusted
         spec = spec_from_toml(name, table, trusted.file)
         own.append(replace(spec, scope="folder", scripts=_scripts(table, trusted.file.parent, trusted.files)))
-    theirs = list(_claude_code(cwd, home, found, trust)) if client_configs else []
+    theirs = list(_claude_code(cwd, home, discovery, trust)) if client_configs else []
     for unexpanded in [*own, *theirs]:
         name, file = unexpanded.name, unexpanded.source
-        if name in found.servers:
-            winner = found.servers[name]
-            found.skipped.append(
+        if name in discovery.servers:
+            winner = discovery.servers[name]
+            discovery.skipped.append(
                 Skipped(name, file, f"{winner.scope} scope ({winner.source}) has a server of this name.")
             )
             continue
@@ -522,7 +522,7 @@ def discover(
         if spec.problem is None and (wrong := _command_problem(spec, environ)):
             spec = replace(spec, problem=wrong)
         if not allow_self_server and spec.type == "stdio" and runs_itself(spec.command, spec.args):
-            found.skipped.append(
+            discovery.skipped.append(
                 Skipped(
                     name, file, "it is this bridge; a bridge behind itself would start itself for ever.", is_self=True
                 )
@@ -534,5 +534,5 @@ def discover(
             spec.scope == "user" or from_above or (for_every_folder and spec.scope == "config")
         ):
             spec = isolate_runner(spec, safe_directory)
-        found.servers[name] = spec
-    return found
+        discovery.servers[name] = spec
+    return discovery

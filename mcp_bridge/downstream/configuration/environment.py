@@ -44,16 +44,16 @@ class Environment:
         own = self.choice if spec.env_pass is None else spec.env_pass
         # An entry of the folder can restrict the user's choice, and not widen it.
         choices = (own, self.choice) if spec.scope in {"folder", "project"} else (own,)
-        given = {
+        variables = {
             name: value
             for name, value in self.variables.items()
             if not name.startswith(OWN_PREFIX)
             and name not in self.withheld
             and all(passes(choice, name) for choice in choices)
         }
-        if "PATH" in given:
-            given["PATH"] = _without_own_virtualenv(given["PATH"], self.variables)
-        return given
+        if "PATH" in variables:
+            variables["PATH"] = _without_own_virtualenv(variables["PATH"], self.variables)
+        return variables
 
 
 def _without_own_virtualenv(path: str, variables: Mapping[str, str]) -> str:

@@ -59,7 +59,7 @@ class OtherClient:
 
 def other_clients(home: Path) -> list[OtherClient]:
     """The other clients' files that list servers or can't be read."""
-    found = []
+    clients = []
     for client, place, key in _FILES:
         file = home / place
         try:
@@ -67,16 +67,16 @@ def other_clients(home: Path) -> list[OtherClient]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as exc:
-            found.append(OtherClient(client, file, problem=f"can't be read: {why(exc)}"))
+            clients.append(OtherClient(client, file, problem=f"can't be read: {why(exc)}"))
             continue
         try:
             servers = _servers(data, client, file.suffix == ".toml", key)
         except (ValueError, RecursionError) as exc:
-            found.append(OtherClient(client, file, problem=f"isn't valid: {exc}"))
+            clients.append(OtherClient(client, file, problem=f"isn't valid: {exc}"))
             continue
         if servers:
-            found.append(OtherClient(client, file, servers))
-    return found
+            clients.append(OtherClient(client, file, servers))
+    return clients
 
 
 def _servers(data: bytes, client: str, toml: bool, key: str) -> tuple[str, ...]:  # noqa: FBT001

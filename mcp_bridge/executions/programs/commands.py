@@ -49,11 +49,11 @@ class ProgramCommands:
         )
 
     async def settle(
-        self, stored: StoredExecution, asked: str | None, settlement: Settlement, client: Client, *, go_on: bool
+        self, stored: StoredExecution, name: str | None, settlement: Settlement, client: Client, *, and_resume: bool
     ) -> dict[str, Any]:
         """As `Commands.settle`."""
-        run = await self._programs.settle(stored.id, asked, settlement, self._principal, self._effects(client))
-        return await (self._programs.drive(run) if go_on else self._programs.keep(run))
+        run = await self._programs.settle(stored.id, name, settlement, self._principal, self._effects(client))
+        return await (self._programs.drive(run) if and_resume else self._programs.keep(run))
 
     async def cancel(self, stored: StoredExecution, reason: str) -> dict[str, Any]:
         """As `Commands.cancel`; what its steps want undone is undone."""

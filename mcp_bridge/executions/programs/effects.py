@@ -165,6 +165,8 @@ class ProgramEffects:
     ) -> Outcome:
         """As `Effects.perform`."""
         outcome = await self._performed(run, effect, request, approved)
+        if not run.references:
+            return outcome
         value, message = await run.own([outcome.value, outcome.message])
         return outcome._replace(value=value, message=message)
 
@@ -216,10 +218,13 @@ class ProgramEffects:
         call = self._step_call(run, effect, request, approved, StepContext(chain, effect.step))
         tool = await self._gate.tools.of_step(effect.name, run.servers)
         try:
-            with time_limit(effect.timeout) as limit:
+            if effect.timeout is None:
                 result = await self._gate.call(tool, effect.arguments, call)
-            if limit.cancelled_caught:
-                raise TimeoutError
+            else:
+                with time_limit(effect.timeout) as limit:
+                    result = await self._gate.call(tool, effect.arguments, call)
+                if limit.cancelled_caught:
+                    raise TimeoutError
         except BridgeError as exc:
             empty = [text for text in leaves(effect.arguments) if isinstance(text, str) and WHOLE.fullmatch(text)]
             if exc.code == "bad_arguments" and empty:

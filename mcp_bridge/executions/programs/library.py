@@ -1,4 +1,4 @@
-"""The programs that there are: the operator's, and those that a principal has saved."""
+"""The library of programs by name: those of the operator, and those that each principal has saved."""
 
 from __future__ import annotations
 
@@ -22,90 +22,94 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.execution_store import ProgramHead, ProgramStore
 
 MAX_SAVED = 1000
-"""Programs that one principal may keep."""
+"""Most programs that one principal may save."""
 
 MAX_SAVED_CHARS = 64 << 20
-"""Of the programs that one principal may keep, as JSON."""
+"""Most characters of one principal's saved programs together, as JSON."""
 
 MAX_USED_BYTES = 4 << 20
-"""Of the saved programs that one program may run by their names."""
+"""Most bytes of the saved programs that one program may run by name."""
 
 MAX_DESCRIPTION_CHARS = 1000
-"""Of a program's description, in a listing."""
+"""Longest description in a listing; a longer one is truncated."""
 
 MAX_NAME_CHARS = 1000
-"""Longest name of a program that is looked for."""
+"""Longest name of a program."""
 
-MAX_NAMES_TOLD = 20
-"""Of programs, to whoever asks for one that there isn't."""
+MAX_NAMES_LISTED = 20
+"""Most names in the error for an unknown program."""
 
 Origin = Literal["operator", "agent"]
 
 Planner: TypeAlias = "Callable[[str, Callable[[Any], Awaitable[Sequence[Fault]]]], Awaitable[dict[str, Any]]]"
-"""From an intent, and what finds the faults of a program, to a program without any."""
+"""Writes a program for an intent. Its second argument finds the faults of a program; the result has none."""
 
 
 class Found(NamedTuple):
-    """A program and whose it is."""
+    """A program and its owner."""
 
     program: Program
     origin: Origin
 
 
 class ProgramLibrary:
-    """Programs by name.
+    """The programs that can be run by name.
 
     Args:
-        store: Keeps those that are saved.
+        store: The store of saved programs.
         operators: The operator's programs, by name.
     """
 
     def __init__(self, store: ProgramStore, operators: Mapping[str, Program]) -> None:
         self.store = store
         self.operators = operators
-        self._told: dict[str, dict[str, tuple[ProgramHead, dict[str, Any]]]] = {}
-        """Of each principal's programs what a listing tells, and of which one that is."""
+        self._rows: dict[str, dict[str, tuple[ProgramHead, dict[str, Any]]]] = {}
+        """For each principal, the rows of the last listing, with the heads of the programs that they describe."""
 
-    async def find(self, asked: Any, principal: str) -> Found:
-        """A program by name, or from an object.
+    async def find(self, requested: Any, principal: str) -> Found:
+        """Find a program by its name, or parse one.
+
+        Args:
+            requested: A name, or a program as JSON.
+            principal: Whose saved programs are searched.
 
         Raises:
-            BridgeError: `unknown_program`, `invalid_program` with all of its faults.
+            BridgeError: `unknown_program`; `invalid_program` with all faults; `programs_too_large`.
         """
-        if isinstance(asked, str):
-            if asked in self.operators:
-                return Found(self.operators[asked], "operator")
-            if len(asked) > MAX_NAME_CHARS:
+        if isinstance(requested, str):
+            if requested in self.operators:
+                return Found(self.operators[requested], "operator")
+            if len(requested) > MAX_NAME_CHARS:
                 raise BridgeError(
                     "unknown_program",
-                    f"There is no program {asked[:100]!r}…: a name has at most {MAX_NAME_CHARS} characters.",
+                    f"There is no program {requested[:100]!r}…: a name has at most {MAX_NAME_CHARS} characters.",
                 )
-            if (kept := await self.store.program(principal, asked)) is not None:
-                return Found(await off_loop(kept.data, kept_program, kept), "agent")
+            if (saved := await self.store.program(principal, requested)) is not None:
+                return Found(await off_loop(saved.data, parse_saved, saved), "agent")
             names = [*self.operators, *(head.name for head in await self.store.program_heads(principal))]
-            close = nearest(asked, names)
+            close = nearest(requested, names)
             hint = f"Did you mean {', '.join(close)}?" if close else _names(names)
-            raise BridgeError("unknown_program", f"There is no program {asked[:100]!r}.", hint=hint, nearest=close)
+            raise BridgeError("unknown_program", f"There is no program {requested[:100]!r}.", hint=hint, nearest=close)
 
         try:
-            return Found(await self._read(asked, principal), "agent")
+            return Found(await self._read(requested, principal), "agent")
         except programs.InvalidProgramError as exc:
             faults = [fault._asdict() for fault in exc.faults]
-            told = "; ".join(map(str, exc.faults[:10])) + ("; …" if len(faults) > 10 else "")  # noqa: PLR2004
-            raise BridgeError("invalid_program", f"The program is not valid: {told}.", faults=faults) from None
+            listed = "; ".join(map(str, exc.faults[:10])) + ("; …" if len(faults) > 10 else "")  # noqa: PLR2004
+            raise BridgeError("invalid_program", f"The program is not valid: {listed}.", faults=faults) from None
 
-    async def _read(self, asked: Any, principal: str) -> Program:
-        """The program that an object is, with those that its steps run by name: the operator's first.
+    async def _read(self, data: Any, principal: str) -> Program:
+        """Parse a program, with the programs that its steps run by name. The operator's programs take precedence.
 
         Raises:
-            InvalidProgramError: It is none.
+            InvalidProgramError: It is not a valid program.
             BridgeError: `programs_too_large`.
         """
-        names = await off_loop(asked, programs_named, asked)
+        names = await off_loop(data, named_programs, data)
         if not names:
-            return await off_loop(asked, programs.unbundle, {"program": asked, "uses": []})
+            return await off_loop(data, programs.unbundle, {"program": data, "uses": []})
         heads = {head.name: head for head in await self.store.program_heads(principal)}
-        # In their order, so that who is over the limit is told so of the same ones each time.
+        # Sorted, so that the error about the limit is the same each time.
         wanted = [heads[name] for name in sorted(names) if name not in self.operators and name in heads]
         size = sum(head.size for head in wanted)
         if size > MAX_USED_BYTES:
@@ -119,35 +123,35 @@ class ProgramLibrary:
 
         def resolve(name: str) -> Program | None:
             if name not in known and (kept := saved.get(name)) is not None:
-                known[name] = kept_program(kept)
+                known[name] = parse_saved(kept)
             return known.get(name)
 
-        return await on_thread(programs.parse, asked, resolve)
+        return await on_thread(programs.parse, data, resolve)
 
-    async def without_values(self, found: Found, project: Callable[[Any], Awaitable[Any]]) -> Found:
-        """An agent's program with references in the place of the sensitive values that are written out in it.
+    async def without_values(self, owned: Found, project: Callable[[Any], Awaitable[Any]]) -> Found:
+        """An agent's program with references in the place of its literal sensitive values.
 
-        Every entry of its execution has its hash, which is to tell nothing of them. The operator's programs that it
-        runs stay as they are.
+        Every entry of its execution contains its hash, which must not disclose them. Operators' programs that it runs
+        are not changed.
 
         Args:
-            found: The program.
-            project: Takes values out of JSON.
+            owned: The program.
+            project: Replaces sensitive values in JSON by references.
 
         Raises:
-            BridgeError: `program_sensitive`: without its values it is no program.
+            BridgeError: `program_sensitive`: with references it is not a valid program.
         """
-        written = programs.bundle(found.program)
-        shown = await project(written)
-        if shown == written:
-            return found
+        written = programs.bundle(owned.program)
+        projected = await project(written)
+        if projected == written:
+            return owned
         try:
-            if not isinstance(shown, dict):
+            if not isinstance(projected, dict):
                 raise TypeError
-            pairs = zip(written["uses"], shown["uses"], strict=True)
+            pairs = zip(written["uses"], projected["uses"], strict=True)
             uses = [own if own[0] in self.operators else other for own, other in pairs]
-            bundle = {"program": shown["program"], "uses": uses}
-            return found._replace(program=await off_loop(bundle, programs.unbundle, bundle))
+            bundle = {"program": projected["program"], "uses": uses}
+            return owned._replace(program=await off_loop(bundle, programs.unbundle, bundle))
         except (programs.InvalidProgramError, ValueError, TypeError):
             raise BridgeError(
                 "program_sensitive",
@@ -155,26 +159,26 @@ class ProgramLibrary:
                 hint="Name its steps otherwise, and give it such values in its context.",
             ) from None
 
-    async def validate(self, asked: Any, principal: str) -> dict[str, Any]:
-        """`{"faults", "warnings", "hash"}` of what may be a program."""
+    async def validate(self, data: Any, principal: str) -> dict[str, Any]:
+        """Check a program, given by name or as JSON: `{"faults", "warnings", "hash"}`; the hash is None if invalid."""
         try:
-            found = (await self.find(asked, principal)).program
+            program = (await self.find(data, principal)).program
         except BridgeError as exc:
             if exc.code != "invalid_program":
                 raise
             return {"faults": exc.details["faults"], "warnings": [], "hash": None}
-        warnings = await off_loop(found.data, lambda: program_warnings.warnings(found))
-        return {"faults": [], "warnings": [fault._asdict() for fault in warnings], "hash": found.hash}
+        warnings = await off_loop(program.data, lambda: program_warnings.warnings(program))
+        return {"faults": [], "warnings": [fault._asdict() for fault in warnings], "hash": program.hash}
 
-    async def save(self, name: str, asked: Any, principal: str) -> dict[str, Any]:
-        """Keep a program under a name.
+    async def save(self, name: str, requested: Any, principal: str) -> dict[str, Any]:
+        """Save a program under a name.
 
         Raises:
-            BridgeError: `invalid_program`; `reserved_name`: the operator has one of that name, or of one that looks
-                like it; `too_many_programs`.
+            BridgeError: `invalid_program`; `reserved_name`: the operator has a program of that name, or of a name that
+                looks like it; `too_many_programs`.
         """
         self.check_name(name)
-        found = await self.find(asked, principal)
+        found = await self.find(requested, principal)
         self.check_program(found.program)
         data = programs.bundle(found.program)
         row = SavedProgram(name, found.program.hash, data, time.time())
@@ -187,7 +191,7 @@ class ProgramLibrary:
         return {"hash": found.program.hash}
 
     def check_name(self, name: str) -> None:
-        """Whether a program can be saved under a name.
+        """Refuse a name under which no program can be saved.
 
         Raises:
             BridgeError: `reserved_name`; `bad_request`: it is too long.
@@ -201,10 +205,10 @@ class ProgramLibrary:
         self._check_resemblance(name)
 
     def check_program(self, program: Program) -> None:
-        """Whether an agent's program can be shown to a person by the name that it has in itself.
+        """Refuse an agent's program whose own name a person would take for that of an operator's program.
 
         Raises:
-            BridgeError: `reserved_name`: it would be taken for one of the operator's.
+            BridgeError: `reserved_name`.
         """
         own = self.operators.get(program.name)
         if own is not None and own.hash != program.hash:
@@ -224,9 +228,9 @@ class ProgramLibrary:
             )
 
     async def listed(self, principal: str) -> list[dict[str, Any]]:
-        """The operator's and the principal's programs, by name."""
+        """A row for each of the operator's and the principal's programs, sorted by name."""
         rows = {name: _row(name, program, "operator") for name, program in self.operators.items()}
-        seen = self._told.setdefault(principal, {})
+        seen = self._rows.setdefault(principal, {})
         heads = {head.name: head for head in await self.store.program_heads(principal)}
         for name in seen.keys() - heads.keys():
             seen.pop(name, None)
@@ -235,29 +239,29 @@ class ProgramLibrary:
                 continue
             known = seen.get(name)
             if known is None or known[0] != head:
-                # Once a program: what is told of it is as it was when it was saved, and was found valid.
-                kept = await self.store.program(principal, name)
-                if kept is None:
+                # Read once for each saved version. It was checked when it was saved.
+                saved = await self.store.program(principal, name)
+                if saved is None:
                     continue
-                known = seen[name] = (head, _kept_row(kept))
+                known = seen[name] = (head, _saved_row(saved))
             rows[name] = dict(known[1])
         return [rows[name] for name in sorted(rows)]
 
     async def delete(self, name: str, principal: str) -> bool:
-        """Forget a saved program; whether there was one. What is recorded of its executions stays.
+        """Delete a saved program; whether it existed. The records of its executions stay.
 
         Raises:
             BridgeError: `denied`: it is the operator's.
         """
         if name in self.operators:
             raise BridgeError("denied", f"The program {name!r} is the operator's.")
-        kept = any(head.name == name for head in await self.store.program_heads(principal))
-        if kept:
+        exists = any(head.name == name for head in await self.store.program_heads(principal))
+        if exists:
             await self.store.delete_program(principal, name)
-        return kept
+        return exists
 
     async def plan(self, intent: str, principal: str, planner: Planner) -> dict[str, Any]:
-        """A program that a model has written.
+        """Have a model write a program.
 
         Raises:
             BridgeError: As the planner.
@@ -273,49 +277,49 @@ class ProgramLibrary:
         return await planner(intent, faults)
 
 
-def kept_program(kept: SavedProgram) -> Program:
-    """The program that was saved.
+def parse_saved(saved: SavedProgram) -> Program:
+    """Parse a saved program.
 
     Raises:
-        BridgeError: `bad_state`.
+        BridgeError: `bad_state`: it is not valid any more.
     """
     try:
-        return programs.unbundle(kept.data)
+        return programs.unbundle(saved.data)
     except (ValueError, KeyError, TypeError) as exc:
         raise BridgeError(
-            "bad_state", f"The program {kept.name!r} is kept, and can't be used: {exc}.", hint="Delete it."
+            "bad_state", f"The program {saved.name!r} is kept, and can't be used: {exc}.", hint="Delete it."
         ) from None
 
 
-def programs_named(asked: Any) -> set[str]:
-    """The programs that what may be a program may run by their names."""
-    found: set[str] = set()
-    stack = [asked]
+def named_programs(data: Any) -> set[str]:
+    """The names of programs that the steps of a program, valid or not, may run."""
+    names: set[str] = set()
+    stack = [data]
     while stack:
         node = stack.pop()
         if isinstance(node, dict):
             if isinstance(name := node.get("program"), str):
-                found.add(name)
+                names.add(name)
             stack += node.values()
         elif isinstance(node, list):
             stack += node
-    return found
+    return names
 
 
-def _kept_row(kept: SavedProgram) -> dict[str, Any]:
-    """As `_row`, of a program that was found valid when it was saved: it isn't read for that again.
+def _saved_row(saved: SavedProgram) -> dict[str, Any]:
+    """As `_row`, of a saved program, which is not parsed again.
 
     Raises:
         BridgeError: `bad_state`.
     """
-    program = kept.data.get("program") if isinstance(kept.data, dict) else None
+    program = saved.data.get("program") if isinstance(saved.data, dict) else None
     if not isinstance(program, dict):
-        raise BridgeError("bad_state", f"The program {kept.name!r} is kept, and can't be used.", hint="Delete it.")
+        raise BridgeError("bad_state", f"The program {saved.name!r} is kept, and can't be used.", hint="Delete it.")
     return {
-        "name": kept.name,
+        "name": saved.name,
         "version": program.get("version", "1.0"),
         "description": _shortened(program.get("description", "")),
-        "hash": kept.hash,
+        "hash": saved.hash,
         "owner": "agent",
     }
 
@@ -327,8 +331,8 @@ def _shortened(description: str) -> str:
 def _names(names: list[str]) -> str:
     if not names:
         return "None is saved, and [programs] of the configuration has none."
-    more = ", …" if len(names) > MAX_NAMES_TOLD else ""
-    return f"Programs: {', '.join(name[:100] for name in names[:MAX_NAMES_TOLD])}{more}."
+    more = ", …" if len(names) > MAX_NAMES_LISTED else ""
+    return f"Programs: {', '.join(name[:100] for name in names[:MAX_NAMES_LISTED])}{more}."
 
 
 def _row(name: str, program: Program, owner: Origin) -> dict[str, Any]:

@@ -244,8 +244,8 @@ class Programs:
         was = _start(history).context
         now = await effects.project(context)
         own = await self.store.values(known.id)
-        kept = {name: value for name, value in own.items() if value is not None}
-        values = {**kept, **effects.values_behind(now)}
+        known_values = {name: value for name, value in own.items() if value is not None}
+        values = {**known_values, **effects.values_behind(now)}
         return await off_loop([was, now], equal_by_values, was, now, values)
 
     def _warn_of(self, program: Program, denied: list[DeniedStep]) -> None:
@@ -265,12 +265,14 @@ class Programs:
             steps=[row._asdict() for row in denied[:MAX_TOLD]],
         )
 
-    async def subject_of(self, given: Mapping[str, Any], effects: Effects) -> tuple[str, bool]:
+    async def subject_of(self, fields: Mapping[str, Any], effects: Effects) -> tuple[str, bool]:
         """Whose data a context, or a tool's arguments, are, and whether there is a sensitive value in that name.
 
         An empty name if they don't say.
         """
-        named = next((given[name] for name in self._rules.subject_fields if isinstance(given.get(name), str | int)), "")
+        named = next(
+            (fields[name] for name in self._rules.subject_fields if isinstance(fields.get(name), str | int)), ""
+        )
         if named == "":
             return "", False
         whole = fill_in(named, effects.values_behind(named))
@@ -300,13 +302,13 @@ class Programs:
         return run
 
     async def settle(
-        self, execution: str, asked: str | None, settlement: Settlement, principal: str, effects: Effects
+        self, execution: str, name: str | None, settlement: Settlement, principal: str, effects: Effects
     ) -> ProgramRun:
         """End a doubt by a person's word; to be driven, or kept until somebody goes on with it.
 
         Args:
             execution: Its id.
-            asked: The step's path or the effect's number; None if only one is in doubt.
+            name: The step's path or the effect's number; None if only one is in doubt.
             settlement: The person's word.
             principal: Whose it has to be.
             effects: Does what the program asks for.
@@ -315,9 +317,9 @@ class Programs:
             BridgeError: `unknown_trace`; `erased`; `not_suspended`; as `doubts.find_doubt` and `ProgramRun.resolve`.
         """
         async with self._taken(execution, principal, effects) as (_, run):
-            doubt = in_doubt.find_doubt(run.doubts, asked, execution)
-            told = await run.own(await effects.project(settlement._asdict()))
-            settlement = settlement._replace(**told)
+            doubt = in_doubt.find_doubt(run.doubts, name, execution)
+            projected = await run.own(await effects.project(settlement._asdict()))
+            settlement = settlement._replace(**projected)
             arguments = await effects.project(doubt["arguments"])
             said = EffectSettlement(doubt["effect"], doubt["step"], doubt["tool"], arguments, **settlement._asdict())
             self.recorder.post(self.entry(said, run, said.step))
@@ -346,8 +348,8 @@ class Programs:
             raise not_suspended(execution, status)
         if effects.servers is not None:
             # Its steps, and what undoes them, would fail for want of servers that whoever began it has given it.
-            given = _given(await self.recorder.read(execution))
-            if given is None or not given <= effects.servers:
+            servers = _given(await self.recorder.read(execution))
+            if servers is None or not servers <= effects.servers:
                 raise BridgeError(
                     "narrowed",
                     f"The execution {execution} may use servers that this script was not given.",
@@ -485,8 +487,8 @@ class Programs:
             self.store.store_values(run.execution, run.effects.values_behind(event.value))
             self.recorder.post(self.entry(EffectOutcome(event, wanted), run, step))
             return
-        given = event.payload if isinstance(event, Resume) else None
-        self.store.store_values(run.execution, run.effects.values_behind(given))
+        payload = event.payload if isinstance(event, Resume) else None
+        self.store.store_values(run.execution, run.effects.values_behind(payload))
         self.recorder.post(self.entry(Transition(event, wanted), run))
 
     def violation(self, run: ProgramRun, message: str) -> None:
@@ -541,14 +543,14 @@ class _Request(NamedTuple):
 
 
 def _start(history: Sequence[Recorded]) -> ProgramStart:
-    found = start_of(history)
-    return found if isinstance(found, ProgramStart) else ProgramStart("")
+    start = start_of(history)
+    return start if isinstance(start, ProgramStart) else ProgramStart("")
 
 
 def _given(history: Sequence[Recorded]) -> frozenset[str] | None:
     """The servers that whoever began an execution gave it; None for all. Entries of version 0.1.0 don't say."""
-    given = _start(history).servers
-    return None if given is None else frozenset(given)
+    servers = _start(history).servers
+    return None if servers is None else frozenset(servers)
 
 
 def checked_context(context: Any) -> dict[str, Any]:
@@ -587,10 +589,12 @@ def _restored(stored: StoredExecution, data: bytes) -> Machine:
 
 def _still_waiting(stored: StoredExecution) -> BridgeError:
     rows = (stored.record or {}).get("waiting", [])
-    told = ", ".join(f"{row['step']} ({row['kind']})" for row in rows)
+    listed = ", ".join(f"{row['step']} ({row['kind']})" for row in rows)
     ways = {row["kind"]: _WAYS_ON.get(row["kind"], "Resume it with a payload.") for row in rows}
     hint = " ".join(dict.fromkeys(ways.values()))
-    return BridgeError("still_waiting", f"The execution {stored.id} still waits for: {told}.", hint=hint, waiting=rows)
+    return BridgeError(
+        "still_waiting", f"The execution {stored.id} still waits for: {listed}.", hint=hint, waiting=rows
+    )
 
 
 _WAYS_ON = {

@@ -36,8 +36,8 @@ async def plan_program(
 
     projector = await gate.values.projector()
     catalog, servers = gate.tools.catalog, gate.tools.servers
-    found = await catalog.search(intent[:MAX_QUERY_CHARS], PLANNED_TOOLS, servers=servers.keys())
-    tools = [(f"{hit.tool.server}.{hit.tool.name}", describe.line(hit.tool)) for hit in found.hits]
+    result = await catalog.search(intent[:MAX_QUERY_CHARS], PLANNED_TOOLS, servers=servers.keys())
+    tools = [(f"{hit.tool.server}.{hit.tool.name}", describe.line(hit.tool)) for hit in result.hits]
     planned = await plan(
         await off_loop(intent, projector.model, intent),
         await gate.model(),

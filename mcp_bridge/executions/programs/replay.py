@@ -1,8 +1,8 @@
-"""An execution of a program, run again against its record.
+"""Replay of a program's execution against its record.
 
-A fresh machine begins with the recorded context and takes every recorded event in order. What it wants after each has
-to be what was wanted then, and where it stands in the end has to be where the execution stood. With another version of
-the program, that one's machine goes along: would it have done the same?
+A new machine starts with the recorded context and applies every recorded event in order. After each, it must emit the
+effects that are recorded, and its final state must be the recorded one. With another version of the program, a second
+machine applies the same events, which shows whether that version would have done the same.
 """
 
 from __future__ import annotations
@@ -49,34 +49,33 @@ def replayed_program(stored: StoredExecution, entries: Sequence[Recorded], other
     Args:
         stored: The execution.
         entries: All of its entries.
-        other: As `replayed`.
+        other: Another version of the program, or None; as in `replayed`.
 
     Raises:
-        BridgeError: `not_replayable`: the record doesn't have what is needed; `bad_state`: what is kept of its program
-            can't be used.
+        BridgeError: `not_replayable`: the record isn't complete enough; `bad_state`: the stored program is invalid.
     """
     return _Replay(stored, entries, other).result()
 
 
 def transitions_hash(entries: Sequence[Recorded]) -> str:
-    """SHA-256 over an execution's start and transitions, whenever and under whatever id they happened.
+    """SHA-256 over an execution's start and transitions, independent of its id and of times.
 
     Args:
-        entries: All of the execution's.
+        entries: All entries of the execution.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for row in entries:
         match understood(row):
             case ProgramStart(context=dict(context), effects=effects):
-                told: Any = [row.entry.program, context, effects]
+                content: Any = [row.entry.program, context, effects]
             case Transition():
-                told = row.entry.payload
+                content = row.entry.payload
             case EffectOutcome(effects=wanted) if wanted is not None:
-                told = row.entry.payload
+                content = row.entry.payload
             case _:
                 continue
-        found.update(hashlib.sha256(canonical([row.entry.kind, told])).digest())
-    return found.hexdigest()
+        digest.update(hashlib.sha256(canonical([row.entry.kind, content])).digest())
+    return digest.hexdigest()
 
 
 class _DifferenceFoundError(Exception):
@@ -85,7 +84,7 @@ class _DifferenceFoundError(Exception):
 
 
 class _Replay:
-    """One replay under way."""
+    """A replay in progress."""
 
     def __init__(self, stored: StoredExecution, entries: Sequence[Recorded], other: Program | None) -> None:
         self._stored = stored
@@ -109,7 +108,7 @@ class _Replay:
         self._other = None if other is None else _Other(other, start.context)
 
     def result(self) -> Replayed:
-        """How it ends."""
+        """Run the replay; returns its result."""
         difference = None
         try:
             self._run()
@@ -126,38 +125,38 @@ class _Replay:
         )
 
     def _run(self) -> None:
-        _same(self._begun, None, "program", self._begun.entry.program, self._program.hash)
-        self._wants(self._begun, self._start.effects, self._machine.effects)
+        _require_equal(self._begun, None, "program", self._begun.entry.program, self._program.hash)
+        self._check_effects(self._begun, self._start.effects, self._machine.effects)
         for row, said in self._history:
             match said:
                 case EffectOutcome(event, wanted) | Transition(event, wanted):
                     self._take(row, event, wanted)
                 case ToolIntent(effect=number):
-                    self._intend(row, "tool", number)
+                    self._check_intent(row, "tool", number)
                 case ModelIntent(effect=number):
-                    self._intend(row, "llm", number)
+                    self._check_intent(row, "llm", number)
                 case Violation():
                     self._violated = True
                 case ProgramSuspension(status, digest) | ProgramEnd(status, state=digest):
-                    self._left(row, status, digest)
-        self._stands(self._history[-1][0])
+                    self._check_left(row, status, digest)
+        self._check_end(self._history[-1][0])
 
     def _take(self, row: Recorded, event: Event, wanted: Sequence[int] | None) -> None:
         awaited = {effect.id: effect for effect, _ in self._machine.awaited()}
         number = event.effect if isinstance(event, Outcome) else None
         if wanted is None:
             if number in awaited:
-                raise _found(row, awaited[number].step, f"effect {number}", "no longer wanted", "wanted")
+                raise _difference(row, awaited[number].step, f"effect {number}", "no longer wanted", "wanted")
             return
         step = awaited[number].step if number in awaited else None
         self._events += 1
         try:
             effects = self._machine.apply(event)
         except IllegalEventError as exc:
-            raise _found(row, step, "event", _shown(row.entry.payload), f"refused: {exc}") from None
-        self._wants(row, wanted, effects, event, step)
+            raise _difference(row, step, "event", _shown(row.entry.payload), f"refused: {exc}") from None
+        self._check_effects(row, wanted, effects, event, step)
 
-    def _wants(
+    def _check_effects(
         self,
         row: Recorded,
         wanted: Sequence[int],
@@ -165,42 +164,42 @@ class _Replay:
         event: Event | None = None,
         step: str | None = None,
     ) -> None:
-        """Hold what the machine wants now against what is recorded, and what the other one does against it."""
+        """Compare the machine's new effects with the recorded ones, and those of the other version with them."""
         self._effects += len(effects)
-        _same(row, step, "effects", wanted, [effect.id for effect in effects])
+        _require_equal(row, step, "effects", wanted, [effect.id for effect in effects])
         if self._other is not None:
             self._other.follow(row, event, effects, step)
 
-    def _intend(self, row: Recorded, kind: str, number: int | None) -> None:
-        """A call that was about to be made has to be one that the machine waits for."""
+    def _check_intent(self, row: Recorded, kind: str, number: int | None) -> None:
+        """Check that the machine waits for a call whose intent is recorded."""
         awaited = {effect.id: effect for effect, _ in self._machine.awaited()}
         if number is None or number not in awaited:
-            raise _found(row, row.entry.step, "intent", f"effect {number} is wanted", "it isn't")
-        _same(row, row.entry.step, "intent", kind, awaited[number].kind)
-        _same(row, row.entry.step, "intent", row.entry.step, awaited[number].step)
+            raise _difference(row, row.entry.step, "intent", f"effect {number} is wanted", "it isn't")
+        _require_equal(row, row.entry.step, "intent", kind, awaited[number].kind)
+        _require_equal(row, row.entry.step, "intent", row.entry.step, awaited[number].step)
 
-    def _left(self, row: Recorded, left: str, digest: str | None) -> None:
-        """Where an execution ended or was suspended has to be where the machine is."""
+    def _check_left(self, row: Recorded, left: str, digest: str | None) -> None:
+        """Check that the machine has the status and state of a recorded end or suspension."""
         status = "interrupted" if self._machine.status == "running" else self._machine.status
-        # After a violation the host's word was the last one, whatever the machine's.
+        # After a violation the host decided the status, not the machine.
         if not (self._violated and left == "failed"):
-            _same(row, None, "status", left, status)
+            _require_equal(row, None, "status", left, status)
         if digest is not None:
-            _same(row, None, "state", digest, self._state())
+            _require_equal(row, None, "state", digest, self._state())
 
-    def _stands(self, last: Recorded) -> None:
-        """Hold where the machine stands against what is kept of the execution."""
+    def _check_end(self, last: Recorded) -> None:
+        """Compare the machine's final state with the stored state and record."""
         record = self._stored.record
         if last.entry.kind == "suspension" and self._stored.state is not None:
-            _same(last, None, "kept state", state_hash(self._stored.state), self._state())
+            _require_equal(last, None, "kept state", state_hash(self._stored.state), self._state())
         if record is not None and last.entry.kind in {"end", "suspension"}:
-            _same(last, None, "output", record["output"], self._machine.output)
+            _require_equal(last, None, "output", record["output"], self._machine.output)
             rows = [state.row_json(row) for row in self._machine.rows]
-            _same(last, None, "steps", [row["id"] for row in record["steps"]], [row["id"] for row in rows])
-            for told, row in zip(record["steps"], rows, strict=True):
-                # Why a condition had no answer, or which, is told beside what follows from the program.
-                kept = {name: value for name, value in told.items() if name != "why"}
-                _same(last, told["id"], "step", kept, row)
+            _require_equal(last, None, "steps", [row["id"] for row in record["steps"]], [row["id"] for row in rows])
+            for step, row in zip(record["steps"], rows, strict=True):
+                # `why` explains a condition's result. It isn't part of the machine's state.
+                expected = {name: value for name, value in step.items() if name != "why"}
+                _require_equal(last, step["id"], "step", expected, row)
         if self._other is not None:
             self._other.end(last, self._machine)
 
@@ -209,10 +208,9 @@ class _Replay:
 
 
 class _Other:
-    """Another version of a program, to which the same happens.
+    """The machine of another version of the program, which applies the same events.
 
-    Its effects may have other numbers: each is known by the one that it stands for. They are compared by what they do,
-    not by the names of their steps.
+    Its effects may have other numbers, which are mapped. Effects are compared by what they do, not by their steps.
     """
 
     def __init__(self, program: Program, context: dict[str, Any]) -> None:
@@ -220,60 +218,60 @@ class _Other:
         self._numbers: dict[int, int] = {}
 
     def follow(self, row: Recorded, event: Event | None, wanted: list[Effect], step: str | None) -> None:
-        """Take an event (None at the start), and hold what it wants against what was wanted."""
+        """Apply an event (None at the start), and compare the new effects with the recorded ones."""
         effects = self._machine.effects
         if event is not None:
             try:
                 effects = self._machine.apply(self._translated(event))
             except IllegalEventError as exc:
-                raise _found(row, step, "event", "taken", f"refused: {exc}") from None
+                raise _difference(row, step, "event", "taken", f"refused: {exc}") from None
         for number, effect in enumerate(wanted):
             now = effects[number] if number < len(effects) else None
-            same = now is not None and self._does(effect) == self._own(now)
+            same = now is not None and self._recorded_action(effect) == self._action(now)
             if now is None or not same:
-                raise _found(row, effect.step, "effect", _told(effect), now and _told(now))
+                raise _difference(row, effect.step, "effect", _described(effect), now and _described(now))
             self._numbers[effect.id] = now.id
         if len(effects) > len(wanted):
             extra = effects[len(wanted)]
-            raise _found(row, extra.step, "effect", None, _told(extra))
+            raise _difference(row, extra.step, "effect", None, _described(extra))
 
     def end(self, row: Recorded, machine: Machine) -> None:
-        """Hold where it stands against where the one that was run stands."""
-        _same(row, None, "status", machine.status, self._machine.status)
-        _same(row, None, "output", machine.output, self._machine.output)
+        """Compare its status and output with those of the original program."""
+        _require_equal(row, None, "status", machine.status, self._machine.status)
+        _require_equal(row, None, "output", machine.output, self._machine.output)
 
     def _translated(self, event: Event) -> Event:
         if isinstance(event, Cancel) or event.effect is None:
             return event
         return event._replace(effect=self._numbers[event.effect])
 
-    def _does(self, effect: Effect) -> tuple[Any, ...]:
+    def _recorded_action(self, effect: Effect) -> tuple[Any, ...]:
         if effect.kind == "cancel":
             return effect.kind, sorted(self._numbers[number] for number in effect.arguments["effects"])
-        return self._own(effect)
+        return self._action(effect)
 
     @staticmethod
-    def _own(effect: Effect) -> tuple[Any, ...]:
+    def _action(effect: Effect) -> tuple[Any, ...]:
         if effect.kind == "cancel":
             return effect.kind, sorted(effect.arguments["effects"])
         return effect.kind, effect.name, canonical(effect.arguments)
 
 
-def _same(row: Recorded, step: str | None, what: str, expected: Any, found: Any) -> None:
-    if canonical([expected]) != canonical([found]):
-        raise _found(row, step, what, _shown(expected), _shown(found))
+def _require_equal(row: Recorded, step: str | None, what: str, expected: Any, actual: Any) -> None:
+    if canonical([expected]) != canonical([actual]):
+        raise _difference(row, step, what, _shown(expected), _shown(actual))
 
 
-def _found(row: Recorded, step: str | None, what: str, expected: Any, found: Any) -> _DifferenceFoundError:
-    return _DifferenceFoundError(Difference(row.sequence, step, what, expected, found))
+def _difference(row: Recorded, step: str | None, what: str, expected: Any, actual: Any) -> _DifferenceFoundError:
+    return _DifferenceFoundError(Difference(row.sequence, step, what, expected, actual))
 
 
-def _told(effect: Effect) -> dict[str, Any]:
-    told: dict[str, Any] = {"step": effect.step, "kind": effect.kind, "name": effect.name}
-    return told | {"arguments": _shown(effect.arguments)}
+def _described(effect: Effect) -> dict[str, Any]:
+    fields: dict[str, Any] = {"step": effect.step, "kind": effect.kind, "name": effect.name}
+    return fields | {"arguments": _shown(effect.arguments)}
 
 
 def _shown(value: Any) -> Any:
-    """A value, or its beginning."""
+    """A value, or the beginning of its text if that is long."""
     text = canonical([value]).decode()[1:-1]
     return value if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

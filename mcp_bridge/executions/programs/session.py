@@ -1,4 +1,4 @@
-"""The programs that one sandbox drives: what its requests about programs and traces are answered with."""
+"""The programs that one sandbox drives, and the answers to its requests about programs and traces."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_RUNS = 10_000
-"""Programs that one sandbox may have under way."""
+"""Most programs that one sandbox may drive at once."""
 
 MAX_HELD_BYTES = 64 << 20
-"""Memory that the programs and contexts which one sandbox has under way may take together, by `_held_bytes`. One alone
-may take more: it is bounded by what a program and a context may be."""
+"""Most memory of all programs and contexts that one sandbox drives, as estimated by `_held_bytes`. A single program may
+take more: the limits of a program and a context bound it."""
 
 MAX_NOTICES = 20
-"""Programs that a script's record warns of."""
+"""Most warnings about programs in a script's record."""
 
 _VALUE_BYTES = 200
-"""Of a value in memory, whatever it is, and of what a program's machine makes of it."""
+"""Estimated memory of one value of any type, with what a program's machine makes of it."""
 
 _CLOSED_AT_ONCE = 32
-"""Of the programs that a sandbox leaves unfinished, so many are undone and kept at a time."""
+"""How many programs that a sandbox leaves unfinished are undone and suspended at a time."""
 
 
 class Session:
@@ -58,12 +58,16 @@ class Session:
 
     Args:
         service: The bridge's programs.
-        script: The execution of the sandbox's script: to it is put down what is no program's.
-        principal: Whose they are.
-        effects: Does what they ask for.
+        script: The execution of the sandbox's script: violations that concern no program are recorded there.
+        principal: The programs' owner.
+        effects: Performs their effects.
         planner: Writes programs.
-        ended: Told the record of each that it has driven to where it can't go on, and the request that has told so.
-        left: Told of each that it has left before.
+        ended: Called when a program has been driven until it ended or is suspended: with the execution, its record,
+            and the request that finished it.
+        left: Called with each execution that the sandbox has left before that.
+
+    Attributes:
+        notices: Facts for the reader of the script's record.
     """
 
     def __init__(
@@ -85,15 +89,17 @@ class Session:
         self._left = left
         self._runs: dict[str, ProgramRun] = {}
         self._held: dict[object, int] = {}
-        """Memory that each run takes, and each that is about to begin."""
-        self._under_way: dict[str, set[anyio.Event]] = {}
-        """Of each run, the ends of its effects that are under way."""
+        """The estimated memory of each run, and of each that is being started."""
+        self._under_way: dict[str, int] = {}
+        """For each run, the number of its effects in progress."""
+        self._at_rest: dict[str, anyio.Event] = {}
+        """For each run that is being left, an event that is set when none of its effects is in progress any more."""
         self.notices: list[str] = []
         """What whoever reads the script's record should know."""
 
     async def start(
         self,
-        asked: Any,
+        program: Any,
         context: dict[str, Any],
         key: str | None,
         request: RequestContext = NO_REQUEST,
@@ -103,27 +109,27 @@ class Session:
         """The result of `program.start`.
 
         Args:
-            asked: The program, or its name.
+            program: The program, or its name.
             context: Names and values.
-            key: Idempotency key.
-            request: The request that it is for.
-            of_call: Whether the key was made of the call's place in the script, and not given by it.
+            key: The idempotency key, or None.
+            request: The request of the channel.
+            of_call: Whether the key was derived from the call's position in the script, and not chosen by the script.
 
         Raises:
             BridgeError: `too_many_programs`; as `Programs.start`.
         """
         if len(self._runs) >= MAX_RUNS:
             raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
-        with await self._room_for([asked, context]):
-            return await self._started(asked, context, key, request, of_call=of_call)
+        with await self._room_for([program, context]):
+            return await self._started(program, context, key, request, of_call=of_call)
 
-    async def _room_for(self, given: Any) -> contextlib.AbstractContextManager[None]:
-        """Room for what is begun next, until it is begun.
+    async def _room_for(self, value: Any) -> contextlib.AbstractContextManager[None]:
+        """Reserve memory for a program that is being started; a context manager that releases it.
 
         Raises:
             BridgeError: `too_many_programs`.
         """
-        size = await off_loop(given, _held_bytes, given)
+        size = await off_loop(value, _held_bytes, value)
         held = sum(self._held.values())
         if held and held + size > MAX_HELD_BYTES:
             raise BridgeError(
@@ -142,31 +148,31 @@ class Session:
             del self._held[what]
 
     async def _started(
-        self, asked: Any, context: dict[str, Any], key: str | None, request: RequestContext, *, of_call: bool
+        self, program: Any, context: dict[str, Any], key: str | None, request: RequestContext, *, of_call: bool
     ) -> dict[str, Any]:
         await self.holds(context)
-        # Whoever has the script run: what is in a sandbox is an agent. And a key that a script gives is never one that
-        # is made for it, whatever it is called.
+        # What runs in a sandbox is an agent, whoever started the script. A key that a script chooses never equals a
+        # derived one: they are in different spaces.
         named = None if key is None else Key(key, "call" if of_call else "agent")
-        began = await self._service.start(asked, context, named, self._principal, self._effects, request=request)
+        began = await self._service.start(program, context, named, self._principal, self._effects, request=request)
         if isinstance(began, StoredExecution):
             return {"record": self._record(began)}
         if began.warnings and len(self.notices) < MAX_NOTICES:
             self.notices.append(told_denied(began.program, [DeniedStep(**row) for row in began.warnings]))
         return await self._driven(began)
 
-    async def holds(self, given: Mapping[str, Any]) -> None:
-        """The script has given a program's context, or a tool's arguments: it is erased with whom they are about."""
-        subject, is_value = await self._service.subject_of(given, self._effects)
+    async def holds(self, values: Mapping[str, Any]) -> None:
+        """Note whose data a program's context or a tool's arguments are: the script is erased with that person's."""
+        subject, is_value = await self._service.subject_of(values, self._effects)
         if subject:
             self._service.store.hold(self._script, subject=subject, is_value=is_value)
 
     def has_read(self, execution: str) -> None:
-        """The script has read an output of another execution: it is erased with that."""
+        """Note that the script has read an output of another execution: it is erased with that one."""
         self._service.store.hold(self._script, execution=execution)
 
     def _record(self, stored: StoredExecution) -> dict[str, Any]:
-        """The record of an execution, of which the script has a part from now on."""
+        """The record of an execution for the script, which is erased with that one from now on."""
         self._service.store.hold(self._script, execution=stored.id)
         return to_record(stored)
 
@@ -174,9 +180,9 @@ class Session:
         """The result of `program.resume`.
 
         Args:
-            execution: Which.
-            payload: What it waits for.
-            since: The entry after which it may have been given that already.
+            execution: The execution's id.
+            payload: The value that it waits for.
+            since: The number of the entry after which it may have got that value already; None if it can't have.
         """
         if execution in self._runs:
             raise not_suspended(execution, "it is under way")
@@ -192,7 +198,7 @@ class Session:
         return await self._driven(run)
 
     async def _joined(self, execution: str, since: int) -> dict[str, Any] | None:
-        """A program as it went on after an entry; None if it hasn't."""
+        """The answer for a program that was resumed after an entry; None if it wasn't."""
         stored = await self._service.lifecycle.stored(execution, self._principal)
         history = await self._service.recorder.read(execution)
         if not any(row.sequence > since and _is_resumed(row.entry) for row in history):
@@ -202,14 +208,14 @@ class Session:
         return await self._driven(await self._service.resume(execution, None, self._principal, self._effects))
 
     async def _driven(self, run: ProgramRun) -> dict[str, Any]:
-        """What a sandbox needs to drive a run: the program, and where its machine begins."""
+        """What a sandbox needs to drive a run: the program, and its machine's first state."""
         self._runs[run.execution] = run
         held = [run.program.data, run.context]
         size = await off_loop(held, _held_bytes, held)
         if run.execution in self._runs:
             self._held[run.execution] = size
         self._service.store.hold(self._script, execution=run.execution)
-        # Not the machine's, which its first transition has changed: the sandbox's makes the same.
+        # Not the machine's context, which its first transition has changed: the sandbox's machine does the same.
         began: dict[str, Any] = {"context": run.context}
         if run.resumed:
             tree = state.tree(run.machine)
@@ -219,60 +225,59 @@ class Session:
     async def effect(self, execution: str, number: int, request: RequestContext) -> dict[str, Any]:
         """The result of `program.effect`."""
         run = self._of(execution)
-        ended = anyio.Event()
-        under_way = self._under_way.setdefault(execution, set())
-        under_way.add(ended)
+        self._under_way[execution] = self._under_way.get(execution, 0) + 1
         try:
             return await run.effect(number, request)
         except BridgeError:
             await self._fail(run)
             raise
         finally:
-            under_way.discard(ended)
-            if not under_way:
-                self._under_way.pop(execution, None)
-            ended.set()
+            self._under_way[execution] -= 1
+            if not self._under_way[execution]:
+                del self._under_way[execution]
+                if execution in self._at_rest:
+                    self._at_rest.pop(execution).set()
 
-    async def finish(self, execution: str, told: str, request: RequestContext) -> dict[str, Any]:
+    async def finish(self, execution: str, state_hash: str, request: RequestContext) -> dict[str, Any]:
         """The result of `program.finish`."""
         run = self._of(execution)
         try:
-            await run.finish(told)
+            await run.finish(state_hash)
         except BridgeError:
             await self._fail(run)
             raise
-        # Unless another request has ended it meanwhile.
+        # Raises if another request has ended it meanwhile.
         run = self._of(execution)
         self._take(execution)
         with anyio.CancelScope(shield=True):
-            # A guest that takes the request back must not leave it running for ever.
+            # A guest that cancels the request must not leave it running.
             record = await self._service.keep(run)
         if self._ended is not None:
             await self._ended(execution, record, request)
         return {name: value for name, value in record.items() if name not in {"output", "steps"}}
 
     async def leave(self, execution: str) -> dict[str, Any]:
-        """The result of `program.leave`: it is kept as it stands. Nothing, of one that isn't driven any more."""
+        """The result of `program.leave`: the program is suspended. Nothing happens if it isn't driven any more."""
         run = self._take(execution)
         if run is None:
             return {}
         if self._left is not None:
             self._left(execution)
         with anyio.CancelScope(shield=True):
-            # They have been taken back; what has become of them is to be in the state.
-            for ended in list(self._under_way.get(execution, ())):
-                await ended.wait()
+            # Its effects have been cancelled. Their outcomes must be in the state.
+            if execution in self._under_way:
+                await self._at_rest.setdefault(execution, anyio.Event()).wait()
             await self._service.keep(run, undo=True)
         return {}
 
     async def _fail(self, run: ProgramRun) -> None:
-        """After a violation: undo what has to be undone, without the sandbox."""
+        """After a violation, undo the program's effects without the sandbox."""
         if run.violated and self._take(run.execution) is not None:
             with anyio.CancelScope(shield=True):
                 await self._service.keep(run, undo=True)
 
     def _take(self, execution: str) -> ProgramRun | None:
-        """A run that this sandbox drives no more; None if it didn't."""
+        """Stop driving a run; returns it, or None if it wasn't driven."""
         self._held.pop(execution, None)
         return self._runs.pop(execution, None)
 
@@ -288,8 +293,8 @@ class Session:
         """The result of a request that is about programs or traces.
 
         Args:
-            request: What is asked for.
-            context: The request while it is worked on.
+            request: The decoded request.
+            context: The request's context.
         """
         service, principal = self._service, self._principal
         library = service.library
@@ -320,12 +325,12 @@ class Session:
         raise BridgeError("unknown_request", f"The host answers no {type(request).__name__}.")
 
     async def close(self) -> None:
-        """The sandbox has ended: what it left unfinished is kept, to be resumed."""
+        """Suspend the programs that an ended sandbox left unfinished, to be resumed."""
         runs, self._runs = list(self._runs.values()), {}
-        turns = anyio.Semaphore(_CLOSED_AT_ONCE)
+        slots = anyio.Semaphore(_CLOSED_AT_ONCE)
 
         async def let_go(run: ProgramRun) -> None:
-            async with turns:
+            async with slots:
                 try:
                     await self._service.keep(run, undo=True)
                 except Exception as exc:  # noqa: BLE001  (the others of this sandbox are to be kept all the same)
@@ -338,7 +343,7 @@ class Session:
             async with anyio.create_task_group() as tasks:
                 while runs:
                     tasks.start_soon(let_go, runs.pop())
-                    # What each does first takes its time; others get their turn in between.
+                    # Starting each takes time: others run in between.
                     await anyio.lowlevel.checkpoint()
 
 

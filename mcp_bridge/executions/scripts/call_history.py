@@ -41,11 +41,11 @@ MAX_ARGUMENT_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Request):
+class CallRequest(Request):
     """What a call asks for, to be compared with what it asked for before."""
 
-    def in_short(self) -> Asked:
-        """The same, without the arguments: what was refused since there is no room isn't to take any."""
+    def digested(self) -> CallRequest:
+        """The request with a digest in place of its arguments, for one that was refused because there is no space."""
         if self.digest is not None:
             return self
         # Nothing is kept of the values, by which they would have the same references again.
@@ -53,18 +53,18 @@ class Asked(Request):
         digest = hashlib.sha256(text.encode()).hexdigest()
         return replace(self, arguments=None, digest=digest)
 
-    def told(self) -> dict[str, Any]:
-        """As `encode`, for an error: of long arguments, the beginning of their text."""
+    def abridged(self) -> dict[str, Any]:
+        """As `encode`, for an error: long arguments are truncated."""
         text = json.dumps(self.arguments, ensure_ascii=False)
         short = len(text) <= MAX_ARGUMENT_CHARS
         return self.encode() | {"arguments": self.arguments if short else f"{text[:MAX_ARGUMENT_CHARS]}…"}
 
     @classmethod
-    def of(cls, request: Request) -> Asked:
+    def of(cls, request: Request) -> CallRequest:
         """From an entry."""
         return cls(request.kind, request.name, request.arguments, request.raw, request.digest)
 
-    def is_same(self, other: Asked, values: Mapping[str, Scalar]) -> bool:
+    def is_same(self, other: CallRequest, values: Mapping[str, Scalar]) -> bool:
         """Whether both ask for the same, as `equal_by_values` compares it.
 
         Args:
@@ -72,7 +72,7 @@ class Asked(Request):
             values: Those behind references in the arguments of both, by their ids.
         """
         if self.digest is not None or other.digest is not None:
-            self, other = self.in_short(), other.in_short()  # noqa: PLW0642  (both as what the one is)
+            self, other = self.digested(), other.digested()  # noqa: PLW0642  (both as what the one is)
         return equal_by_values(self.encode(), other.encode(), values)
 
 
@@ -93,7 +93,7 @@ class RecordedCall:
     """
 
     call: str
-    asked: Asked
+    asked: CallRequest
     sequence: int
     began: float
     outcome: CallOutcome | RequestOutcome | None = None
@@ -149,14 +149,14 @@ class CallHistory:
     def __init__(self, entries: Iterable[Recorded] = ()) -> None:
         self.calls: dict[str, RecordedCall] = {}
         self.answers = 0
-        self.held: dict[str, Asked] = {}
+        self.held: dict[str, CallRequest] = {}
         self._run_began: float | None = None
         for row in entries:
             match understood(row):
                 case ScriptStart() | Resumption():
                     self._run_began = row.time
                 case ScriptSuspension(held=held):
-                    self.held |= {call: Asked.of(request) for call, request in held.items()}
+                    self.held |= {call: CallRequest.of(request) for call, request in held.items()}
                 case ToolIntent(call=CallRef(id=call), request=request) | RequestIntent(request, call):
                     # One that may be repeated may have been begun twice, and it counts that it has.
                     if call not in self.calls:
@@ -166,7 +166,7 @@ class CallHistory:
 
     def _asked(self, call: str, request: Request, row: Recorded) -> RecordedCall:
         offset = 0.0 if self._run_began is None else max(0.0, row.time - self._run_began)
-        known = RecordedCall(call, Asked.of(request), row.sequence, row.time, offset=offset)
+        known = RecordedCall(call, CallRequest.of(request), row.sequence, row.time, offset=offset)
         self.calls[call] = known
         return known
 

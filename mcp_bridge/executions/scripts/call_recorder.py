@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mcp_bridge.executions.scripts.call_history import Asked
+from mcp_bridge.executions.scripts.call_history import CallRequest
 from mcp_bridge.ledger.log.payloads import (
     NOT_DONE,
     PENDING,
@@ -71,7 +71,7 @@ class CallRecorder:
     Args:
         log: The record of the script's execution.
         call: The call's id; None from a guest that gives none.
-        kind: As `Asked.kind`, like `name`.
+        kind: As `CallRequest.kind`, like `name`.
         name: What is called.
         arguments: As the script gave them, not projected.
         request: The request that the call came by.
@@ -124,7 +124,7 @@ class CallRecorder:
         self.known: RecordedCall | None = None
         self.has_ended = False
         self.is_pending = False
-        self._asked: Asked | None = None
+        self._asked: CallRequest | None = None
         self._tool: str | None = None
         """The exact name of the tool that is about to be called."""
         self._has_intent = False
@@ -135,10 +135,10 @@ class CallRecorder:
         """As `Caller.execution`."""
         return self._log.execution
 
-    async def asked(self) -> Asked:
+    async def asked(self) -> CallRequest:
         """What the call asks for, projected."""
         if self._asked is None:
-            self._asked = Asked(self.kind, self.name, await self._log.project(self.arguments), self.raw)
+            self._asked = CallRequest(self.kind, self.name, await self._log.project(self.arguments), self.raw)
         return self._asked
 
     # --- what the gate has recorded ---
@@ -185,12 +185,12 @@ class CallRecorder:
         await self._log.append(self._announced(await self.asked(), self.call))
         return None if self.known is None else self.known.sequence
 
-    def drives_program(self, asked: Asked) -> None:
+    def drives_program(self, asked: CallRequest) -> None:
         """Record, unless `announce` has, that the script has a program of which the outcome may never come."""
         if self.call is not None and not self._has_intent:
             self._log.post(self._announced(asked, self.call))
 
-    def _announced(self, asked: Asked, call: str) -> RequestIntent:
+    def _announced(self, asked: CallRequest, call: str) -> RequestIntent:
         self._has_intent = True
         self._log.keep(asked.arguments)
         return RequestIntent(asked, call)
@@ -211,7 +211,7 @@ class CallRecorder:
         """Something else than a tool has given an answer."""
         self.succeeded_with(value, await self.asked())
 
-    def succeeded_with(self, value: Any, asked: Asked) -> None:
+    def succeeded_with(self, value: Any, asked: CallRequest) -> None:
         """As `succeeded`, of a call whose arguments are projected already."""
         self._end(self._of_asked(asked, Success(value)))
 
@@ -221,7 +221,7 @@ class CallRecorder:
             self._end(self._of_tool(Failure.of(error, raw=self.raw)))
         elif self.call is not None and not self.has_ended:
             asked = await self.asked()
-            self._end(self._of_asked(asked.in_short() if error.code in NOT_TAKEN else asked, Failure.of(error)))
+            self._end(self._of_asked(asked.digested() if error.code in NOT_TAKEN else asked, Failure.of(error)))
 
     def cut_off(self) -> None:
         """A tool's call was cut off: by the end of its sandbox, because the script no longer wants it, or by a fault.
@@ -236,7 +236,7 @@ class CallRecorder:
         self.has_ended = True
         self._log.post(self._of_tool(NoAnswer(TAKEN_BACK)))
 
-    def abandoned(self, asked: Asked) -> None:
+    def abandoned(self, asked: CallRequest) -> None:
         """As `cancelled`, of a call that was held, or of a program that the script waits for no longer."""
         self.has_ended = True
         self._log.post(self._of_asked(asked, NoAnswer(TAKEN_BACK)))
@@ -261,7 +261,7 @@ class CallRecorder:
         tool = self._tool or self.name
         return CallOutcome(tool, self._ref(tool), result)
 
-    def _of_asked(self, asked: Asked, result: Result) -> RequestOutcome:
+    def _of_asked(self, asked: CallRequest, result: Result) -> RequestOutcome:
         """Any other outcome, with what was asked for, unless that is in an intent."""
         assert self.call is not None  # noqa: S101 - of what has no name, only a tool's call is recorded
         return RequestOutcome(asked, self.call, result, self._has_intent)

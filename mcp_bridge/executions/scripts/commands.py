@@ -39,12 +39,12 @@ class ScriptCommands:
         return to_record(await self._again(stored))
 
     async def settle(
-        self, stored: StoredExecution, asked: str | None, settlement: Settlement, client: Client, *, go_on: bool
+        self, stored: StoredExecution, name: str | None, settlement: Settlement, client: Client, *, and_resume: bool
     ) -> dict[str, Any]:
         """As `Commands.settle`."""
-        await settle_script(self._lifecycle, stored, asked, settlement, await self._projection(stored))
+        await settle_script(self._lifecycle, stored, name, settlement, await self._projection(stored))
         stored = await self._again(stored)
-        return await self.resume(stored, None, client) if go_on else to_record(stored)
+        return await self.resume(stored, None, client) if and_resume else to_record(stored)
 
     async def cancel(self, stored: StoredExecution, reason: str) -> dict[str, Any]:
         """As `Commands.cancel`; nothing is undone."""

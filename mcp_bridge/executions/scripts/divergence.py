@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from mcp_bridge.executions.scripts.call_history import Asked
+    from mcp_bridge.executions.scripts.call_history import CallRequest
 
 MAX_SHOWN_CHARS = 300
 """Of each side of a divergence, in its message."""
@@ -26,8 +26,8 @@ class Divergence:
     """
 
     call: str
-    recorded: Asked | None
-    asked: Asked | None
+    recorded: CallRequest | None
+    asked: CallRequest | None
     instead_of: str | None = None
 
     def error(self) -> BridgeError:
@@ -48,14 +48,14 @@ class Divergence:
             f"The script doesn't do what it did: {what}.",
             hint="It depends on something that changes: the time, chance, the order of a set. Nothing was done twice.",
             call=self.call,
-            recorded=self.recorded and self.recorded.told(),
-            asked=self.asked and self.asked.told(),
+            recorded=self.recorded and self.recorded.abridged(),
+            asked=self.asked and self.asked.abridged(),
         )
         if self.instead_of is not None:
             error.details["instead_of"] = self.instead_of
         return error
 
 
-def _shown(asked: Asked | None) -> str:
-    text = "nothing" if asked is None else f"{asked.name} with {asked.told()['arguments']}"
+def _shown(asked: CallRequest | None) -> str:
+    text = "nothing" if asked is None else f"{asked.name} with {asked.abridged()['arguments']}"
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"

@@ -20,7 +20,7 @@ from mcp_bridge.offload import off_loop
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from mcp_bridge.executions.scripts.call_history import Asked
+    from mcp_bridge.executions.scripts.call_history import CallRequest
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
 
@@ -48,7 +48,7 @@ class HeldCall:
     """
 
     call: str
-    asked: Asked
+    asked: CallRequest
     kind: Literal["approval", "tool", "program"]
     since: float
     question: QuestionFields
@@ -118,9 +118,9 @@ async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall]) -> 
                 if number is None:
                     number = last = last + 1
                     await store.ask(execution, number, question)
-                row |= {"effect": number, "tool": question["tool"], "arguments": one.asked.told()["arguments"]}
+                row |= {"effect": number, "tool": question["tool"], "arguments": one.asked.abridged()["arguments"]}
             case "tool":
-                row["arguments"] = one.asked.told()["arguments"]
+                row["arguments"] = one.asked.abridged()["arguments"]
             case _:
                 inner = [{name: of[name] for name in _OF_PROGRAM if name in of} for of in one.program["waiting"]]
                 row = {name: value for name, value in row.items() if name != "tool"}

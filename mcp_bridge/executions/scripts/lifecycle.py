@@ -24,7 +24,7 @@ from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.idempotency import KeyedRequest, find_or_start
 from mcp_bridge.executions.idempotency_key import Key, execution_of, if_generated, names_of_code
 from mcp_bridge.executions.lifecycle import new_execution
-from mcp_bridge.executions.readiness import can_go_on
+from mcp_bridge.executions.readiness import can_resume
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.request_identity import script_macs, whole_key
 from mcp_bridge.executions.scripts.call_history import CallHistory
@@ -65,13 +65,13 @@ logger = logging.getLogger(__name__)
 
 
 class ActiveScript(NamedTuple):
-    """An execution that is this process's to run.
+    """An execution that this process owns and runs.
 
     Attributes:
         script: Answers its calls.
-        gate: What its calls pass.
-        job: What is run, and for whom.
-        last_record: The record of an execution that goes on, as it was left.
+        gate: The gate for its calls.
+        job: The script, and the client that it runs for.
+        last_record: The record of its last suspension, if it is resumed.
     """
 
     script: ScriptRun
@@ -88,7 +88,7 @@ class SandboxRunner(Protocol):
 
     @property
     def max_artifact_size(self) -> int:
-        """Bytes that a run may keep in files."""
+        """Most bytes of a run's artifacts together."""
 
     def gate(
         self, execution: str, client: Client, servers: Sequence[str] | None = None, recorder: Recorder | None = None
@@ -115,9 +115,9 @@ class Scripts:
     """The scripts of one bridge.
 
     Args:
-        lifecycle: Of the bridge's executions.
-        principal: Whose they are.
-        runner: Runs them.
+        lifecycle: The lifecycle of the bridge's executions.
+        principal: The scripts' owner.
+        runner: Runs them in sandboxes.
     """
 
     def __init__(self, lifecycle: Lifecycle, principal: str, runner: SandboxRunner) -> None:
@@ -140,11 +140,11 @@ class Scripts:
         elif (waiting := await self._same(job, requests[0])) is not None and waiting.key is not None:
             named = Key(waiting.key, job.client.starter)
         request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests)
-        found = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
-        if isinstance(found, ActiveScript):
-            found = await self._run(found)
-        record = found if isinstance(found, ExecutionRecord) else _kept(found)
-        record.given_before = key is not None and record is not found and record.status not in UNFINISHED
+        result = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
+        if isinstance(result, ActiveScript):
+            result = await self._run(result)
+        record = result if isinstance(result, ExecutionRecord) else _kept(result)
+        record.given_before = key is not None and record is not result and record.status not in UNFINISHED
         if named is not None and execution_of(named.text) == record.execution:
             await self._release_generated_key(record, by_code=waiting is not None)
         return record
@@ -152,11 +152,11 @@ class Scripts:
     async def _same(self, job: Job, request: str) -> StoredExecution | None:
         """A run of the same code that is suspended, or whose result nobody has been given."""
         names = names_of_code(request, self._runner.servers(job))
-        found = await self._store.by_keys(self._principal, names, job.client.starter)
-        for known in found:
-            if effective_status(known) != "suspended" or await can_go_on(self._store, known):
+        suspended = await self._store.by_keys(self._principal, names, job.client.starter)
+        for known in suspended:
+            if effective_status(known) != "suspended" or await can_resume(self._store, known):
                 return known
-        return found[0] if found else None
+        return suspended[0] if suspended else None
 
     async def _release_generated_key(self, record: ExecutionRecord, *, by_code: bool) -> None:
         """Of a run that has ended under a generated key: whoever asks for its code from now on wants it run anew.
@@ -185,7 +185,7 @@ class Scripts:
             BridgeError: `not_suspended`, `still_waiting`; as `run`.
         """
         status = effective_status(stored)
-        can = status == "interrupted" or (status == "suspended" and await can_go_on(self._store, stored))
+        can = status == "interrupted" or (status == "suspended" and await can_resume(self._store, stored))
         record = stored.record or {}
         if not can and status == "suspended" and record.get("waiting"):
             raise BridgeError(
@@ -201,7 +201,7 @@ class Scripts:
             # The programs that it has started would be started anew.
             hint = f"mcp-bridge execution cancel {stored.id} ends it; what it did, mcp-bridge execution show has."
             raise not_suspended(stored.id, "it can't go on without an idempotency key", hint)
-        active = await self.go_on(stored, client)
+        active = await self.resume_from_record(stored, client)
         if active is None:
             raise not_suspended(stored.id, "somebody has resumed it")
         return active if isinstance(active, ExecutionRecord) else await self._run(active)
@@ -241,7 +241,7 @@ class Scripts:
             return None
         return ActiveScript(self._script(execution, gate, row.key), gate, job)
 
-    async def go_on(self, known: StoredExecution, client: Client) -> ActiveScript | ExecutionRecord | None:
+    async def resume_from_record(self, known: StoredExecution, client: Client) -> ActiveScript | ExecutionRecord | None:
         """Go on with an execution from its record; None if another was quicker.
 
         Its record, if it can't go on: something of it may have happened, and nobody knows.
@@ -262,11 +262,11 @@ class Scripts:
             # Now: no call passes another that waits for it while it is compared with what is recorded.
             await gate.values.projector()
             script = self._script(known.id, gate, known.key, CallHistory(history))
-            doubts = await in_doubt(script.history, gate)
-            if not doubts:
+            doubtful = await in_doubt(script.history, gate)
+            if not doubtful:
                 return ActiveScript(script, gate, job, known.record)
             record = ExecutionRecord(known.id)
-            suspend(record, doubts, _still_waiting(known.record, script.history), if_generated(known.key))
+            suspend(record, doubtful, _still_waiting(known.record, script.history), if_generated(known.key))
             await self._suspended(record, script)
         except BaseException:
             await self._interrupt(known.id, known.record)
@@ -342,18 +342,18 @@ class Scripts:
     async def _rest(self, active: ActiveScript, record: ExecutionRecord) -> None:
         """Suspend a run that has a key, if something of it is in doubt, or waits."""
         script = active.script
-        doubts: list[RecordedCall] = []
+        doubtful: list[RecordedCall] = []
         if record.status not in OWN_END:
             # Its calls were cut short: nobody knows whether they have happened.
-            doubts = await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
+            doubtful = await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
         held = {held.call: held for held in script.lent.values()}
         held |= script.hold.calls if record.status in _AT_REST or is_lost(record) else {}
-        if doubts or held:
+        if doubtful or held:
             if record.status == "suspended":
                 record.error = None
             waiting = await ask(self._store, script.execution, held.values())
             await self._name(script, active.job)
-            suspend(record, doubts, waiting, if_generated(script.key))
+            suspend(record, doubtful, waiting, if_generated(script.key))
             await self._suspended(record, script)
 
     async def _name(self, script: ScriptRun, job: Job) -> None:
@@ -371,7 +371,7 @@ class Scripts:
         held = {call: asked for call, asked in script.history.held.items() if call not in script.history.calls}
         held |= {one.call: one.asked for one in script.hold.calls.values() if one.kind == "approval"}
         # A person decides on these, and the script is to ask for the same when it goes on.
-        asked = {call: asked.in_short() for call, asked in held.items()}
+        asked = {call: asked.digested() for call, asked in held.items()}
         entry = self.lifecycle.entry(ScriptSuspension("suspended", RunError.of(record.error), asked), record.execution)
         await self.lifecycle.leave(record.execution, entry, status="suspended", record=record.to_keep())
 
@@ -393,8 +393,8 @@ class Scripts:
         with contextlib.suppress(BridgeError):
             await self.lifecycle.leave(execution, entry, status=refused["status"], record=refused)
 
-    def _script(self, execution: str, gate: Gate, key: str | None, past: CallHistory | None = None) -> ScriptRun:
-        return ScriptRun(execution, self._store, self.lifecycle.recorder, gate, gate.policy_hash, past, key=key)
+    def _script(self, execution: str, gate: Gate, key: str | None, history: CallHistory | None = None) -> ScriptRun:
+        return ScriptRun(execution, self._store, self.lifecycle.recorder, gate, gate.policy_hash, history, key=key)
 
 
 class _Request(NamedTuple):
@@ -413,7 +413,7 @@ class _Request(NamedTuple):
         return await self.scripts.start(self.job, self.key, self.requests[0])
 
     async def resume(self, known: StoredExecution) -> ActiveScript | ExecutionRecord | None:
-        return await self.scripts.go_on(known, self.job.client)
+        return await self.scripts.resume_from_record(known, self.job.client)
 
     async def is_same(self, known: StoredExecution) -> bool:
         if known.request:
@@ -430,10 +430,10 @@ _AT_REST = frozenset({"suspended", "timeout"})
 """How a run ends while calls of it wait: by itself, or because what was still under way took too long."""
 
 
-def _still_waiting(record: dict[str, Any] | None, past: CallHistory) -> list[dict[str, Any]]:
+def _still_waiting(record: dict[str, Any] | None, history: CallHistory) -> list[dict[str, Any]]:
     """What a run waited for and waits for still, when it can't go on for another reason."""
     rows: list[dict[str, Any]] = (record or {}).get("waiting", [])
-    return [row for row in rows if row["call"] not in past.calls or past.calls[row["call"]].outcome is None]
+    return [row for row in rows if row["call"] not in history.calls or history.calls[row["call"]].outcome is None]
 
 
 def _kept(stored: StoredExecution) -> ExecutionRecord:
@@ -469,8 +469,10 @@ def driven(history: Iterable[Recorded]) -> list[str]:
     return list(ended)
 
 
-async def in_doubt(past: CallHistory, gate: Gate) -> list[RecordedCall]:
+async def in_doubt(history: CallHistory, gate: Gate) -> list[RecordedCall]:
     """The calls that may have happened and must not happen twice."""
     return [
-        call for call in past.doubtful() if call.asked.kind == "tool" and not await gate.is_repeatable(call.asked.name)
+        call
+        for call in history.doubtful()
+        if call.asked.kind == "tool" and not await gate.is_repeatable(call.asked.name)
     ]

@@ -67,14 +67,14 @@ class LiveOutput:
             return
         before = outputs.part(stream, max(0, sent - CONTEXT_BYTES), sent)
         known = await project(_text(before))
-        shown = await project(_text(before + outputs.part(stream, sent, end)))
+        projected = await project(_text(before + outputs.part(stream, sent, end)))
         self._sent[stream] = end
-        if not shown.startswith(known):
+        if not projected.startswith(known):
             # A value that is hidden goes on in the new lines: from the first line that is another now.
-            pairs = enumerate(zip(known, shown, strict=False))
-            same = next((at for at, (old, new) in pairs if old != new), min(len(known), len(shown)))
+            pairs = enumerate(zip(known, projected, strict=False))
+            same = next((at for at, (old, new) in pairs if old != new), min(len(known), len(projected)))
             known = known[: known.rfind("\n", 0, same) + 1]
-        if news := shown[len(known) :]:
+        if news := projected[len(known) :]:
             self._tell(stream, news)
 
 

@@ -48,11 +48,11 @@ class Outputs:
                 data = base64.b64decode(message.base64 or "", validate=True)
             except (binascii.Error, ValueError):
                 raise WireError("bad_params", "output.write: 'base64' is none") from None
-        kept = self._streams[message.stream]
-        if message.offset is not None and message.offset < len(kept):
-            data = data[len(kept) - message.offset :]
+        stored = self._streams[message.stream]
+        if message.offset is not None and message.offset < len(stored):
+            data = data[len(stored) - message.offset :]
         room = max(0, self._limit - self._size)
-        kept += data[:room]
+        stored += data[:room]
         self._size += len(data)
         if len(data) > room:
             raise OutputLimitError(f"The script printed more than {self._limit} bytes")
@@ -75,8 +75,8 @@ class Outputs:
 
     def lines_end(self, name: str, start: int) -> int:
         """Where the last whole line of a stream from a byte on ends; a progress bar's ends with a carriage return."""
-        kept = self._streams[name]
-        return max(kept.rfind(b"\n", start), kept.rfind(b"\r", start)) + 1
+        stored = self._streams[name]
+        return max(stored.rfind(b"\n", start), stored.rfind(b"\r", start)) + 1
 
     def part(self, name: str, start: int, end: int) -> bytes:
         """Some bytes of a stream."""
@@ -85,5 +85,5 @@ class Outputs:
     def stream(self, name: str) -> bytes:
         """All of one stream, which is given away: it is empty then."""
         # One copy of what may be the most that anybody prints is enough.
-        given, self._streams[name] = self._streams[name], bytearray()
-        return bytes(given)
+        data, self._streams[name] = self._streams[name], bytearray()
+        return bytes(data)

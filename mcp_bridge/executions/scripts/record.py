@@ -1,4 +1,4 @@
-"""What the record of a script's execution has in it, and what it says of a suspended one."""
+"""The record of a script's execution, and its fields for a suspended one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 NAME = "run_python"
-"""In the place of a program's name."""
+"""A script's entry in fields for a program's name."""
 
 SUSPENDED_EXIT_CODE = 5
-"""Of a run that waits for a person, as the command line has it for programs."""
+"""The exit code of a suspended run, as of a suspended program at the command line."""
 
 MAX_CALLS_TOLD = 20
-"""Calls in doubt that an error names one by one."""
+"""Most calls in doubt that an error lists."""
 
 MAX_TOLD_CHARS = 30_000
-"""Of what a script has printed: all of it is in its record."""
+"""Most characters of a script's output in these fields; its record has all of it."""
 
 
 def script_fields(stored: StoredExecution, status: str) -> dict[str, Any]:
@@ -45,8 +45,8 @@ def script_fields(stored: StoredExecution, status: str) -> dict[str, Any]:
         "code": error.get("code"),
     }
     if status == "suspended":
-        doubts = [waiting_row(stored.id, call) for call in error.get("calls", ())]
-        fields["waiting"] = doubts + record.get("waiting", [])
+        in_doubt_rows = [waiting_row(stored.id, call) for call in error.get("calls", ())]
+        fields["waiting"] = in_doubt_rows + record.get("waiting", [])
     fields |= {name: text[:MAX_TOLD_CHARS] for name in ("stdout", "stderr") if (text := record.get(name))}
     return fields
 
@@ -66,7 +66,7 @@ def waiting_row(execution: str, call: dict[str, Any]) -> dict[str, Any]:
 
 def suspend(
     record: ExecutionRecord,
-    doubts: Sequence[RecordedCall],
+    doubtful: Sequence[RecordedCall],
     waiting: Sequence[dict[str, Any]] = (),
     key: str | None = None,
 ) -> None:
@@ -74,21 +74,21 @@ def suspend(
 
     Args:
         record: Of the run, as it has ended.
-        doubts: What may have happened.
+        doubtful: The calls in doubt.
         waiting: What it waits for besides, as rows of what a program waits for. One of both at least.
         key: The key that was made for the run, if it had none.
     """
     ended = f" The run itself ended so: {record.error['message']}" if record.error else ""
     record.status, record.exit_code, record.waiting = "suspended", SUSPENDED_EXIT_CODE, list(waiting)
     again = f"Then {goes_on(key)}."
-    said = [_doubted(doubts)] if doubts else []
+    said = [_doubted(doubtful)] if doubtful else []
     said += _awaited(record.execution, waiting)
-    if doubts:
+    if doubtful:
         record.error = BridgeError(
             "in_doubt",
             f"{' '.join(said)}{ended}",
-            hint=f"A person finds out and says so: {settle_command(record.execution, doubts[0].call)}. {again}",
-            calls=[call_row(call) for call in doubts],
+            hint=f"A person finds out and says so: {settle_command(record.execution, doubtful[0].call)}. {again}",
+            calls=[call_row(call) for call in doubtful],
         ).record()
         return
     kinds = {row["kind"] for row in waiting} | {inner["kind"] for row in waiting for inner in row.get("waiting", ())}
@@ -114,8 +114,8 @@ def goes_on(key: str | None) -> str:
     )
 
 
-def _doubted(doubts: Sequence[RecordedCall]) -> str:
-    named = _listed([f"{escape_name(call.asked.name)} (call {call.call})" for call in doubts])
+def _doubted(doubtful: Sequence[RecordedCall]) -> str:
+    named = _listed([f"{escape_name(call.asked.name)} (call {call.call})" for call in doubtful])
     return f"Nobody has seen whether this has happened: {named}."
 
 
@@ -131,8 +131,8 @@ def _awaited(execution: str, waiting: Sequence[dict[str, Any]]) -> list[str]:
                 inner = ", ".join(
                     f"{of['kind']} at {escape_name(of['step'])}" for of in row["waiting"][:MAX_CALLS_TOLD]
                 )
-                told = f"{escape_name(row['name'])} ({row['execution']}{f': {inner}' if inner else ''})"
-                by_kind.setdefault("It waits for the program", []).append(told)
+                text = f"{escape_name(row['name'])} ({row['execution']}{f': {inner}' if inner else ''})"
+                by_kind.setdefault("It waits for the program", []).append(text)
             case _:
                 by_kind.setdefault("It waits for the outcome of", []).append(
                     f"{escape_name(row['name'])} (call {row['call']})"
@@ -149,6 +149,6 @@ def call_row(call: RecordedCall) -> dict[str, Any]:
     return {
         "call": call.call,
         "tool": call.asked.name,
-        "arguments": call.asked.told()["arguments"],
+        "arguments": call.asked.abridged()["arguments"],
         "since": call.began,
     }

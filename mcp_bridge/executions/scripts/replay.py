@@ -1,4 +1,4 @@
-"""A script run again against its record: every call is answered from there, and none is made."""
+"""Replay of a script against its record: every call is answered from the record, and none is made."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.secrets.value_references import Scalar
 
 COMPARED = ("status", "exit_code", "stdout", "stderr", "value")
-"""Of a record: all that doesn't depend on how long something has taken."""
+"""The fields of a record that are compared: those that don't depend on time."""
 
 
 class _Reading:
-    """As a recorder that records nothing: whatever a replay's sandbox asks for leaves the record as it is."""
+    """A recorder that only reads: no request of a replay's sandbox can change the record."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.read = recorder.read
@@ -53,23 +53,23 @@ class _Reading:
 async def replayed_script(
     store: ProgramStore, recorder: Recorder, runner: SandboxRunner, stored: StoredExecution
 ) -> Replayed:
-    """Run a script in a sandbox, with every call answered as it was, and hold what it does against its record.
+    """Run a script in a sandbox with the recorded answers, and compare what it does with the record.
 
-    The catalogue of tools is asked as it is now, which may start a server; nothing else outside of the sandbox is.
+    The catalogue of tools is read as it is now, which may start a server. Nothing else outside of the sandbox is used.
 
     Args:
-        store: Keeps it.
-        recorder: Has its record.
-        runner: Runs it.
+        store: The store of executions.
+        recorder: Reads the script's entries.
+        runner: Runs the sandbox.
         stored: The script's execution.
 
     Raises:
-        BridgeError: `not_replayable`: it hasn't ended, never ran, is erased, or a server that it was given isn't there
-            any more; as `SandboxRunner.sandboxed`.
+        BridgeError: `not_replayable`: it hasn't ended, never ran, is erased, or one of its servers isn't configured any
+            more; as `SandboxRunner.sandboxed`.
     """
     entries = await recorder.read(stored.id)
     _require(stored)
-    past = CallHistory(entries)
+    history = CallHistory(entries)
     record = stored.record or {}
     bundle = stored.bundle
     job = Job(bundle["code"], bundle["servers"], bundle["timeout"], Client(began=time.monotonic()))
@@ -79,27 +79,27 @@ async def replayed_script(
     except BridgeError as exc:
         if exc.code != "unknown_server":
             raise
-        # What the server's tools are called, and what they take, isn't recorded.
+        # The names and schemas of the server's tools aren't recorded.
         why = f"it was given the server {exc.details['server']!r}, which isn't configured any more"
         raise not_replayable(stored, why, "Configure it again: it is asked for nothing but its tools.") from None
     gate.values.adopt(await store.values(stored.id))
     for _ in range(MAX_LOST + 1):
-        script = ScriptRun(stored.id, store, reading, gate, "", past, live=False)
+        script = ScriptRun(stored.id, store, reading, gate, "", history, live=False)
         with tempfile.TemporaryDirectory(prefix="mcp-bridge-replay-") as folder:
             artifacts = ArtifactWriter(Files(Path(folder)), stored.id, runner.max_artifact_size)
             now = await runner.sandboxed(ActiveScript(script, gate, job), artifacts)
         if not is_lost(now):
             break
-    found = _difference(entries, record, script, now, gate.values.values_behind)
-    answered = sum(call.is_answered for call in past.calls.values())
+    difference = _difference(entries, record, script, now, gate.values.values_behind)
+    answered = sum(call.is_answered for call in history.calls.values())
     return Replayed(
         stored.id,
         "script",
         events=answered,
-        effects=len(past.calls),
+        effects=len(history.calls),
         status=stored.status,
-        transitions=_digest(past, record),
-        difference=found,
+        transitions=_digest(history, record),
+        difference=difference,
     )
 
 
@@ -110,8 +110,8 @@ def _require(stored: StoredExecution) -> None:
     if status == "running":
         raise not_replayable(stored, "it is under way", NOT_YET)
     if status in {"interrupted", "suspended"}:
-        shown = f"mcp-bridge execution show {stored.id} has what it waits for; mcp-bridge execution cancel ends it."
-        raise not_replayable(stored, f"it has not ended: {status}", shown)
+        hint = f"mcp-bridge execution show {stored.id} has what it waits for; mcp-bridge execution cancel ends it."
+        raise not_replayable(stored, f"it has not ended: {status}", hint)
     if stored.record is None or "stdout" not in stored.record or status == "cancelled":
         raise not_replayable(stored, f"it has not run to an end: {status}")
 
@@ -123,27 +123,28 @@ def _difference(
     now: ExecutionRecord,
     values_behind: Callable[[Any], Mapping[str, Scalar]],
 ) -> Difference | None:
-    """The first: a call, or what was given in the end."""
+    """The first difference: a call, or a field of the record."""
     last = entries[-1].sequence if entries else 0
     parted = script.divergence or (script.missing() if now.status in OWN_END else None)
     if parted is not None:
         known = script.history.calls.get(parted.call)
         expected = None if parted.recorded is None else parted.recorded.encode()
-        found = None if parted.asked is None else parted.asked.encode()
-        return Difference(last if known is None else known.sequence, parted.call, "call", expected, found)
-    given = now.to_json()
+        actual = None if parted.asked is None else parted.asked.encode()
+        return Difference(last if known is None else known.sequence, parted.call, "call", expected, actual)
+    replayed = now.to_json()
     for name in COMPARED:
-        # What a script makes up itself gets another reference each time.
-        if not equal_by_values(record.get(name), given.get(name), values_behind([record.get(name), given.get(name)])):
-            return Difference(last, None, name, record.get(name), given.get(name))
+        # A sensitive value that the script itself generates gets another reference each time.
+        before, after = record.get(name), replayed.get(name)
+        if not equal_by_values(before, after, values_behind([before, after])):
+            return Difference(last, None, name, before, after)
     return None
 
 
-def _digest(past: CallHistory, record: dict[str, Any]) -> str:
-    """Of all that happened: what each call asked for and was given, and what came of it."""
+def _digest(history: CallHistory, record: dict[str, Any]) -> str:
+    """SHA-256 over the requests and outcomes of all calls, and the compared fields of the record."""
     calls = {
         name: [call.asked.encode(), {} if call.outcome is None else call.outcome.encode()]
-        for name, call in past.calls.items()
+        for name, call in history.calls.items()
     }
     whole = [calls, {name: record.get(name) for name in COMPARED}]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()

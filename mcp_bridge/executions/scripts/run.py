@@ -22,7 +22,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency_key import generated_key
-from mcp_bridge.executions.scripts.call_history import Asked, CallHistory
+from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.divergence import Divergence
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same
@@ -140,7 +140,7 @@ class ScriptRun:
         """When this run has asked for something first."""
         self._moved = 0.0
         """When something recorded was last asked for or given."""
-        self._programs: dict[str, tuple[CallRecorder, Asked]] = {}
+        self._programs: dict[str, tuple[CallRecorder, CallRequest]] = {}
         """The calls of programs that are under way or lent, by their executions."""
         self._next = 0
         """The place of the recorded answer that is to be given next."""
@@ -400,7 +400,7 @@ class ScriptRun:
             call.succeeded_with({"record": record}, asked)
 
     async def _program_waits(
-        self, call: CallRecorder, asked: Asked, answer: dict[str, Any], request: RequestContext
+        self, call: CallRecorder, asked: CallRequest, answer: dict[str, Any], request: RequestContext
     ) -> dict[str, Any]:
         """What is told of a program that waits: nothing, unless it waits for what the script itself may bring.
 
@@ -447,7 +447,7 @@ class ScriptRun:
         if self._unasked.pop(call, None) is not None and not self._unasked:
             self._all_asked.set()
 
-    async def _asks_the_same(self, call: str, before: Asked, now: Asked) -> None:
+    async def _asks_the_same(self, call: str, before: CallRequest, now: CallRequest) -> None:
         values = self._gate.values.values_behind([before.arguments, now.arguments])
         if not before.is_same(now, values):
             await self._diverge(Divergence(call, before, now))

@@ -1,4 +1,4 @@
-"""What a person says about a script that can't go on by itself: what became of a call, or that it is over."""
+"""A person's commands about a suspended script: settle a call, deliver an announced outcome, cancel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions import in_doubt as doubts
+from mcp_bridge.executions import in_doubt
 from mcp_bridge.executions.idempotency_key import if_generated
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallHistory
@@ -39,40 +39,40 @@ if TYPE_CHECKING:
 async def settle_script(
     lifecycle: Lifecycle,
     stored: StoredExecution,
-    asked: str | None,
+    name: str | None,
     settlement: Settlement,
     projection: ExecutionValues,
 ) -> None:
-    """Settle a call in doubt by a person's word. When none is left, the execution can go on.
+    """Settle a call in doubt by a person's statement. When no other is in doubt, the execution can be resumed.
 
     Args:
-        lifecycle: Of the bridge's executions.
+        lifecycle: The lifecycle of the bridge's executions.
         stored: The script's execution, as it was read.
-        asked: The call's id; None if only one is in doubt.
-        settlement: The person's word.
-        projection: What a person says is no tool's result, and is projected all the same.
+        name: The call's id; None if only one is in doubt.
+        settlement: The person's statement.
+        projection: Replaces sensitive values in the statement by references.
 
     Raises:
         BridgeError: `not_suspended`, `not_in_doubt`, `unknown_doubt`, `ambiguous_id`.
     """
     async with lifecycle.taken(stored, resumes=False):
-        past = CallHistory(await lifecycle.recorder.read(stored.id))
-        in_doubt = _calls_in_doubt(stored)
-        open_calls = [call for call in past.doubtful() if call.call in in_doubt]
-        doubts_left = len(open_calls)
-        # What a tool will have given, a person may know, too.
-        open_calls += past.pending()
+        history = CallHistory(await lifecycle.recorder.read(stored.id))
+        doubtful = _calls_in_doubt(stored)
+        open_calls = [call for call in history.doubtful() if call.call in doubtful]
+        doubtful_count = len(open_calls)
+        # A person may also know the outcome that a tool has announced.
+        open_calls += history.pending()
         rows: dict[Any, dict[str, Any]] = {
             call.call: call_row(call) | {"effect": call.call, "step": call.call} for call in open_calls
         }
-        picked = doubts.find_doubt(rows, asked, stored.id)
-        call = past.calls[picked["effect"]]
-        # What a person says is no tool's result, and is projected all the same.
-        given = await projection.project(settlement._asdict() | {"arguments": picked["arguments"]})
-        said = CallSettlement(call.call, picked["tool"], **given)
+        picked = in_doubt.find_doubt(rows, name, stored.id)
+        call = history.calls[picked["effect"]]
+        # Sensitive values in a person's statement are replaced as in a tool's result.
+        fields = await projection.project(settlement._asdict() | {"arguments": picked["arguments"]})
+        said = CallSettlement(call.call, picked["tool"], **fields)
         outcome = CallOutcome(call.asked.name, CallRef(call.call), _result(call, said))
-        lifecycle.store.store_values(stored.id, projection.values_behind([given, outcome.encode()]))
-        left = [other for other in open_calls[:doubts_left] if other is not call]
+        lifecycle.store.store_values(stored.id, projection.values_behind([fields, outcome.encode()]))
+        left = [other for other in open_calls[:doubtful_count] if other is not call]
         status, record = _left(stored, left, call.call)
         decided, ended = to_entry(said, stored.id), to_entry(outcome, stored.id)
         changed = lifecycle.suspension(stored, status)
@@ -94,35 +94,35 @@ def _result(call: RecordedCall, said: CallSettlement) -> Result:
             return NoAnswer(NOT_DONE)
 
 
-def _left(stored: StoredExecution, in_doubt: list[RecordedCall], answered: str) -> tuple[str, dict[str, Any] | None]:
+def _left(stored: StoredExecution, doubtful: list[RecordedCall], answered: str) -> tuple[str, dict[str, Any] | None]:
     """The status and the record of a script when one of its calls has been answered.
 
     Args:
         stored: The execution, as it was.
-        in_doubt: The calls that are still in doubt.
+        doubtful: The calls that are still in doubt.
         answered: The call's id.
     """
     record = ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
     record.error = None
     record.waiting = [row for row in record.waiting if row["call"] != answered]
-    if in_doubt:
-        suspend(record, in_doubt, record.waiting, if_generated(stored.key))
+    if doubtful:
+        suspend(record, doubtful, record.waiting, if_generated(stored.key))
         return "suspended", record.to_json()
-    # What else it waits for is still to be decided, whoever goes on with it meanwhile.
+    # Its other questions stay open, even if it is resumed meanwhile.
     return "interrupted", record.to_json() if record.waiting else None
 
 
 async def give(lifecycle: Lifecycle, stored: StoredExecution, event: Resume, projection: ExecutionValues) -> bool:
-    """Give a script the outcome that its tool has announced: to the call that has waited longest. Then it can go on.
+    """Deliver the outcome that a tool has announced to the script's call that has waited longest.
 
     Args:
-        lifecycle: Of the bridge's executions.
+        lifecycle: The lifecycle of the bridge's executions.
         stored: The script's execution, as it was read.
-        event: What has come.
-        projection: As `settle_script`.
+        event: The outcome.
+        projection: As in `settle_script`.
 
     Returns:
-        Whether a call waits for it.
+        Whether a call waited for it.
 
     Raises:
         BridgeError: `not_suspended`, `bad_value`.
@@ -137,9 +137,9 @@ async def give(lifecycle: Lifecycle, stored: StoredExecution, event: Resume, pro
             payload = normal(event.payload, "payload")
         except ValueFaultError as exc:
             raise BridgeError("bad_value", f"The execution can't be resumed so: {exc}.") from None
-        given = _success(call, await projection.project(payload))
-        outcome = CallOutcome(call.asked.name, CallRef(call.call), given, event.source)
-        lifecycle.store.store_values(stored.id, projection.values_behind(given.value))
+        result = _success(call, await projection.project(payload))
+        outcome = CallOutcome(call.asked.name, CallRef(call.call), result, event.source)
+        lifecycle.store.store_values(stored.id, projection.values_behind(result.value))
         status, record = effective_status(stored), stored.record
         if not _calls_in_doubt(stored):
             status, record = _left(stored, [], call.call)
@@ -151,26 +151,26 @@ async def give(lifecycle: Lifecycle, stored: StoredExecution, event: Resume, pro
 
 
 def _success(call: RecordedCall, value: Any) -> Success:
-    """The result of a call that has given a value, by somebody's word."""
+    """The result of a call with a value that a person or a client supplied."""
     if call.asked.raw:
         value = {"content": [{"type": "text", "text": value if isinstance(value, str) else json.dumps(value)}]}
     return Success(value)
 
 
 async def cancel_script(lifecycle: Lifecycle, stored: StoredExecution, reason: str) -> None:
-    """Cancel a script that is suspended or interrupted. Nothing of it is undone; its key gives that it is cancelled.
+    """Cancel a script that is suspended or interrupted. Nothing is undone. Its key belongs to the cancelled record.
 
     Args:
-        lifecycle: Of the bridge's executions.
+        lifecycle: The lifecycle of the bridge's executions.
         stored: The script's execution, as it was read.
-        reason: Why, projected.
+        reason: The reason, without sensitive values.
 
     Raises:
         BridgeError: `not_suspended`.
     """
     async with lifecycle.taken(stored, resumes=False):
         error = BridgeError("cancelled", f"The run was cancelled: {reason}").record()
-        kept = stored.record or {"execution": stored.id, "stdout": "", "stderr": ""}
-        record = kept | {"status": "cancelled", "exit_code": 1, "error": error, "waiting": []}
+        last_record = stored.record or {"execution": stored.id, "stdout": "", "stderr": ""}
+        record = last_record | {"status": "cancelled", "exit_code": 1, "error": error, "waiting": []}
         end = ScriptEnd("cancelled", error=RunError.of(error))
         await lifecycle.leave(stored.id, to_entry(end, stored.id), status="cancelled", record=record)

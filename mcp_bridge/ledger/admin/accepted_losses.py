@@ -103,10 +103,10 @@ def record_restore(path: Path, master: str | Sequence[str], by: str, made: float
         # How far it has come is taken down where it is opened, in its place.
         log = Log(own, signer.name, signer, lambda _: signer, PositionFile(path, leaves=True))
         with closing(connect(path)) as connection:
-            found = run(connection, log, work)
+            loss_entry = run(connection, log, work)
             # The file alone is put in its place. Who closes a connection isn't told what can't be written into it.
             connection.execute("PRAGMA journal_mode = DELETE")
-            return found
+            return loss_entry
     except (sqlite3.Error, OSError) as exc:
         raise unusable(path, exc) from None
 

@@ -65,9 +65,9 @@ async def rotate_key(database: Database) -> str:
         _append(transaction, KeyEvent("rotated", new.vkey, old.vkey))
         note = log.sign()
         note = add_signature(note, new.sign(checkpoint_text(log.checkpoint())))
-        kept = (log.checkpoint().size, note)
-        transaction.connection.execute("INSERT INTO checkpoints (size, note) VALUES (?, ?)", kept)
-        transaction.authenticate(("checkpoints", "size = ? AND note = ?", kept))
+        stored = (log.checkpoint().size, note)
+        transaction.connection.execute("INSERT INTO checkpoints (size, note) VALUES (?, ?)", stored)
+        transaction.authenticate(("checkpoints", "size = ? AND note = ?", stored))
         log.signer = new
         return new.vkey
 

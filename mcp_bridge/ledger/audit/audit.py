@@ -1,7 +1,7 @@
-"""What can be shown of a ledger: that it is whole and untouched, that an entry is in it, that it only ever grew.
+"""The audit of a ledger: that it is complete and unchanged, that an entry is in it, that it has only grown.
 
-A file is verified as its export is, by the same code, and then as what it is beyond that: its schema with its triggers,
-the hashes beside the entries, its keys, what was erased, and the rows that are not part of the log.
+A file is verified like its export, by the same code, and then as a database: its schema with its triggers, the hashes
+stored with the entries, its keys, erasures, and the tables that are not part of the log.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileVerdict:
-    """What a file was found to be.
+    """The result of verifying a file.
 
     Attributes:
-        log: What its log was found to be.
+        log: The result for its log.
         erased: How many executions are erased.
-        opened: Whether payloads, states and rows beside the log were opened and held against their seals: for that
-            the master key is needed.
+        opened: Whether payloads, states and rows of other tables were decrypted and authenticated, which needs the
+            master key.
     """
 
     log: Verdict
@@ -67,7 +67,7 @@ def verify_file(
         verifiers: The keys that are trusted; None to trust none.
         against: Signed checkpoints of the log that were kept elsewhere.
         master: Opens payloads and other rows; None to leave them closed.
-        position: How far the log had come, of the ledger that is here.
+        position: The recorded position of the log, for the ledger in use.
         progress: As `verify_export`.
 
     Raises:
@@ -76,28 +76,28 @@ def verify_file(
     if position is not None:
         position.load()
     with open_ledger(path, master) as ledger:
-        # First: what else is there could make the next one take long.
+        # First: a foreign object in the schema could make the next check take long.
         _check_schema(ledger.connection)
         (verdict,) = ledger.connection.execute("PRAGMA integrity_check(1)").fetchone()
         if verdict != "ok":
             raise damaged(f"SQLite finds: {verdict}")
         if master is not None:
             check_master(ledger.connection, master)
-        beside = TableAudit()
-        found = verify_export(ledger.checked_lines(beside.see), verifiers, against, progress=progress)
-        beside.check(ledger)
+        tables = TableAudit()
+        log = verify_export(ledger.checked_lines(tables.see), verifiers, against, progress=progress)
+        tables.check(ledger)
         if position is not None:
             position.check(ledger.connection)
-        return FileVerdict(found, len(beside.erased), master is not None)
+        return FileVerdict(log, len(tables.erased), master is not None)
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
     wanted = expected_schema(connection.execute("PRAGMA user_version").fetchone()[0])
-    found = read_schema(connection)
+    actual = read_schema(connection)
     for row in wanted:
-        if row not in found:
+        if row not in actual:
             raise damaged(f"the {row[0]} {row[1]} is missing or changed")
-    for row in found:
+    for row in actual:
         if row not in wanted:
             raise damaged(f"there is a {row[0]!r:.20} {row[1]!r:.60} that doesn't belong there")
 
@@ -111,11 +111,11 @@ def checkpoint(ledger: Ledger) -> str:
     note = ledger.head_note()
     try:
         key = Verifier.parse(ledger.vkey)
-        found, _ = notes.open_checkpoint(note, [key])
+        parsed, _ = notes.open_checkpoint(note, [key])
     except BridgeError as exc:
         raise damaged(f"its head can't be taken: {exc.message.rstrip('.')}") from None
-    # The log's own says nothing else, and can be shown to whoever.
-    if not note.startswith(f"{notes.checkpoint_text(found)}\n") or (found.origin, found.size) != (
+    # The log's own note contains nothing else, and can be shown to anyone.
+    if not note.startswith(f"{notes.checkpoint_text(parsed)}\n") or (parsed.origin, parsed.size) != (
         key.name,
         ledger.size,
     ):
@@ -124,7 +124,7 @@ def checkpoint(ledger: Ledger) -> str:
 
 
 def prove(ledger: Ledger, sequence: int, *, payload: bool) -> bytes:
-    """The proof that an entry is in the log, as a tlog-proof file.
+    """Prove that an entry is in the log; returns a tlog-proof file.
 
     Args:
         ledger: The log.
@@ -134,26 +134,26 @@ def prove(ledger: Ledger, sequence: int, *, payload: bool) -> bytes:
     Raises:
         BridgeError: `unknown_entry`; `ledger_damaged`.
     """
-    found = ledger.entry(sequence)
-    disclosed = Disclosed(found.data, found.payload, found.salt)
+    entry = ledger.entry(sequence)
+    disclosed = Disclosed(entry.data, entry.payload, entry.salt)
     best = _best_note(ledger, sequence)
     hashes = merkle.inclusion_proof(sequence, best.checkpoint.size, ledger.node)
-    return _proof(found.leaf, disclosed, hashes, best.note, payload=payload)
+    return _proof(entry.leaf, disclosed, hashes, best.note, payload=payload)
 
 
 def _best_note(ledger: Ledger, sequence: int) -> Signed:
-    """The kept checkpoint that an entry's proof is to lead to: signed with the key of now, and cosigned if one is."""
+    """The stored checkpoint for an entry's proof: signed with the current key, and cosigned if one is."""
     key = Verifier.parse(ledger.vkey)
-    found = []
+    candidates = []
     for note in ledger.checkpoints():
         text, signatures = notes.split_note(note)
         checkpoint = notes.parse_checkpoint(text)
         if sequence < checkpoint.size <= ledger.size:
             by_key = any((name, one[: len(key.key_id)]) == (key.name, key.key_id) for name, one in signatures)
-            found.append(Signed(checkpoint, note, ((key, None),) if by_key else ()))
-    if not found:
+            candidates.append(Signed(checkpoint, note, ((key, None),) if by_key else ()))
+    if not candidates:
         raise damaged("its head is of another size than it says")
-    return best_note(found, {ledger.vkey})
+    return best_note(candidates, {ledger.vkey})
 
 
 def prove_exported(
@@ -169,7 +169,7 @@ def prove_exported(
 
 
 class Proven(NamedTuple):
-    """A proof, and the keys of the log that have signed its checkpoint: one of them is what it verifies with."""
+    """A proof, and the keys of the log that have signed its checkpoint."""
 
     data: bytes
     keys: tuple[Verifier, ...]
@@ -183,9 +183,9 @@ def prove_by(
     payload: bool,
     progress: Progress | None = None,
 ) -> Proven:
-    """As `prove`, of an export, which is verified: there is no proof from one that is wrong.
+    """As `prove`, from an export, which is verified first.
 
-    A checkpoint that a key of `verifiers` has signed is taken rather than one by another key that it vouches for.
+    A checkpoint signed by a key of `verifiers` is preferred to one by another key that it vouches for.
 
     Args:
         source: The export.
@@ -205,17 +205,17 @@ def prove_by(
 
 
 def _proof(leaf: Leaf, disclosed: Disclosed, hashes: Sequence[bytes], note: str, *, payload: bool) -> bytes:
-    # The log's own entries are about keys and clocks, and of no use without that.
-    shown = disclosed if payload or leaf.execution == LEDGER else Disclosed(disclosed.entry)
-    return tlog_proof.encode(tlog_proof.Proof(leaf.sequence, tuple(hashes), note, encode_disclosed(shown)))
+    # The log's own entries are about keys and clocks, and of no use without their payloads.
+    content = disclosed if payload or leaf.execution == LEDGER else Disclosed(disclosed.entry)
+    return tlog_proof.encode(tlog_proof.Proof(leaf.sequence, tuple(hashes), note, encode_disclosed(content)))
 
 
 def export(ledger: Ledger, file: IO[bytes], *, payloads: bool) -> int:
-    """Write the log as one file that can be verified by itself; how many entries it has.
+    """Write the log as one file that can be verified by itself; returns the number of its entries.
 
     Raises:
         BridgeError: `ledger_damaged`.
-        OSError: As the file gives it.
+        OSError: The file can't be written.
     """
     for line in ledger.lines(payloads=payloads):
         file.write(line)
@@ -323,13 +323,13 @@ def _target_state(record: str) -> TargetState:
 
 
 def backup(path: Path, target: Path, verifiers: Sequence[Verifier] | None, master: MasterKey | None) -> FileVerdict:
-    """Copy a ledger while it is in use, and verify the copy. The keys beside it are not in it.
+    """Copy a ledger while it is in use, and verify the copy. The keys are not copied.
 
     Args:
         path: The file.
-        target: The copy, which must not be there yet.
+        target: The copy, which must not exist yet.
         verifiers: As `verify_file`, like `master`.
-        master: Opens what is in it.
+        master: Decrypts its content.
 
     Raises:
         BridgeError: `backup_exists`, `backup_failed`; as `verify_file`, of the copy. Nothing is left then.
@@ -338,12 +338,12 @@ def backup(path: Path, target: Path, verifiers: Sequence[Verifier] | None, maste
         raise BridgeError("backup_exists", f"{target} is there already.", hint="Name a file that isn't.")
     new = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
     try:
-        # SQLite writes into an empty file, and keeps its mode.
+        # SQLite writes into the empty file, and keeps its mode.
         create_private(new).close()
         with open_ledger(path) as ledger:
             ledger.connection.execute("COMMIT")
             try:
-                # Page by page it would hold what was deleted; this copies what there is.
+                # A copy of the pages would contain deleted data.
                 ledger.connection.execute("VACUUM INTO ?", (str(new),))
             except sqlite3.Error as exc:
                 raise BridgeError("backup_failed", f"{target} can't be written: {exc}.") from None
@@ -377,21 +377,21 @@ class Consistency(NamedTuple):
 def consistency(
     ledger: Ledger, old: str, new: str | None, verifiers: Sequence[Verifier], before: Sequence[Verifier] = ()
 ) -> Consistency:
-    """Show that the log of one checkpoint is the beginning of that of another, and both of this one.
+    """Prove that the log of one checkpoint is a prefix of that of another, and both of this log.
 
     Args:
         ledger: The log.
         old: A signed note.
-        new: Another; None for the log's own, now.
+        new: A later one; None for the log's current one.
         verifiers: The keys that are trusted.
-        before: Keys that the log has had before: they are good for what was signed with them and kept since.
+        before: Former keys of the log, valid for notes of the time when they were in use.
 
     Raises:
         BridgeError: `bad_note`, `unknown_key`, `bad_signature`, `retired_key`; `other_log`; `rolled_back`, `tampered`;
             `bad_proof`.
     """
     named = {by.vkey: by for by in ledger.signing_keys()}
-    # By its own word, which bounds what a key that was replaced may sign.
+    # With the validity that the log's entries give each key.
     known = {by.vkey: named.get(by.vkey, by) for by in (*verifiers, *before)}.values()
     earlier, _ = notes.open_checkpoint(old, known)
     later, _ = notes.open_checkpoint(ledger.note, verifiers) if new is None else notes.open_checkpoint(new, known)

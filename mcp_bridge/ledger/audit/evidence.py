@@ -62,8 +62,8 @@ def gather(path: Path, master: MasterKey, execution: str, sequences: Iterable[in
         BridgeError: `database_unusable`, `ledger_damaged`: the log has no head.
     """
     with open_ledger(path, master) as ledger:
-        found = [_gathered(ledger, execution, sequence) for sequence in sequences]
-        return Evidence(ledger.note, ledger.vkey, tuple(entry for entry in found if entry is not None))
+        entries = [_gathered(ledger, execution, sequence) for sequence in sequences]
+        return Evidence(ledger.note, ledger.vkey, tuple(entry for entry in entries if entry is not None))
 
 
 def _gathered(ledger: Ledger, execution: str, sequence: int) -> EntryEvidence | None:

@@ -81,7 +81,7 @@ async def counts(database: Database, executions: Sequence[str]) -> dict[str, Ent
         tuple(ends.values()),
     )
     last = {execution: _time(data) for execution, data in rows}
-    return {execution: EntryCounts(found, last.get(execution)) for execution, found in kinds.items()}
+    return {execution: EntryCounts(by_kind, last.get(execution)) for execution, by_kind in kinds.items()}
 
 
 def _time(data: bytes) -> float | None:
@@ -110,7 +110,7 @@ def _entries(connection: sqlite3.Connection, master: MasterKey, execution: str, 
         " LEFT JOIN data_keys USING (execution) WHERE execution = ? ORDER BY sequence LIMIT ?",
         (execution, limit),
     ).fetchall()
-    found: list[Recorded] = []
+    rows_read: list[Recorded] = []
     pieces: Pieces | None = None
     for number, (sequence, kind, data, sealed, wrapped) in enumerate(rows):
         leaf: Leaf | None = None
@@ -119,12 +119,12 @@ def _entries(connection: sqlite3.Connection, master: MasterKey, execution: str, 
                 pieces = pieces_of(connection, execution, master.open(execution, wrapped))
             leaf = decode(data)
             payload = payload_of(leaf, sealed, pieces)
-            found.append(recorded(leaf, None if payload is None else payload.value()))
+            rows_read.append(recorded(leaf, None if payload is None else payload.value()))
         except BridgeError as exc:
             content = Damaged(exc.message).encode()
-            when = leaf.time / 1e6 if leaf else found[-1].time if found else 0.0
-            found.append(Recorded(sequence, when, Entry(kind, execution, content, leaf.step if leaf else None)))
-    return found
+            when = leaf.time / 1e6 if leaf else rows_read[-1].time if rows_read else 0.0
+            rows_read.append(Recorded(sequence, when, Entry(kind, execution, content, leaf.step if leaf else None)))
+    return rows_read
 
 
 async def version(database: Database) -> int:

@@ -72,17 +72,17 @@ class TableAudit:
     _unfinished: set[str] = field(default_factory=set)
     """Erased executions whose unreadable payloads may still be stored."""
 
-    def see(self, found: ReadEntry) -> None:
+    def see(self, entry: ReadEntry) -> None:
         """Take the next entry.
 
         Raises:
             BridgeError: `ledger_damaged`, `bad_entry`: its payload can't be taken.
         """
         try:
-            self._take(found.leaf, found.payload)
+            self._take(entry.leaf, entry.payload)
         except (ValueError, KeyError, TypeError, AttributeError):
             # Its hash may be right and its signature wrong: signatures are checked last.
-            raise damaged(f"the payload of the entry {found.leaf.sequence} isn't of its kind") from None
+            raise damaged(f"the payload of the entry {entry.leaf.sequence} isn't of its kind") from None
 
     def _take(self, leaf: Leaf, data: bytes | None) -> None:
         content = None if data is None else json.loads(data.decode())
@@ -152,7 +152,7 @@ class TableAudit:
             raise damaged("its head is signed with another key than its entries name")
         notes.open_checkpoint(note, [signing.Verifier.parse(ledger.vkey)])
         known = notes.keyring(keys_of(self._keys))
-        kept: set[tuple[int, str | None]] = set()
+        stored: set[tuple[int, str | None]] = set()
         for size, note in ledger.connection.execute("SELECT size, note FROM checkpoints"):
             text, signatures = notes.split_note(note)
             checkpoint = notes.parse_checkpoint(text)
@@ -165,9 +165,9 @@ class TableAudit:
                 or checkpoint.root != merkle.root(size, ledger.node)
             ):
                 raise damaged(f"a checkpoint that was kept, of {size} entries, is not this log's")
-            kept.update((size, one.vkey) for one, _ in by)
+            stored.update((size, one.vkey) for one, _ in by)
         for sequence, event in self._keys:
-            if event.event == "rotated" and not {(sequence + 1, event.vkey), (sequence + 1, event.before)} <= kept:
+            if event.event == "rotated" and not {(sequence + 1, event.vkey), (sequence + 1, event.before)} <= stored:
                 raise damaged(f"the checkpoint is missing by which the key of entry {sequence} can be trusted")
 
     def _check_keys(self, ledger: Ledger) -> None:
@@ -218,8 +218,8 @@ class TableAudit:
         ):
             if token is not None:
                 known[token] += 1
-            put_back = ledger.master is not None and self._tokens[ledger.master.erasure_token(execution, name)] > 0
-            if is_there == (token is not None or execution in self.erased) or (is_there and put_back):
+            was_restored = ledger.master is not None and self._tokens[ledger.master.erasure_token(execution, name)] > 0
+            if is_there == (token is not None or execution in self.erased) or (is_there and was_restored):
                 said = "is there, and the log says it was erased" if is_there else "is gone, and the log doesn't say so"
                 raise damaged(f"the value behind the reference {name!r:.60} of {execution} {said}")
         if known != self._tokens or self._references:
@@ -270,11 +270,11 @@ class TableAudit:
             if wrapped is None or status == "open":
                 continue
             key = master.open(execution, wrapped)
-            asked, said = (
+            fields, said = (
                 json.loads(key.open(sealed or b"", f"{execution}/{what}/{effect}".encode()))
                 for what, sealed in (("question", question), ("decision", decision))
             )
-            decided[execution, _canonical(asked | said)] += 1
+            decided[execution, _canonical(fields | said)] += 1
         if decided != self._decided:
             odd = min((decided - self._decided) + (self._decided - decided))
             raise damaged(f"the decisions of {odd[0]} are not those that the log has")

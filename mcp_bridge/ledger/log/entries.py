@@ -35,7 +35,7 @@ class Entry:
         execution: The execution's id.
         payload: The details, as normal JSON, projected for the trace: it holds no secret. For an erased execution:
             `{"erased": TOMBSTONE}`.
-        step: The path of the program's step, or None. Once recorded, as `codec.fitting` has made it.
+        step: The path of the program's step, or None. Once recorded, as `entry_encoding.fitting` has made it.
         policy: The policy's hash.
         program: The program's hash, or None for a script.
     """

@@ -1,6 +1,6 @@
-"""Entries of the log as the bytes that are hashed: canonical JSON (RFC 8785) of ASCII names, texts and whole numbers.
+"""The encoding of entries, which is hashed: canonical JSON (RFC 8785) of ASCII names, texts and integers.
 
-One entry has one form. What decodes and doesn't encode to the same bytes again is no entry.
+Each entry has exactly one encoding. Bytes that decode, but encode differently, are rejected.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from mcp_bridge.ledger.log.entries import Kind
 KINDS = frozenset(get_args(Kind))
 
 MAX_TEXT_CHARS = 4096
-"""Of a step's path, the longest text of an entry."""
+"""Longest text of an entry; the longest one is a step's path."""
 
 MAX_ENTRY_BYTES = 32 << 10
 
 MAX_NUMBER = 2**53 - 1
-"""The largest whole number that every reader of JSON takes as it is (RFC 8785, appendix D)."""
+"""The largest integer that every JSON parser reads exactly (RFC 8785, appendix D)."""
 
 LEDGER = "ledger"
-"""In the place of an execution: an entry about the log itself."""
+"""The value of `execution` in an entry about the log itself."""
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 _PLAIN_TEXT = rb"[ !#-\[\]-~]"
-"""ASCII that JSON writes as it is."""
+"""ASCII characters that JSON doesn't escape."""
 
 _PLAIN = re.compile(
     rb'\{"commitment":"([0-9a-f]{64})","execution":"(%(text)s{1,%(most)d})","kind":"([a-z]+)",'
@@ -39,9 +39,9 @@ _PLAIN = re.compile(
     rb'"step":(?:null|"(%(text)s{0,%(most)d})"),"time":(0|[1-9][0-9]{0,15})\}'
     % {b"text": _PLAIN_TEXT, b"most": MAX_TEXT_CHARS}
 )
-"""The canonical form of an entry whose texts have nothing to escape: nearly all of them."""
+"""The canonical form of an entry without escapes in its texts, as nearly all are."""
 
-# By code points, and not by what a version of Python takes for printable: readers must agree for ever.
+# Fixed code points instead of Python's idea of printable characters, which changes: all readers must agree.
 _TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -52,14 +52,14 @@ class Leaf:
 
     Attributes:
         commitment: HMAC-SHA-256 of the payload's bytes under the entry's own random salt, in hex.
-        execution: Whose entry it is, or LEDGER.
-        kind: What.
+        execution: The execution's id, or LEDGER.
+        kind: The entry's kind.
         policy: The policy's hash, or an empty text.
         previous: The leaf hash of the execution's entry before this one, in hex; None for its first.
         program: The program's hash, or None.
-        sequence: Its place in the log, from 0.
+        sequence: Its position in the log, from 0.
         step: The path of the program's step, or None.
-        time: Microseconds since 1970, UTC. Never less than that of the entry before.
+        time: Microseconds since 1970, UTC; never less than that of the previous entry.
     """
 
     commitment: str
@@ -78,15 +78,15 @@ _encode_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def fitting(text: str) -> str:
-    """A text as an entry can have it, whoever chose it: a control character as its escape, and the end cut off."""
+    """Make any text valid for an entry: control characters are escaped, and a long text is truncated."""
     if len(text) <= MAX_TEXT_CHARS and text.isascii() and text.isprintable():
         return text
-    text = _UNFIT.sub(lambda found: f"\\u{ord(found[0]):04x}", text[: MAX_TEXT_CHARS + 1])
+    text = _UNFIT.sub(lambda match: f"\\u{ord(match[0]):04x}", text[: MAX_TEXT_CHARS + 1])
     return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
 
 
 def encode(leaf: Leaf) -> bytes:
-    """The bytes that are hashed."""
+    """The canonical encoding of an entry."""
     policy, step = _encode_text(leaf.policy), "null" if leaf.step is None else _encode_text(leaf.step)
     previous = "null" if leaf.previous is None else f'"{leaf.previous}"'
     program = "null" if leaf.program is None else _encode_text(leaf.program)
@@ -99,7 +99,7 @@ def encode(leaf: Leaf) -> bytes:
 
 def _text_of(data: bytes) -> str:
     if not isinstance(data, bytes):
-        # A changed byte can make a column's bytes text, or nothing, whatever the table says.
+        # In a damaged file a column can have a value of another type than the table declares.
         raise _bad("it is no bytes")
     if len(data) > MAX_ENTRY_BYTES:
         raise _bad(f"it has {len(data)} bytes")
@@ -107,10 +107,10 @@ def _text_of(data: bytes) -> str:
 
 
 def decode(data: bytes) -> Leaf:
-    """The entry of some bytes.
+    """Decode an entry.
 
     Raises:
-        BridgeError: `bad_entry`: they are none, or not in the one form that it has.
+        BridgeError: `bad_entry`: it is invalid, or not in canonical form.
     """
     return _decode_plain(data) or _decode_any(data)
 
@@ -136,25 +136,25 @@ def _decode_plain(data: bytes) -> Leaf | None:
 
 def _decode_any(data: bytes) -> Leaf:
     try:
-        # Numbers are read as texts: a long one takes long.
-        found = _decoder.decode(_text_of(data))
+        # Numbers are checked as texts first, because parsing a long one takes long.
+        fields = _decoder.decode(_text_of(data))
     except (ValueError, RecursionError):
         raise _bad("it is no JSON object of texts and whole numbers") from None
-    if not isinstance(found, dict) or tuple(found) != _NAMES:
+    if not isinstance(fields, dict) or tuple(fields) != _NAMES:
         raise _bad(f"its names are not {', '.join(_NAMES)}")
-    leaf = Leaf(**found)
+    leaf = Leaf(**fields)
     for name in ("commitment", "previous"):
-        value = found[name]
+        value = fields[name]
         if not (isinstance(value, str) and _HASH.fullmatch(value)) and not (name == "previous" and value is None):
             raise _bad(f"its {name} is no hash")
     for name in ("execution", "policy", "program", "step"):
-        value = found[name]
+        value = fields[name]
         if not _is_text(value) and not (name in {"program", "step"} and value is None):
             raise _bad(f"its {name} is no text")
     if not isinstance(leaf.kind, str) or leaf.kind not in KINDS:
         raise _bad("its kind is none that there is")
     for name in ("sequence", "time"):
-        if not (isinstance(found[name], int) and not isinstance(found[name], bool)):
+        if not (isinstance(fields[name], int) and not isinstance(fields[name], bool)):
             raise _bad(f"its {name} is no whole number")
     if not leaf.execution or encode(leaf) != data:
         raise _bad("it is not in canonical form (RFC 8785)")

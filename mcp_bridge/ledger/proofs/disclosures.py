@@ -46,7 +46,7 @@ class Disclosed:
 
 
 def commitment(payload: bytes | Sequence[bytes], salt: bytes) -> str:
-    """What an entry says of its payload, which may be given in parts: HMAC-SHA-256 under the salt, in hex."""
+    """An entry's commitment to its payload: HMAC-SHA-256 under the salt, in hex. The payload may be passed in parts."""
     if isinstance(payload, bytes):
         return hmac.digest(salt, payload, "sha256").hex()
     if len(payload) == 1:
@@ -65,7 +65,7 @@ def encode(disclosed: Disclosed) -> bytes:
 
 
 def decode(data: bytes) -> tuple[Disclosed, entry_encoding.Leaf]:
-    """The entry of such an object, with its payload checked against its commitment.
+    """Decode an entry from such an object, and check its payload against the commitment.
 
     Raises:
         BridgeError: `bad_entry`: it is none. `tampered`: the payload is not what the entry commits to.
@@ -84,8 +84,8 @@ def decode(data: bytes) -> tuple[Disclosed, entry_encoding.Leaf]:
         None if salt is None else bytes.fromhex(str(salt)),
     )
     if disclosed.payload is not None and disclosed.salt is not None:
-        found = commitment(disclosed.payload, disclosed.salt)
-        if not hmac.compare_digest(found, leaf.commitment):
+        computed = commitment(disclosed.payload, disclosed.salt)
+        if not hmac.compare_digest(computed, leaf.commitment):
             raise BridgeError("tampered", f"The payload of entry {leaf.sequence} is not what the entry commits to.")
     return disclosed, leaf
 
@@ -111,7 +111,7 @@ def decode_object(data: bytes, names: tuple[str, ...]) -> list[Value]:
                 raise _bad(f"its names are not {', '.join(names)}, without spaces between them")
             at += len(before)
             value, end = _value(text, at)
-            # A text can be long: it is compared where it is.
+            # A text can be long, so it is compared without a copy.
             if not text.startswith(written := _written(value), at) or end != at + len(written):
                 raise _bad(f"its {name} is not in canonical form (RFC 8785)")
             values.append(value)
@@ -124,12 +124,12 @@ def decode_object(data: bytes, names: tuple[str, ...]) -> list[Value]:
 
 
 def _value(text: str, at: int) -> tuple[Value, int]:
-    """The value that begins there, and where it ends."""
+    """The value that begins at a position, and the position after it."""
     if text.startswith('"', at):
         value, end = _decode_text(text, at)
         return str(value), end
-    if found := _WHOLE.match(text, at):
-        return int(found[0]), found.end()
+    if match := _WHOLE.match(text, at):
+        return int(match[0]), match.end()
     if text.startswith("null", at):
         return None, at + 4
     raise _bad("it has a value that is neither a text nor a whole number nor null")

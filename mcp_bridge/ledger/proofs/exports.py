@@ -128,15 +128,15 @@ class Verdict:
     @property
     def witnesses(self) -> tuple[tuple[Verifier, int], ...]:
         """The known witnesses, each with the time when it has cosigned most, in seconds since 1970."""
-        return tuple((found.by, found.time) for found in self.newest_cosigned)
+        return tuple((cosigned.by, cosigned.time) for cosigned in self.newest_cosigned)
 
     @property
     def newest_cosigned(self) -> tuple[Cosigned, ...]:
         """Of each known witness, what it has cosigned of most entries."""
         newest: dict[str, Cosigned] = {}
-        for found in self.cosigned:
-            if found.by.vkey not in newest or newest[found.by.vkey].size < found.size:
-                newest[found.by.vkey] = found
+        for cosigned in self.cosigned:
+            if cosigned.by.vkey not in newest or newest[cosigned.by.vkey].size < cosigned.size:
+                newest[cosigned.by.vkey] = cosigned
         return tuple(newest.values())
 
 
@@ -289,8 +289,8 @@ class _Reader:
                 raise BridgeError("bad_export", "Something follows the last checkpoint.")
             if self._given is not None and not any(by.vkey in trusted for by, _ in signers):
                 raise self._untrusted(signers)
-        for kept in against:
-            self._compare(kept, last)
+        for elsewhere in against:
+            self._compare(elsewhere, last)
         if self._picked is not None and self._picked.leaf is not None:
             best = best_note(candidates, None if self._given is None else {by.vkey for by in self._given})
             hashes = merkle.inclusion_proof(self._picked.sequence, best.checkpoint.size, self._node)
@@ -318,10 +318,10 @@ class _Reader:
         """Of a last checkpoint that no trusted key has signed: in words about keys."""
         names = ", ".join(by.vkey for by, time in signers if time is None)
         if not self._keys.names_log:
-            given = ", ".join(plain_name(by.name) for by in self._given or ())
+            witnesses = ", ".join(plain_name(by.name) for by in self._given or ())
             return BridgeError(
                 "untrusted_key",
-                f"No key of the log was given, only of {given}: the log is signed with {names}. What a witness has "
+                f"No key of the log was given, only of {witnesses}: the log is signed with {names}. What a witness has "
                 "cosigned only grew; whose log it is, the log's own key says.",
                 hint="Give that key too, from a source that you trust: `mcp-bridge audit key` prints it.",
             )
@@ -395,12 +395,12 @@ class _Reader:
         checkpoint = notes.parse_checkpoint(text)
         if checkpoint.origin != origin:
             raise BridgeError("other_log", f"This is a checkpoint of the log {checkpoint.origin!a}, not of {origin!a}.")
-        found = notes.check_signatures(text, signatures, self._keys.known)
-        of_log = [(by, time) for by, time in found if by.is_of_log(origin)]
+        valid = notes.check_signatures(text, signatures, self._keys.known)
+        of_log = [(by, time) for by, time in valid if by.is_of_log(origin)]
         if not of_log:
             raise BridgeError("unknown_key", "No key of the log has signed the checkpoint.")
         notes.in_use(checkpoint, of_log)
-        signers = notes.in_use(checkpoint, found)
+        signers = notes.in_use(checkpoint, valid)
         if checkpoint.size <= self._size and checkpoint.root != merkle.root(checkpoint.size, self._node):
             raise BridgeError("tampered", f"The first {checkpoint.size} entries have another root than was signed.")
         return checkpoint, signers
@@ -445,7 +445,7 @@ class _Reader:
             raise _located(error, f"Line {self._line}:", line=self._line) from error
 
 
-def best_note(checkpoints: Sequence[Signed], given: Collection[str] | None) -> Signed:
+def best_note(checkpoints: Sequence[Signed], trusted: Collection[str] | None) -> Signed:
     """The checkpoint that a proof is to lead to, of those that include its entry.
 
     The largest that says most to its reader: signed with a key of the log that was given, rather than with one that
@@ -453,12 +453,12 @@ def best_note(checkpoints: Sequence[Signed], given: Collection[str] | None) -> S
 
     Args:
         checkpoints: They, in the order of their sizes; at least one.
-        given: The verifier keys that the reader has named; None for none.
+        trusted: The verifier keys that the reader has named; None for none.
     """
 
     def worth(signed: Signed) -> tuple[bool, bool, bool, int]:
         origin = signed.checkpoint.origin
-        by_given = given is None or any(by.is_of_log(origin) and by.vkey in given for by, _ in signed.signers)
+        by_given = trusted is None or any(by.is_of_log(origin) and by.vkey in trusted for by, _ in signed.signers)
         by_witness = any(time is not None for _, time in signed.signers)
         others = any(name != origin for name, _ in notes.split_note(signed.note)[1])
         return by_given, by_witness, others, signed.checkpoint.size

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     NodeReader = Callable[[int, int], bytes]
-    """Gives the hash of the node at a level and an index."""
+    """Returns the hash of the node at a level and an index."""
 
 HASH_BYTES = 32
 
@@ -25,17 +25,17 @@ MAX_PROOF_HASHES = 64
 
 
 def empty_root() -> bytes:
-    """The root of the tree that has no leaf: the hash of nothing."""
+    """The root of the empty tree: the hash of the empty string."""
     return hashlib.sha256(b"").digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """The hash of an inner node, told from a leaf's by its first byte."""
+    """The hash of an inner node; its first byte differs from that of a leaf's input."""
     return hashlib.sha256(b"\1" + left + right).digest()
 
 
 class Frontier:
-    """The complete subtrees of a growing tree that no larger one covers: all that appending needs.
+    """The roots of the largest complete subtrees of a growing tree, which is all that appending needs.
 
     Attributes:
         size: The number of leaves.
@@ -67,7 +67,7 @@ class Frontier:
         return b"".join(nodes)
 
     def root(self) -> bytes:
-        """The root of the tree as it is."""
+        """The current root."""
         return _folded(self._peaks) if self._peaks else empty_root()
 
 
@@ -118,7 +118,7 @@ def consistency_proof(old: int, new: int, read: NodeReader) -> list[bytes]:
             proof.append(_range_hash(start, middle, read))
             start = middle
     if start:
-        # The verifier has the old root itself, if that is where this ends; else it needs the node.
+        # The verifier knows the old root. The node is needed unless it is that root.
         proof.append(_range_hash(start, end, read))
     return proof[::-1]
 
@@ -132,18 +132,18 @@ def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes],
     _check_hashes([leaf, root, *proof[: MAX_PROOF_HASHES + 1]], len(proof))
     if not 0 <= index < size:
         raise BridgeError("bad_proof", f"A tree of {size} entries has no entry {index}.")
-    node, last, found = index, size - 1, leaf
+    node, last, computed = index, size - 1, leaf
     for sibling in proof:
         if not last:
             raise BridgeError("bad_proof", f"The proof of entry {index} has too many hashes.")
         if node & 1 or node == last:
-            found = node_hash(sibling, found)
+            computed = node_hash(sibling, computed)
             while node and not node & 1:
                 node, last = node >> 1, last >> 1
         else:
-            found = node_hash(found, sibling)
+            computed = node_hash(computed, sibling)
         node, last = node >> 1, last >> 1
-    if last or found != root:
+    if last or computed != root:
         raise BridgeError("bad_proof", f"The proof of entry {index} does not lead to the root of {size} entries.")
 
 
@@ -209,7 +209,7 @@ def _range_hash(start: int, end: int, read: NodeReader) -> bytes:
 
 
 def _folded(peaks: Sequence[bytes]) -> bytes:
-    found = peaks[-1]
+    folded = peaks[-1]
     for peak in reversed(peaks[:-1]):
-        found = node_hash(peak, found)
-    return found
+        folded = node_hash(peak, folded)
+    return folded

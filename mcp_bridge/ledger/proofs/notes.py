@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 
 MAX_NOTE_BYTES = 256 << 10
-"""Room for 16 signatures of the largest kind that there is, which a reader must accept (signed-note)."""
+"""Enough for 16 signatures of the largest kind, which a reader must accept (signed-note)."""
 
 MAX_SIGNATURES = 64
 
 MAX_CHECKPOINT_SIZE = 2**63 - 1
 
 EARLIEST_COSIGNATURE = 1_672_531_200
-"""The beginning of 2023, in seconds since 1970, when there was no cosignature yet: an earlier time is of a clock that
-was never set."""
+"""The beginning of 2023, in seconds since 1970, before the first cosignature. An earlier time is from a clock that was
+never set."""
 
 COSIGNATURE_AHEAD_SECONDS = 86_400
-"""How far a cosignature's time may be ahead of the clock here, which may be behind."""
+"""How far a cosignature's time may be ahead of this machine's clock, which may be slow."""
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -42,7 +42,7 @@ _DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a log says of itself at one size.
+    """The size and root of a log at one time.
 
     Attributes:
         origin: Which log.
@@ -61,7 +61,7 @@ def checkpoint_text(checkpoint: Checkpoint) -> str:
 
 
 def parse_checkpoint(text: str) -> Checkpoint:
-    """The checkpoint of a note's text; extension lines are passed over.
+    """Parse the checkpoint of a note's text; extension lines are ignored.
 
     Raises:
         BridgeError: `bad_note`: it is no checkpoint's.
@@ -84,10 +84,10 @@ def sign_checkpoint(checkpoint: Checkpoint, signer: Signer) -> str:
 
 
 def split_note(note: str) -> tuple[str, list[tuple[str, bytes]]]:
-    """The text of a note, and of each of its signatures the key's name and the bytes: nothing is verified.
+    """Split a note into its text and its signatures, each with the key's name and the bytes. Nothing is verified.
 
     Raises:
-        BridgeError: `bad_note`: it is none, or too large, or has too many signatures.
+        BridgeError: `bad_note`: it is invalid or too large, or has too many signatures.
     """
     if len(note) > MAX_NOTE_BYTES or len(note.encode(errors="replace")) > MAX_NOTE_BYTES:
         raise _bad_note(f"it has more than {MAX_NOTE_BYTES} bytes")
@@ -96,7 +96,7 @@ def split_note(note: str) -> tuple[str, list[tuple[str, bytes]]]:
     text, separator, lines = note.rpartition("\n\n")
     if not separator or not lines.endswith("\n"):
         raise _bad_note("it has no signature after an empty line, or doesn't end with a newline")
-    found = []
+    parsed = []
     signatures = lines[:-1].split("\n")
     if len(signatures) > MAX_SIGNATURES:
         raise _bad_note(f"it has more than {MAX_SIGNATURES} signatures")
@@ -107,8 +107,8 @@ def split_note(note: str) -> tuple[str, list[tuple[str, bytes]]]:
             raise _bad_note("a line after its empty line is no signature")
         if signature is None or len(signature) <= ID_BYTES:
             raise _bad_note(f"the signature by {plain_name(name)} is not base64 of a key's id and a signature")
-        found.append((name, signature))
-    return text + "\n", found
+        parsed.append((name, signature))
+    return text + "\n", parsed
 
 
 def open_note(note: str, verifiers: Iterable[Verifier]) -> tuple[str, list[tuple[Verifier, int | None]]]:
@@ -131,7 +131,7 @@ def open_note(note: str, verifiers: Iterable[Verifier]) -> tuple[str, list[tuple
 
 
 def keyring(verifiers: Iterable[Verifier]) -> dict[tuple[str, bytes], Verifier]:
-    """Keys by what a signature names its key with.
+    """Keys by name and id, as a signature names its key.
 
     Raises:
         BridgeError: `bad_key`: two of them can't be told apart by name and id.
@@ -146,20 +146,20 @@ def keyring(verifiers: Iterable[Verifier]) -> dict[tuple[str, bytes], Verifier]:
 def check_signatures(
     text: str, signatures: Collection[tuple[str, bytes]], known: Mapping[tuple[str, bytes], Verifier]
 ) -> list[tuple[Verifier, int | None]]:
-    """Whose signatures of a split note hold: see open_note.
+    """The known keys with valid signatures of a split note: see `open_note`.
 
     A cosignature of a time that can't be is passed over like one by nobody who is known: it says when, or nothing.
     """
-    found, names, untimely = [], [], []
+    valid, names, untimely = [], [], []
     for name, signature in signatures:
         names.append(plain_name(name))
         if by := known.get((name, signature[:ID_BYTES])):
             time = by.verify(text, signature[ID_BYTES:])
             if time is None or is_timely(time):
-                found.append((by, time))
+                valid.append((by, time))
             else:
                 untimely.append((by, time))
-    if not found and untimely:
+    if not valid and untimely:
         by, time = untimely[0]
         raise BridgeError(
             "unknown_key",
@@ -168,7 +168,7 @@ def check_signatures(
             hint="Is the witness's clock right, and the one here?",
             time=time,
         )
-    if not found:
+    if not valid:
         by_whom = ", ".join(names[:4])
         replaced = {name for name, _ in known} & {name for name, _ in signatures}
         raise BridgeError(
@@ -178,7 +178,7 @@ def check_signatures(
             if replaced
             else None,
         )
-    return found
+    return valid
 
 
 def open_checkpoint(note: str, verifiers: Iterable[Verifier]) -> tuple[Checkpoint, list[tuple[Verifier, int | None]]]:
@@ -193,27 +193,27 @@ def open_checkpoint(note: str, verifiers: Iterable[Verifier]) -> tuple[Checkpoin
 def signed_checkpoint(
     note: str, known: Mapping[tuple[str, bytes], Verifier]
 ) -> tuple[Checkpoint, list[tuple[Verifier, int | None]]]:
-    """As open_checkpoint, by a keyring. What a key signs after another has taken its place is passed over.
+    """As `open_checkpoint`, with a keyring. Signatures by a key that was replaced before are ignored.
 
     Raises:
         BridgeError: As open_checkpoint.
     """
     text, signatures = split_note(note)
     checkpoint = parse_checkpoint(text)
-    found = check_signatures(text, signatures, known)
-    return checkpoint, in_use(checkpoint, found)
+    signers = check_signatures(text, signatures, known)
+    return checkpoint, in_use(checkpoint, signers)
 
 
 def in_use(
     checkpoint: Checkpoint, signers: Collection[tuple[Verifier, int | None]]
 ) -> list[tuple[Verifier, int | None]]:
-    """Those of a checkpoint's signers who may sign one of its size.
+    """The signers whose keys are valid for a checkpoint of its size.
 
     Raises:
         BridgeError: `retired_key`: there are none.
     """
-    found = [(by, time) for by, time in signers if by.may_sign(checkpoint.size)]
-    if signers and not found:
+    current = [(by, time) for by, time in signers if by.may_sign(checkpoint.size)]
+    if signers and not current:
         (by, _), *_ = signers
         raise BridgeError(
             "retired_key",
@@ -222,11 +222,11 @@ def in_use(
             hint="Whoever has the old key can have made it. Ask for a checkpoint that the log's key of now has signed.",
             key=by.vkey,
         )
-    return found
+    return current
 
 
 def is_timely(time: int) -> bool:
-    """Whether a cosignature can be of that time, in seconds since 1970: by the clock here, roughly."""
+    """Whether a cosignature's time, in seconds since 1970, is plausible by this machine's clock."""
     return EARLIEST_COSIGNATURE <= time <= clock.time() + COSIGNATURE_AHEAD_SECONDS
 
 
@@ -262,10 +262,10 @@ def add_signature(note: str, line: str) -> str:
 
 
 def merged(notes: Sequence[str]) -> str:
-    """Notes of one text as one note: of each key's signatures the first, in their order.
+    """Combine notes of the same text into one, with the first signature of each key, in order.
 
     Raises:
-        BridgeError: `bad_note`: one of them is none, or of another text, or there are too many signatures in all.
+        BridgeError: `bad_note`: one is invalid or has another text, or there are too many signatures together.
     """
     text, _ = split_note(notes[0])
     lines: dict[tuple[str, bytes], str] = {}
@@ -276,9 +276,9 @@ def merged(notes: Sequence[str]) -> str:
         for name, signature in signatures:
             line = f"{MARK}{name} {base64.b64encode(signature).decode()}\n"
             lines.setdefault((name, signature[:ID_BYTES]), line)
-    found = f"{text}\n{''.join(lines.values())}"
-    split_note(found)
-    return found
+    combined = f"{text}\n{''.join(lines.values())}"
+    split_note(combined)
+    return combined
 
 
 def _is_unicode(text: str) -> bool:

@@ -20,29 +20,29 @@ COSIGNATURE = 0x04
 """Signature type: a witness's, over a time and the text (tlog-cosignature, version 1)."""
 
 MAX_TIME = 2**63 - 1
-"""Of a cosignature, in seconds since 1970."""
+"""Largest time of a cosignature, in seconds since 1970."""
 
 MARK = "\u2014 "
-"""What a signature line begins with."""
+"""The beginning of a signature line."""
 
 ID_BYTES = 4
 
 SIGNATURE_BYTES = 64
-"""Of Ed25519; what follows the key's id may be more."""
+"""Bytes of an Ed25519 signature. A cosignature has a time before it."""
 
 _KEY_BYTES = 32
 _PRIME = 2**255 - 19
 _ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 _LOW_ORDER = frozenset({0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8})
-"""The second coordinates of the eight points under which a signature of anything can be made by anyone."""
+"""The y coordinates of the eight points of small order. Anyone can make signatures under such a key."""
 _TIME_BYTES = 8
-# By code points, and not by what a version of Python takes for printable: readers must agree for ever.
+# Fixed code points instead of Python's idea of printable characters, which changes: all readers must agree.
 _NAME = re.compile(r"[^\s+\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}")
 _ID = re.compile(r"[0-9a-f]{8}")
 
 
 class Signer:
-    """A private key under its name, ready to sign: a log's, or a witness's.
+    """A private key with its name, of a log or a witness.
 
     Attributes:
         name: The key's name; of a log, the log's origin.
@@ -126,7 +126,7 @@ class Verifier:
             raise _bad_key("it has not 32 bytes")
         height = int.from_bytes(public, "little") & ((1 << 255) - 1)
         if height >= _PRIME or height in _LOW_ORDER:
-            # OpenSSL takes these. A key has one form (RFC 8032, section 5.1.3) and an owner.
+            # OpenSSL accepts these. A key must be in canonical form (RFC 8032, section 5.1.3) and not of small order.
             raise _bad_key("its 32 bytes are no key that anyone makes")
         material = bytes([kind]) + public
         self.name, self.kind = name, kind
@@ -148,10 +148,10 @@ class Verifier:
         material = decode_base64(parts[2])
         if not material:
             raise _bad_key("what follows the id is not base64")
-        found = cls(parts[0], material[1:], material[0])
-        if found.vkey != vkey:
+        verifier = cls(parts[0], material[1:], material[0])
+        if verifier.vkey != vkey:
             raise _bad_key("its id is that of another key")
-        return found
+        return verifier
 
     def verify(self, text: str, signature: bytes) -> int | None:
         """Check a signature (what follows the key's id) of a text.
@@ -175,13 +175,13 @@ class Verifier:
         return time
 
     def retired(self, until: int) -> Verifier:
-        """The same key, which signs no checkpoint of more than so many entries any more."""
-        found = Verifier.parse(self.vkey)
-        found.until = until
-        return found
+        """The same key, not valid for checkpoints of more than `until` entries."""
+        retired = Verifier.parse(self.vkey)
+        retired.until = until
+        return retired
 
     def may_sign(self, size: int) -> bool:
-        """Whether a checkpoint of so many entries may be signed by it."""
+        """Whether the key is valid for a checkpoint of that size."""
         return self.until is None or size <= self.until
 
     def is_of_log(self, origin: str) -> bool:
@@ -199,17 +199,17 @@ class Verifier:
 
 
 def is_key_name(name: str) -> bool:
-    """Whether a key may have that name: neither empty nor long, without spaces, pluses and control characters."""
+    """Whether a key's name is valid: not empty or long, without spaces, pluses and control characters."""
     return _NAME.fullmatch(name) is not None
 
 
 def decode_base64(text: str) -> bytes | None:
-    """The bytes of standard base64 (RFC 4648, section 4) in its one form; None of anything else."""
+    """Decode standard base64 (RFC 4648, section 4) in canonical form; None for anything else."""
     try:
         data = base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):
         return None
-    # Bits that no byte takes, and signs after the padding, would give one content several texts.
+    # Unused bits and characters after the padding would give one content several encodings.
     return data if base64.b64encode(data).decode() == text else None
 
 

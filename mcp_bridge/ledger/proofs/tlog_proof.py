@@ -1,4 +1,4 @@
-"""Proofs that one entry is in a log, as files that stand for themselves (C2SP's tlog-proof, version 1).
+"""Proofs that one entry is in a log, as self-contained files (C2SP's tlog-proof, version 1).
 
 A proof is made of the entry (as the extra data, which nothing authenticates: its hash is what the proof proves), its
 index, the hashes from its leaf up to the root, and a checkpoint with that root.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HEADER = "c2sp.org/tlog-proof@v1"
 
 MAX_PROOF_BYTES = 96 << 20
-"""Room for an entry with the largest payload that an export may have, in base64."""
+"""Enough for an entry with the largest payload that an export may have, in base64."""
 
 _INDEX = re.compile(r"index (0|[1-9][0-9]{0,15})")
 _HASH_CHARS = 44
@@ -34,13 +34,13 @@ _SIZES_TOLD = 10
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One entry's proof; nothing in it is verified.
+    """The proof of one entry, not verified.
 
     Attributes:
-        index: The entry's place in the log, from 0.
+        index: The entry's position in the log, from 0.
         hashes: The audit path, from the leaf's sibling up.
         note: The signed checkpoint.
-        extra: What goes with it, or None; here the entry, as `disclosures.encode` gives it.
+        extra: The extra data, or None; here the entry, as `disclosures.encode` returns it.
     """
 
     index: int
@@ -51,13 +51,13 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """What a proof proves.
+    """A verified proof.
 
     Attributes:
         leaf: The entry.
-        disclosed: Its bytes, and its payload where the proof discloses it.
-        checkpoint: Of the log that has it.
-        signatures: Whose signatures of the checkpoint hold; a witness's with its time, in seconds since 1970.
+        disclosed: Its bytes, and its payload if the proof discloses it.
+        checkpoint: The checkpoint of the log that contains it.
+        signatures: The keys with valid signatures of the checkpoint; a witness's with its time, in seconds since 1970.
         authenticated: Whether a known key of the log is among them. If not, the proof agrees with itself, and anyone
             may have made it.
         compared: How many checkpoints from elsewhere agree with it.
@@ -82,7 +82,7 @@ def encode(proof: Proof) -> bytes:
 
 
 def decode(data: bytes) -> Proof:
-    """The proof of a file's bytes, in its one form; nothing is verified but that.
+    """Parse a proof's file, which must be in canonical form. Nothing else is verified.
 
     Raises:
         BridgeError: `bad_proof`: it is none.
@@ -133,7 +133,7 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[
     """
     proof = decode(data)
     known = None if verifiers is None else notes.keyring(verifiers)
-    checkpoint, found = _signed(proof.note, known)
+    checkpoint, signers = _signed(proof.note, known)
     if proof.extra is None:
         raise _bad("it doesn't have the entry that it proves")
     disclosed, leaf = disclosures.decode(proof.extra)
@@ -143,34 +143,36 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[
         entry_encoding.leaf_hash(disclosed.entry), proof.index, checkpoint.size, proof.hashes, checkpoint.root
     )
     elsewhere = [_signed(note, known)[0] for note in against]
-    for kept in elsewhere:
-        if kept.origin != checkpoint.origin:
-            raise BridgeError("other_log", f"A checkpoint kept elsewhere is of the log {kept.origin!a}.")
-        if kept.size == checkpoint.size and kept.root != checkpoint.root:
-            raise BridgeError("tampered", f"A checkpoint kept elsewhere has another root of {kept.size} entries.")
-    compared = sum(kept.size == checkpoint.size for kept in elsewhere)
+    for known_checkpoint in elsewhere:
+        if known_checkpoint.origin != checkpoint.origin:
+            raise BridgeError("other_log", f"A checkpoint kept elsewhere is of the log {known_checkpoint.origin!a}.")
+        if known_checkpoint.size == checkpoint.size and known_checkpoint.root != checkpoint.root:
+            raise BridgeError(
+                "tampered", f"A checkpoint kept elsewhere has another root of {known_checkpoint.size} entries."
+            )
+    compared = sum(known_checkpoint.size == checkpoint.size for known_checkpoint in elsewhere)
     if elsewhere and not compared:
         raise BridgeError(
             "bad_argument",
             f"A proof from a log of {checkpoint.size} entries can't be held against a checkpoint of "
-            f"{', '.join(str(kept.size) for kept in elsewhere[:_SIZES_TOLD])}.",
+            f"{', '.join(str(known_checkpoint.size) for known_checkpoint in elsewhere[:_SIZES_TOLD])}.",
             hint="Hold an export against it (audit verify), or the log itself (audit consistency).",
         )
-    return Proved(leaf, disclosed, checkpoint, tuple(found), verifiers is not None, compared)
+    return Proved(leaf, disclosed, checkpoint, tuple(signers), verifiers is not None, compared)
 
 
 def _signed(
     note: str, known: Mapping[tuple[str, bytes], Verifier] | None
 ) -> tuple[Checkpoint, list[tuple[Verifier, int | None]]]:
-    """A note's checkpoint, and whose signatures hold: by a known key of the log, if any are known."""
+    """A note's checkpoint, and the keys with valid signatures: a known key of the log must be one, if any is known."""
     text, signatures = notes.split_note(note)
     checkpoint = notes.parse_checkpoint(text)
     if known is None:
         return checkpoint, []
-    found = notes.in_use(checkpoint, notes.check_signatures(text, signatures, known))
-    if not any(by.is_of_log(checkpoint.origin) for by, _ in found):
+    signers = notes.in_use(checkpoint, notes.check_signatures(text, signatures, known))
+    if not any(by.is_of_log(checkpoint.origin) for by, _ in signers):
         raise BridgeError("unknown_key", f"No known key of the log {checkpoint.origin!a} has signed the checkpoint.")
-    return checkpoint, found
+    return checkpoint, signers
 
 
 def _bad(why: str) -> BridgeError:

@@ -1,4 +1,4 @@
-"""What publishing needs of a log, what comes of it, and the alarm that a target has seen another history."""
+"""The types of publishing: its source, its results, the state of a target, and the alarm about another history."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What came of a checkpoint that a target has taken.
+    """The result of publishing a checkpoint that a target has accepted.
 
     Attributes:
         target: The target's id.
-        size: What the target holds now; more than the checkpoint's if another process was quicker.
+        size: The size that the target has now; more than the checkpoint's if another process was quicker.
         note: The checkpoint, with the cosignatures.
         cosignatures: Their lines, each with its newline; none but of a witness.
     """
@@ -126,7 +126,7 @@ def alarm_of(error: BridgeError, time: float) -> Alarm:
 
 
 def checkpoint_of(note: str) -> Checkpoint:
-    """The checkpoint of a note, whose signatures are not looked at.
+    """The checkpoint of a note; its signatures are not checked.
 
     Raises:
         BridgeError: `bad_note`.

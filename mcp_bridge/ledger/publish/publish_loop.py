@@ -63,8 +63,8 @@ class Publisher:
         self._source = source
         self._newest = newest
         self._save = save
-        kept = states or {}
-        self._states = {target.id: kept.get(target.id, TargetState(target.id)) for target in self._targets}
+        stored = states or {}
+        self._states = {target.id: stored.get(target.id, TargetState(target.id)) for target in self._targets}
         self._sent: dict[str, str] = {}
         self._reads: dict[str, FileRead] = {}
         self._interval = interval

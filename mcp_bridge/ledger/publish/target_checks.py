@@ -126,21 +126,21 @@ async def check_targets(targets: Iterable[Target], log: FileLog) -> list[TargetC
             over.
     """
     targets = tuple(targets)
-    found: dict[str, TargetCheck] = {}
+    checks: dict[str, TargetCheck] = {}
     alarms: list[BridgeError] = []
 
     async def one(target: Target) -> None:
         try:
-            found[target.id] = TargetCheck(target.id, "agrees", await _seen(target, log))
+            checks[target.id] = TargetCheck(target.id, "agrees", await _seen(target, log))
         except BridgeError as exc:
             if exc.code == CONFLICT:
                 alarms.append(exc)
             else:
-                found[target.id] = TargetCheck(target.id, "unasked", error=error_of(exc))
+                checks[target.id] = TargetCheck(target.id, "unasked", error=error_of(exc))
         except Exception as exc:  # the other targets are asked all the same
             logger.exception("the %s could not be asked", target.id)
             error = BridgeError("internal_error", f"Asking the {target.id} failed: {type(exc).__name__}.")
-            found[target.id] = TargetCheck(target.id, "unasked", error=error_of(error))
+            checks[target.id] = TargetCheck(target.id, "unasked", error=error_of(error))
 
     with anyio.move_on_after(ASK_SECONDS):
         async with anyio.create_task_group() as tasks:
@@ -149,7 +149,7 @@ async def check_targets(targets: Iterable[Target], log: FileLog) -> list[TargetC
     if alarms:
         raise alarms[0]
     late = BridgeError("publish_unreachable", f"It has not answered in {ASK_SECONDS:g} s.")
-    return [found.get(target.id, TargetCheck(target.id, "unasked", error=error_of(late))) for target in targets]
+    return [checks.get(target.id, TargetCheck(target.id, "unasked", error=error_of(late))) for target in targets]
 
 
 async def _seen(target: Target, log: FileLog) -> int:

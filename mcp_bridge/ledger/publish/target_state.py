@@ -117,13 +117,13 @@ class PublishedLog:
                 do("INSERT INTO checkpoints (size, note) VALUES (?, ?) ON CONFLICT DO NOTHING", row)
                 transaction.authenticate(("checkpoints", "size = ? AND note = ?", row))
                 do(_FORGET, (LEDGER, MAX_COSIGNED))
-            found = do("SELECT state FROM published WHERE target = ?", (state.target,)).fetchone()
-            kept = TargetState(state.target) if found is None else TargetState.parse(found[0])
+            row_state = do("SELECT state FROM published WHERE target = ?", (state.target,)).fetchone()
+            stored = TargetState(state.target) if row_state is None else TargetState.parse(row_state[0])
             # A stored alarm stays as it is: a person may have acknowledged it, or another process have raised it. Only
             # an alarm that this process hasn't stored yet is new. Times don't decide: a clock may be put back.
             new = state.conflict is not None and state.conflict != before.conflict
-            alarm = state.conflict if new else kept.conflict
-            merged = replace(state, size=max(state.size, kept.size), conflict=alarm)
+            alarm = state.conflict if new else stored.conflict
+            merged = replace(state, size=max(state.size, stored.size), conflict=alarm)
             do(
                 "INSERT INTO published (target, size, state) VALUES (?, ?, ?) ON CONFLICT (target)"
                 " DO UPDATE SET size = excluded.size, state = excluded.state",
@@ -143,8 +143,8 @@ def _is_kept(transaction: Transaction, published: Published) -> bool:
     A witness is asked whenever a bridge starts, even if there is nothing new.
     """
     rows = transaction.connection.execute("SELECT note FROM checkpoints WHERE size = ?", (published.size,)).fetchall()
-    kept = {(name, one[:ID_BYTES]) for (note,) in rows for name, one in split_note(note)[1]}
-    return {(name, one[:ID_BYTES]) for name, one in split_note(published.note)[1]} <= kept
+    stored = {(name, one[:ID_BYTES]) for (note,) in rows for name, one in split_note(note)[1]}
+    return {(name, one[:ID_BYTES]) for name, one in split_note(published.note)[1]} <= stored
 
 
 async def read_states(database: Database) -> dict[str, TargetState]:

@@ -1,4 +1,4 @@
-"""Where checkpoints are published, as the configuration says it."""
+"""The targets of publishing, as configured."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ class Target(BaseModel):
 
     @property
     def id(self) -> str:
-        """What it is known by where its state is kept, and shown as. A witness is its key, wherever it moves to."""
+        """The target's id, under which its state is stored and displayed. A witness is identified by its key."""
         if self.key is not None:
             return f"witness {self.key}"
         return f"url {self.url}" if self.url is not None else f"file {self.file}"
 
     def resolved(self, base: Path) -> Target:
-        """The same, with a relative file taken from `base`."""
+        """The same target, with a relative file resolved against `base`."""
         return self if self.file is None else self.model_copy(update={"file": base / self.file.expanduser()})
 
 
@@ -96,11 +96,11 @@ def _apart(targets: tuple[Target, ...]) -> tuple[Target, ...]:
 
 
 class PublishingConfig(BaseModel):
-    """What the table `[ledger]` says of publishing.
+    """The keys of the table `[ledger]` about publishing.
 
     Attributes:
         publish: The targets.
-        publish_interval: Seconds from one attempt to the next, where there is something new.
+        publish_interval: Seconds from one attempt to the next, if there is something new.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 << 10
-"""Of a file, read and held against the log together."""
+"""Notes of a file that are read and compared with the log at once."""
 
 LOCK_SECONDS = 2.0
 """How long to wait for another bridge that writes into the file."""
 
 _READING_SHARE = 0.8
-"""Of a target's time-out: what is left is for the write."""
+"""Share of a target's time-out for reading and comparing; the rest is for the write."""
 
 _TAIL_BYTES = 4096
 _HEAD_BYTES = 1024
@@ -55,21 +55,21 @@ _MARK = _DASH + b" "
 _SIGNATURE = rb"%s[^ \n]+ (?:[A-Za-z0-9+/=]{4}){23,}\n" % _MARK
 """With a key's id and a signature, 68 bytes or more in base64."""
 _UNGAPPED = re.compile(rb"^(%s.*\n)(?=[^\n])(?!%s)" % (_MARK, _SIGNATURE), re.MULTILINE)
-"""Where a note ends without an empty line behind it: whoever adds something that is no signature spoils no note."""
+"""The end of a note without an empty line behind it: an appended line that is no signature must not invalidate it."""
 _GAP = re.compile(rb"\n{2,}")
 
 
 class _Carried(NamedTuple):
-    """What has been read of a file and may yet become a note: the last whole block, and what follows it."""
+    """The part of a file's content that may still become a note: the last complete block, and what follows it."""
 
     block: bytes = b""
     rest: bytes = b""
 
     def and_then(self, data: bytes) -> tuple[list[bytes], _Carried]:
-        """The notes that more of the file makes whole, and what is carried on."""
+        """The notes that are complete with more of the file's content, and what is carried over."""
         text = self.rest + data
         end = text.rfind(b"\n") + 1
-        # Notes that somebody has put one after the other need no gap between.
+        # Concatenated notes need no gap between them.
         whole = _UNGAPPED.sub(rb"\1\n", text[:end])
         *blocks, rest = _GAP.split(whole if self.rest else whole.lstrip(b"\n"))
         notes, before = [], self.block
@@ -78,27 +78,27 @@ class _Carried(NamedTuple):
                 notes.append(before + b"\n\n" + block + b"\n")
                 before = b""
             else:
-                # A text whose signatures never came is dropped with this.
+                # A text without signatures is dropped here.
                 before = block
         rest += text[end:]
         if before and rest.startswith(_MARK) and len(rest) > MAX_NOTE_BYTES:
-            # Its own signatures come first, whatever somebody has put behind them.
+            # A note's own signatures come first, whatever was appended.
             cut = rest.rfind(b"\n", 0, MAX_NOTE_BYTES) + 1
             notes.append(before + b"\n\n" + rest[:cut])
             before = b""
-        # No note is longer: what is, is none, and takes no memory.
+        # A longer block can't be a note, and must not take memory.
         return notes, _Carried(before[-MAX_NOTE_BYTES:], rest[-MAX_NOTE_BYTES:])
 
     def last(self) -> list[bytes]:
-        """The note that this is if the file ends here."""
+        """The note that the carried content is if the file ends here."""
         return self.and_then(b"\n\n")[0]
 
 
 def notes_in(text: str) -> list[str]:
-    """The notes of a file, in their order; what a crash has left of one is left out, and no signature is verified."""
+    """The notes of a file, in order, without one that a crash has truncated. Signatures are not verified."""
     notes, carried = _Carried().and_then(text.encode())
-    found = (note.decode(errors="replace") for note in (*notes, *carried.last()))
-    return [note for note in found if _ENDED.search(note)]
+    texts = (note.decode(errors="replace") for note in (*notes, *carried.last()))
+    return [note for note in texts if _ENDED.search(note)]
 
 
 _ENDED = re.compile(r" ([A-Za-z0-9+/=]{4}){23,}\n\Z")
@@ -107,17 +107,17 @@ _ENDED = re.compile(r" ([A-Za-z0-9+/=]{4}){23,}\n\Z")
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """How far a process has held a file against the log: from there on it holds what was added since.
+    """How far a process has compared a file with the log; it continues from there.
 
     That is enough. What was read agreed with the log that had `held`'s root, so it agrees with every log that has it.
 
     Attributes:
-        file: Which file: device and inode.
-        offset: Up to where, in bytes.
-        tail: What stands before that.
-        carried: What may become a note with what follows.
+        file: The file's device and inode.
+        offset: The position, in bytes.
+        tail: The content before it.
+        carried: The content that may still become a note.
         held: The largest checkpoint that a key of the log has signed.
-        foreign: Whether there is a note of something else.
+        foreign: Whether there is a note of another log.
     """
 
     file: tuple[int, int]
@@ -130,11 +130,11 @@ class FileRead:
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """What a file is held against, in the thread that reads it.
+    """The log that a file is compared with, for the thread that reads the file.
 
     Attributes:
-        origin: The log's.
-        keys: Its keys, now and before, by what a signature names its key with.
+        origin: The log's name.
+        keys: Its current and former keys, by name and id.
         roots: As `Source.roots`.
     """
 
@@ -146,13 +146,13 @@ class _Log:
 async def publish_to_file(
     target: Target, note: str, source: Source, reads: MutableMapping[str, FileRead] | None = None
 ) -> Published:
-    """Add a note to a file, if all checkpoints there that the log's keys have signed are the log's.
+    """Append a note to a file, if all checkpoints there that the log's keys have signed agree with the log.
 
     Args:
         target: Names the file.
         note: The log's signed checkpoint.
         source: The log.
-        reads: What this process knows of files, by target id. It is kept up to date: without it all is read anew.
+        reads: How far this process has read each file, by target id; updated. Without it the whole file is read.
 
     Raises:
         BridgeError: As `publish`.
@@ -165,15 +165,15 @@ async def publish_to_file(
         return run_in_loop(loop, source.roots(sizes))
 
     log = _Log(checkpoint_of(note).origin, keyring(await source.keys()), roots)
-    # Where the log's key has changed, the one before has signed that, too: by itself it finds a log put back to
-    # before, which doesn't know the next one.
+    # A rotation's checkpoint is signed by the old key, too. That signature detects a log that was rolled back to before
+    # the rotation, and doesn't know the new key.
     notes = [*await source.rotations(), note]
     work = functools.partial(
         _add, target, target.file, notes, log, source.last(target.id), {} if reads is None else reads
     )
     try:
         with anyio.fail_after(target.timeout):
-            # A storage that hangs keeps its thread; the bridge goes on, and ends.
+            # Storage that hangs keeps its thread; the bridge continues, and can exit.
             size = await run_on_storage_thread(target.file, work)
     except TimeoutError:
         raise _unusable(target, f"it has not answered in {target.timeout:g} s") from None
@@ -183,7 +183,7 @@ async def publish_to_file(
 
 
 async def look_at_file(target: Target, source: Source) -> int:
-    """How many entries the largest checkpoint in a file is of, all of which are the log's; 0 where it has none.
+    """The size of the largest checkpoint in a file, after comparing all of them with the log; 0 if there is none.
 
     Nothing is written, and no lock is taken: what is being written is looked at as far as it has come.
 
@@ -254,7 +254,7 @@ def _add(
         new = [note for note in notes if held < checkpoint_of(note).size <= checkpoint.size]
         size = os.fstat(fd).st_size
         end = os.pread(fd, 2, max(0, size - 2))
-        # What an earlier version has written ends with an empty line.
+        # An earlier version ended the file with an empty line.
         gap = "" if not size or end == b"\n\n" else "\n" if end.endswith(b"\n") else "\n\n"
         _write_all(fd, (gap + "\n".join(new)).encode())
         os.fsync(fd)
@@ -264,7 +264,7 @@ def _add(
 
 
 def _open(target: Target, path: Path, taken: int) -> int:
-    """The file, made if it isn't there and never was. Not through a link, which others may point elsewhere."""
+    """Open the file; create it if it never existed. Doesn't follow a link, which others may redirect."""
     flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         try:
@@ -282,7 +282,7 @@ def _open(target: Target, path: Path, taken: int) -> int:
             raise _a_link(target) from None
         raise
     with contextlib.suppress(OSError):
-        # Some file systems of others can't.
+        # Some network file systems don't support it.
         sync_directory(path.parent)
     return fd
 
@@ -295,7 +295,7 @@ def _held(
     reads: MutableMapping[str, FileRead],
     deadline: float,
 ) -> int:
-    """The size of the largest checkpoint that the file holds, signed by the log; 0 where it has none.
+    """The size of the file's largest checkpoint that the log has signed; 0 if there is none.
 
     Raises:
         BridgeError: An alarm; `publish_file_foreign`; `publish_file_unusable`: there was no time to read all of it.
@@ -306,7 +306,7 @@ def _held(
     while True:
         data = os.pread(fd, CHUNK_BYTES, read.offset)
         notes, carried = read.carried.and_then(data)
-        # What the file ends with may be whole, and is looked at again when more has come.
+        # The file's end may be a complete note. It is read again when more follows.
         parsed, foreign = _parsed(log, notes if data else carried.last())
         read = replace(
             _check(target, log, checkpoint, read, parsed),
@@ -328,14 +328,14 @@ def _held(
     if read.held is not None:
         return read.held.size
     head, begin = os.pread(fd, _HEAD_BYTES, 0), f"{log.origin}\n".encode()
-    # Perhaps a first note that a crash has cut.
+    # Perhaps a first note that a crash has truncated.
     if read.foreign or not (head.startswith(begin) or begin.startswith(head)):
         raise _foreign(target)
     return 0
 
 
 def _resumed(fd: int, read: FileRead | None) -> FileRead:
-    """How far a file was read, if it is the one that was read."""
+    """How far the file was read, if it is still the same file."""
     status = os.fstat(fd)
     file = (status.st_dev, status.st_ino)
     if read is not None and read.file == file:
@@ -349,9 +349,9 @@ class _Note(NamedTuple):
     """A note of the log's name.
 
     Attributes:
-        checkpoint: What it says.
-        text: It.
-        signed: Whether a key of the log has signed it, where that is known.
+        checkpoint: Its checkpoint.
+        text: The note.
+        signed: Whether a key of the log has signed it; None if that is unknown.
     """
 
     checkpoint: Checkpoint
@@ -360,25 +360,25 @@ class _Note(NamedTuple):
 
 
 def _parsed(log: _Log, notes: Sequence[bytes]) -> tuple[list[_Note], bool]:
-    """The notes of the log's name, and whether there are others."""
-    found = []
+    """The notes with the log's name, and whether there are others."""
+    parsed = []
     for data in notes:
         note = data.decode(errors="replace")
         with contextlib.suppress(BridgeError):
             checkpoint = parse_checkpoint(note.partition("\n\n")[0] + "\n")
             if checkpoint.origin == log.origin:
-                found.append(_Note(checkpoint, note))
-    return found, len(found) < len(notes)
+                parsed.append(_Note(checkpoint, note))
+    return parsed, len(parsed) < len(notes)
 
 
 def _check(target: Target, log: _Log, checkpoint: Checkpoint, read: FileRead, notes: Sequence[_Note]) -> FileRead:
-    """Hold notes against the log; with the largest of them that its keys have signed.
+    """Compare notes with the log; returns the largest that its keys have signed.
 
     That one follows another which is larger is no sign of anything: genuine notes can be copied.
     """
     if read.held is None:
         _check_begun(target, log, notes)
-    # What it holds agrees with the log, which was seen.
+    # The checkpoints read so far agree with the log.
     notes = [note for note in notes if note.checkpoint != read.held]
     sizes = sorted({note.checkpoint.size for note in notes})
     roots = dict(zip(sizes, log.roots(sizes), strict=True)) if sizes else {}
@@ -420,7 +420,7 @@ def _check_begun(target: Target, log: _Log, notes: Sequence[_Note]) -> None:
         if _is_signed(log, note):
             return
         names = {(name, signature[:ID_BYTES]) for name, signature in _signatures(note)}
-        # Without any, a crash has cut it.
+        # A note without signatures was truncated by a crash.
         if names and names.isdisjoint(log.keys):
             raise conflict(
                 target,
@@ -431,14 +431,14 @@ def _check_begun(target: Target, log: _Log, notes: Sequence[_Note]) -> None:
 
 
 def _is_signed(log: _Log, note: _Note) -> bool:
-    """Whether a signature by one of the log's keys holds. One that doesn't may have been added: it spoils no other."""
+    """Whether a note has a valid signature by a key of the log. An invalid one may be appended, and is ignored."""
     if note.signed is not None:
         return note.signed
     text = note.text.partition("\n\n")[0] + "\n"
     for name, signature in _signatures(note):
         key = log.keys.get((name, signature[:ID_BYTES]))
         with contextlib.suppress(BridgeError):
-            # A key that was replaced signs nothing after that: who has it since can't cause an alarm.
+            # A replaced key isn't valid for later checkpoints: somebody who has it can't cause an alarm.
             if key is not None and key.may_sign(note.checkpoint.size):
                 key.verify(text, signature[ID_BYTES:])
                 return True
@@ -446,17 +446,17 @@ def _is_signed(log: _Log, note: _Note) -> bool:
 
 
 def _signatures(note: _Note) -> list[tuple[str, bytes]]:
-    """Whose signatures stand under a note, with their bytes.
+    """The signatures of a note: the keys' names, and the bytes.
 
     What is none is passed over: a crash may have cut it, and somebody may have added it.
     """
-    found = []
+    signatures = []
     for line in note.text.partition("\n\n")[2].split("\n")[:MAX_SIGNATURES]:
         name, _, encoded = line.removeprefix(MARK).partition(" ")
         signature = decode_base64(encoded)
         if line.startswith(MARK) and signature is not None and len(signature) >= ID_BYTES + SIGNATURE_BYTES:
-            found.append((name, signature))
-    return found
+            signatures.append((name, signature))
+    return signatures
 
 
 def _lock(target: Target, fd: int) -> None:
@@ -464,7 +464,7 @@ def _lock(target: Target, fd: int) -> None:
         if not lock(fd, seconds=LOCK_SECONDS):
             raise _unusable(target, "another process keeps it locked")
     except OSError as exc:
-        # A file system without locks: one write that appends still can't tear another's note.
+        # A file system without locks: a single appending write still doesn't tear another note.
         if exc.errno not in {errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL}:
             raise
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def publish_to_url(target: Target, note: str) -> Published:
-    """Send a note by POST; any status 2xx says that it was taken.
+    """Send a note by POST; any 2xx status means that it was accepted.
 
     Raises:
         BridgeError: As `to_target.publish`.

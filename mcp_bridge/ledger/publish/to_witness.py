@@ -68,7 +68,7 @@ async def publish_to_witness(target: Target, note: str, source: Source) -> Publi
 
 
 async def look_at_witness(target: Target, source: Source) -> int:
-    """How many entries a witness has cosigned, all of which are the log's; 0 for none.
+    """The size of the largest checkpoint that a witness has cosigned, after comparing it with the log; 0 for none.
 
     Asked is for the checkpoint that it shows to whoever watches the log. A witness that shows none is sent the newest
     one, as `publish_to_witness` does: it says what it has seen when it compares.
@@ -88,10 +88,10 @@ async def look_at_witness(target: Target, source: Source) -> int:
         seen = None
         try:
             answer = await send(client, target, "GET", f"{target.witness.rstrip('/')}/{name}/checkpoint")
-            # By its own key alone: a log that was put back may not know the one that it was signed with then.
+            # By the witness's key alone: a log that was rolled back may not know the log key of that time.
             seen, _ = open_checkpoint(answer.body.decode(), [_key(target)])
         except (BridgeError, UnicodeDecodeError) as exc:
-            # What is no such checkpoint says nothing. Who doesn't answer now won't answer a moment later.
+            # An invalid answer says nothing. A witness that doesn't answer now won't answer a moment later.
             if isinstance(exc, BridgeError) and exc.code == "publish_unreachable":
                 raise
     if seen is None or seen.origin != origin or answer.status != _OK:
@@ -116,9 +116,9 @@ async def _add_checkpoint(client: httpx2.AsyncClient, target: Target, note: str,
 
 
 def _size_of(answer: Answer) -> int | None:
-    """What a witness says it has cosigned; None where it doesn't say, as it may when only the roots differ."""
-    found = _SIZE.fullmatch(answer.body)
-    return int(found[1]) if found else None
+    """The size in a witness's answer; None if there is none, as is allowed when only the roots differ."""
+    match = _SIZE.fullmatch(answer.body)
+    return int(match[1]) if match else None
 
 
 def _key(target: Target) -> Verifier:
@@ -127,12 +127,12 @@ def _key(target: Target) -> Verifier:
 
 
 def _cosignatures(target: Target, note: str, body: bytes) -> tuple[str, ...]:
-    """The lines of an answer that the witness's key has made; lines by other keys are passed over."""
+    """The signature lines of an answer that are by the witness's key; those of other keys are ignored."""
     key = _key(target)
     text, _ = split_note(note)
-    found = []
+    cosignatures = []
     try:
-        # All of it, first: a wrong signature by this key, or what is no signature line, spoils the answer.
+        # All lines are parsed first: an invalid line, or a wrong signature by this key, invalidates the answer.
         split_note(f"{text}\n{body.decode()}")
         for line in body.decode().splitlines(keepends=True):
             try:
@@ -141,14 +141,14 @@ def _cosignatures(target: Target, note: str, body: bytes) -> tuple[str, ...]:
                 if exc.code != "unknown_key" or "time" in exc.details:
                     raise
             else:
-                found.append(line)
-        if found:
-            split_note(note + "".join(found))
+                cosignatures.append(line)
+        if cosignatures:
+            split_note(note + "".join(cosignatures))
     except (BridgeError, UnicodeDecodeError) as exc:
         raise bad_answer(target, f"with no cosignatures of this checkpoint ({exc})") from None
-    if not found:
+    if not cosignatures:
         raise bad_answer(target, "without a cosignature by its key")
-    return tuple(found)
+    return tuple(cosignatures)
 
 
 def _rewritten(target: Target, size: int, origin: str) -> BridgeError:

@@ -40,8 +40,8 @@ def is_unfinished(directory: Path) -> bool:
     return left.exists() and not ((left / PLACING).exists() and not (left / FILE_NAME).exists())
 
 
-def put_back(directory: Path) -> None:
-    """Move the files of the ledger that was there before back to their places.
+def move_back(directory: Path) -> None:
+    """Move the files of the earlier ledger back to their places.
 
     Raises:
         OSError: As the system gives it.
@@ -68,5 +68,5 @@ def tidy_up(directory: Path) -> None:
         if is_mine and left.exists():
             if (left / FILE_NAME).exists() and not (left / FILE_NAME).samefile(directory / FILE_NAME):
                 # It was never done, and somebody has put the earlier ledger back.
-                put_back(directory)
+                move_back(directory)
             shutil.rmtree(left, ignore_errors=True)

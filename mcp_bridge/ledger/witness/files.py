@@ -1,4 +1,4 @@
-"""What a witness keeps: its key, and for each log the last checkpoint that it has cosigned.
+"""The files of a witness: its key, and for each log the last checkpoint that it has cosigned.
 
 SQLite takes its write-ahead log to end at the first bad checksum. After a kill and a changed byte the file would know
 less than was cosigned, and a fork would be cosigned like any other growth. So how much it knows is written outside of
@@ -35,22 +35,23 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.proofs.notes import Checkpoint
 
 KEY_FILE = "witness.key"
-"""In the state directory: the private key, PKCS #8 in PEM (RFC 8410)."""
+"""File of the private key in the state directory, PKCS #8 in PEM (RFC 8410)."""
 
 STATE_FILE = "witness.sqlite"
-"""In the state directory."""
+"""File of the state in the state directory."""
 
 HEAD_FILE = "witness.head"
-"""In the state directory: how much the state knows, as PositionFile keeps it."""
+"""File in the state directory with a measure of the state, by which a rolled-back state is detected; see
+`PositionFile`."""
 
 MAX_LOOKED_OVER_BYTES = 64 << 20
-"""A state up to this size is looked over by SQLite before it is used: notes and conflicts of many logs."""
+"""A state up to this size is checked by SQLite before it is used. It has room for notes and conflicts of many logs."""
 
 BUSY_SECONDS = 10.0
 """How long to wait for another process of the same witness."""
 
 MAX_CONFLICTS = 16
-"""Kept of one log: one is proof enough, and whoever holds a log's key must not fill the disk."""
+"""Most conflicts that are stored for one log: one is enough as a proof, and a log's holder must not fill the disk."""
 
 _MAX_KEY_BYTES = 4096
 _VERSION = 1
@@ -92,11 +93,11 @@ class Cosigned(NamedTuple):
 
 
 class WitnessHead(PositionFile):
-    """How much a witness's state knows, in HEAD_FILE. It only ever grows; of another key it says nothing.
+    """A measure of a witness's state, in HEAD_FILE, that only grows. It is bound to the witness's key.
 
     Args:
         state: The state's file.
-        key: The witness's: without it nobody can be told anything in its name.
+        key: The witness's key.
     """
 
     def __init__(self, state: Path, key: Ed25519PrivateKey) -> None:
@@ -105,29 +106,29 @@ class WitnessHead(PositionFile):
         self._key = hashlib.sha256(key.public_key().public_bytes_raw()).hexdigest()
 
     def position(self, known: Mapping[str, Cosigned], conflicts: int) -> Position:
-        """How much that is: nothing that a witness does makes the sum of the logs' sizes and of conflicts less."""
+        """The current measure: no operation reduces the sum of the logs' sizes or the number of conflicts."""
         rows = sorted((origin, last.size, last.root.hex()) for origin, last in known.items())
         digest = hashlib.sha256(json.dumps(rows).encode()).digest()
         return Position(self._key, sum(last.size for last in known.values()), digest, conflicts)
 
-    def check_position(self, found: Position) -> None:
-        """Hold what a state knows against what it did know.
+    def check_position(self, position: Position) -> None:
+        """Compare a state's measure with the largest one recorded.
 
         Raises:
             BridgeError: `witness_behind`.
         """
         if self.known is None or self.known.origin != self._key:
             return
-        if found.size < self.known.size or found.writes < self.known.writes:
+        if position.size < self.known.size or position.writes < self.known.writes:
             raise self.behind("less than")
-        if found.size == self.known.size and found.root != self.known.root:
+        if position.size == self.known.size and position.root != self.known.root:
             raise self.behind("as much as, and not what,")
 
-    def behind(self, found: str) -> BridgeError:
-        """The error of a state that has known more than it does."""
+    def behind(self, known_history: str) -> BridgeError:
+        """The error for a state that is older than an earlier one."""
         return BridgeError(
             "witness_behind",
-            f"{self._state} knows {found} the witness has cosigned, as {self.path.name} says.",
+            f"{self._state} knows {known_history} the witness has cosigned, as {self.path.name} says.",
             hint="Its write-ahead log was changed or removed, or an older copy was put in its place. Logs could be"
             " rolled back, so nothing is cosigned. Keep a copy of the directory as it is, and put the file back as it"
             f" was, with its -wal file. If that can't be had, begin as another witness: move {KEY_FILE} and"
@@ -162,7 +163,7 @@ class WitnessHead(PositionFile):
 
 
 class WitnessState:
-    """The file `witness.sqlite`, made with mode 0600 if it isn't there. For several threads and processes.
+    """The file `witness.sqlite`, created with mode 0600 if it is missing. Safe for several threads and processes.
 
     Args:
         path: The file.
@@ -182,19 +183,19 @@ class WitnessState:
             raise unusable(self._path, exc) from None
 
     def hold_against(self, head: WitnessHead) -> None:
-        """From here on every turn begins with what was known before, and what it adds is taken down at its end.
+        """From now on, compare the state with the measure at the start of every turn, and record it at the end.
 
         Raises:
             BridgeError: `witness_behind`, `witness_unusable`.
         """
         self._head = head
         with self.turn() as turn:
-            # Also where there was none: an earlier version has left the state.
+            # Also if there was none: an earlier version wrote the state.
             turn.changed = True
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[WitnessTurn]:
-        """Be the only one who reads and writes; what was written is durable when the turn has ended without an error.
+        """Exclusive access to the state. Changes are durable when the turn has ended without an error.
 
         Raises:
             BridgeError: `witness_unusable`: nothing was changed, or nobody may be told of it; `witness_behind`.
@@ -218,7 +219,7 @@ class WitnessState:
                 self._head.advance(self._head.position(turn.known, turn.conflicts))
 
     def close(self) -> None:
-        """Close the file, after the turn that somebody may have."""
+        """Close the file, after a turn in progress."""
         with self._lock:
             self._connection.close()
             if self._head is not None:
@@ -226,11 +227,11 @@ class WitnessState:
 
 
 class WitnessTurn:
-    """What can be done while nobody else reads or writes.
+    """Exclusive access to the state.
 
     Attributes:
-        known: Of each log the last checkpoint that was cosigned. Read without an index: a damaged one finds nothing.
-        conflicts: How many contradictions are kept.
+        known: For each log, the last checkpoint that was cosigned. Read without an index, which may be damaged.
+        conflicts: The number of stored conflicts.
         changed: Whether anything was added.
 
     Raises:
@@ -244,16 +245,16 @@ class WitnessTurn:
         self.changed = False
 
     def last(self, origin: str) -> Cosigned:
-        """The log's last checkpoint."""
+        """The last cosigned checkpoint of a log."""
         return self.known.get(origin, Cosigned(0, empty_root()))
 
     def note(self, origin: str) -> str:
-        """The note of the log's last checkpoint; empty if there was none."""
+        """The note of a log's last cosigned checkpoint; empty if there is none."""
         rows = self._connection.execute("SELECT note FROM cosigned WHERE origin = ?", (origin,)).fetchall()
         return rows[0][0] if rows else ""
 
     def keep(self, checkpoint: Checkpoint, note: str) -> None:
-        """Make it the log's last."""
+        """Store a log's last cosigned checkpoint."""
         self._connection.execute(
             "INSERT INTO cosigned VALUES (?, ?, ?, ?) ON CONFLICT (origin) DO UPDATE SET size = excluded.size, "
             "root = excluded.root, note = excluded.note",
@@ -263,7 +264,7 @@ class WitnessTurn:
         self.changed = True
 
     def keep_conflict(self, checkpoint: Checkpoint, note: str, seconds: int) -> None:
-        """Keep a signed checkpoint that contradicts the last: both together prove that the log's holder lied."""
+        """Store a signed checkpoint that contradicts the last: both together prove that the log has forked."""
         made = self._connection.execute(
             "INSERT OR IGNORE INTO conflicts (origin, time, cosigned, refused) SELECT origin, ?, note, ? FROM cosigned "
             "WHERE origin = ? AND (SELECT count(*) FROM conflicts WHERE origin = ?) < ?",
@@ -274,7 +275,7 @@ class WitnessTurn:
 
 
 def open_files(state_dir: Path) -> tuple[Ed25519PrivateKey, WitnessState]:
-    """The key and the state in a directory, both made if neither is there.
+    """The key and the state in a directory; both are created if both are missing.
 
     Raises:
         BridgeError: As WitnessState and private_key. `witness_forgot`: the key is there, and what it has cosigned is
@@ -282,11 +283,11 @@ def open_files(state_dir: Path) -> tuple[Ed25519PrivateKey, WitnessState]:
             `witness_head_damaged`: nobody knows whether it is.
     """
     key, state = state_dir / KEY_FILE, state_dir / STATE_FILE
-    # In this order, and the state is made before the key: another process may be making both.
+    # In this order, and the state is created before the key: another process may be creating both.
     head = None
     if key.exists():
         head = WitnessHead(state, private_key(key))
-        # Before the state is read: others may go on with that meanwhile.
+        # Read before the state, which other processes may change meanwhile.
         head.load()
         _look_first(key, state, head)
     opened = WitnessState(state)
@@ -307,7 +308,7 @@ def open_files(state_dir: Path) -> tuple[Ed25519PrivateKey, WitnessState]:
 
 
 def _look_first(key: Path, state: Path, head: WitnessHead) -> None:
-    """See that the state is as it was left, before anything that writes opens it: that would leave it otherwise.
+    """Check that the state is as it was left, before it is opened for writing, which would change it.
 
     Raises:
         BridgeError: As `open_files`.
@@ -330,13 +331,13 @@ def _look_first(key: Path, state: Path, head: WitnessHead) -> None:
                 if verdict != "ok":
                     raise unusable(state, verdict)
     except sqlite3.Error as exc:
-        # Who only reads may lack what who writes has (a journal's right, a turn); that one finds out.
+        # A reader may lack rights that the writer has (on a journal, or a lock); the writer reports errors.
         if code_of(exc) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
             raise unusable(state, exc) from None
 
 
 def unusable(path: Path, why: object) -> BridgeError:
-    """The error of a state that can't be used."""
+    """The error for a state that can't be used."""
     return BridgeError(
         "witness_unusable",
         f"What the witness has cosigned, {path}, can't be used: {why}.",
@@ -347,7 +348,7 @@ def unusable(path: Path, why: object) -> BridgeError:
 def _known(connection: sqlite3.Connection) -> tuple[dict[str, Cosigned], int]:
     known: dict[str, Cosigned] = {}
     for origin, size, root in connection.execute("SELECT origin, size, root FROM cosigned NOT INDEXED"):
-        # A changed byte can make a column's value one of another type, and one row two, whatever the table says.
+        # In a damaged file a value can have another type than the table declares, and a row can occur twice.
         if [type(value) for value in (origin, size, root)] != [str, int, bytes] or origin in known:
             raise sqlite3.DatabaseError("a row of it is damaged")
         known[origin] = Cosigned(size, root)
@@ -355,7 +356,7 @@ def _known(connection: sqlite3.Connection) -> tuple[dict[str, Cosigned], int]:
 
 
 def private_key(path: Path) -> Ed25519PrivateKey:
-    """The key in a file, which is made with mode 0600 if it isn't there.
+    """The key in a file, which is created with mode 0600 if it is missing.
 
     Raises:
         BridgeError: `witness_key_unsafe` (others own it or can read it), `witness_key_unusable`.
@@ -363,7 +364,7 @@ def private_key(path: Path) -> Ed25519PrivateKey:
     try:
         if not path.exists():
             _make(path)
-        # Not through a link, which others may point elsewhere, and not stuck on a pipe.
+        # Don't follow a link, which others may redirect, and don't block on a pipe.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:
             status = os.fstat(fd)
@@ -392,7 +393,7 @@ def _make(path: Path) -> None:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     with contextlib.suppress(FileExistsError):
-        # Of several processes that make one at the same time, all read the same.
+        # If several processes create one at the same time, all read the same.
         write_new(path, data)
 
 
@@ -410,7 +411,7 @@ def _open(path: Path) -> sqlite3.Connection:
         write_lock.use_wal(connection, BUSY_SECONDS)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
-        # Once more, inside: another process may have been quicker.
+        # Checked again under the lock: another process may have been quicker.
         if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
             for statement in _TABLES:
                 connection.execute(statement)

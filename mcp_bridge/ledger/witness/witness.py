@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PROOF_LINES = 63
-"""Of a request, by the specification."""
+"""Most hashes in a request's consistency proof, by the specification."""
 
 MAX_BODY_BYTES = MAX_NOTE_BYTES + (8 << 10)
-"""Of a request: a note, the proof's lines, and the line with the old size."""
+"""Largest request: a note, the proof's lines, and the line with the old size."""
 
 SIZE_TYPE = "text/x.tlog.size"
 """Content type of the size in an answer 409."""
@@ -75,17 +75,17 @@ class _Request(NamedTuple):
 
 
 class Witness:
-    """A witness with its key, the logs that it trusts, and its state. For several threads.
+    """A witness with its key, the logs that it trusts, and its state. Thread-safe.
 
     Args:
         signer: Its key, of the kind COSIGNATURE.
-        logs: The keys of the logs; a key's name is its log's origin, and a log may have several (after a rotation).
-        state: What it has cosigned.
-        clock: Gives seconds since 1970, UTC.
+        logs: The keys of the logs. A key's name is its log's origin; a log has several keys after a rotation.
+        state: The checkpoints that it has cosigned.
+        clock: Returns seconds since 1970, UTC.
 
     Attributes:
-        name: The name that its cosignatures carry.
-        vkey: What whoever checks them has to know.
+        name: The key name in its cosignatures.
+        vkey: The verifier key by which its cosignatures are checked.
     """
 
     def __init__(
@@ -117,14 +117,14 @@ class Witness:
         """Answer a request `add-checkpoint`.
 
         Args:
-            body: Of the request: `old SIZE`, the consistency proof's hashes in base64, an empty line, and the note.
+            body: The request's body: `old SIZE`, the consistency proof's hashes in base64, an empty line, the note.
 
         Raises:
             BridgeError: `witness_unusable`: the state can't be read or written; nothing is cosigned.
         """
         try:
             request = _parse(body)
-            # Of what is no checkpoint nobody knows the log.
+            # Without a valid checkpoint the log is unknown.
             origin = parse_checkpoint(split_note(request.note)[0]).origin
             keys = self._logs.get(origin)
             if keys is None:
@@ -138,10 +138,10 @@ class Witness:
             return self._checked(turn, request, checkpoint)
 
     def newest(self, origin_hash: str) -> Answer:
-        """Answer a request for the checkpoint of a log that was cosigned last, cosigned anew.
+        """Answer a request for a log's last cosigned checkpoint, with a new cosignature.
 
         Args:
-            origin_hash: SHA-256 of the log's origin, in hex: no path can come to mean another one.
+            origin_hash: SHA-256 of the log's origin, in hex, so that no path is ambiguous.
 
         Raises:
             BridgeError: As `add_checkpoint`.
@@ -152,10 +152,10 @@ class Witness:
             return _said(404, "This witness knows no log of that origin.")
         with self._state.turn() as turn:
             note = turn.note(origin)
-            # Within the turn: at this time it is the largest that was seen.
+            # Within the turn: at the cosignature's time it is the largest checkpoint that was seen.
             now = int(self._clock())
         try:
-            # What else somebody has added to it is nobody's word here.
+            # Other signatures on the stored note are not vouched for.
             trusted = keyring(self._logs[origin])
             text, signatures = split_note(note)
             own = (
@@ -171,7 +171,7 @@ class Witness:
 
     def _checked(self, turn: WitnessTurn, request: _Request, checkpoint: Checkpoint) -> Answer:
         last = turn.last(checkpoint.origin)
-        # Within the turn: a cosignature says that at its time the log's largest tree was this one.
+        # Within the turn: a cosignature states that at its time this was the log's largest tree.
         now = int(self._clock())
         if request.old != last.size:
             return Answer(409, SIZE_TYPE, f"{last.size}\n".encode())
@@ -195,12 +195,12 @@ class Witness:
 
 
 def open_witness(state_dir: Path, logs: Iterable[Verifier], name: str | None = None) -> Witness:
-    """The witness whose files are in a directory; they are made if it has none.
+    """The witness whose files are in a directory; they are created if there are none.
 
     Args:
         state_dir: The directory.
-        logs: As for Witness.
-        name: Its name; by default one made from its key.
+        logs: As in `Witness`.
+        name: Its name; by default one derived from its key.
 
     Raises:
         BridgeError: As `open_files`; `bad_key`: the name can be none.
@@ -232,10 +232,10 @@ def _parse(body: bytes) -> _Request:
         raise _bad_request(f"its proof has more than {MAX_PROOF_LINES} lines")
     proof = []
     for line in lines:
-        found = decode_base64(line)
-        if found is None or len(found) != HASH_BYTES:
+        node = decode_base64(line)
+        if node is None or len(node) != HASH_BYTES:
             raise _bad_request("a line of its proof is no hash in base64")
-        proof.append(found)
+        proof.append(node)
     return _Request(int(old[1]), proof, note)
 
 

@@ -60,8 +60,8 @@ def is_card_number(digits: str) -> bool:
 @lru_cache(maxsize=10_000)
 def _issued(prefix: str) -> frozenset[int]:
     """The lengths that are issued for the first four digits."""
-    found = (lengths for low, high, lengths in _ISSUERS if low <= int(prefix[: len(str(low))]) <= high)
-    return frozenset().union(*found)
+    ranges = (lengths for low, high, lengths in _ISSUERS if low <= int(prefix[: len(str(low))]) <= high)
+    return frozenset().union(*ranges)
 
 
 # ISO/IEC 7812-1, annex B: every second digit from the right counts twice, and twice 7 is 1 + 4.

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from mcp_bridge.policy.redaction.windows import matches
 
 MAX_LAYERS = 5
-"""Layers of escapes that are taken off. JSON in JSON in a URL is three."""
+"""Most layers of escapes that are decoded. JSON in JSON in a URL has three."""
 
 # A plus may have become a space a layer above.
 _B64 = "A-Za-z0-9+/=_ -"
@@ -67,7 +67,7 @@ def _meaning(escape: str) -> str:
         except UnicodeDecodeError:
             return data.decode("latin-1")
     if second == "#":
-        # As it was written: a browser reads some of these numbers otherwise, and leaves out others.
+        # Taken literally: a browser maps some of these numbers to other characters, and drops others.
         number = int(escape[3:-1], 16) if escape[2] in "xX" else int(escape[2:-1])
         return chr(number) if number <= sys.maxunicode else ""
     if first == "&":
@@ -76,7 +76,7 @@ def _meaning(escape: str) -> str:
 
 
 class Layer:
-    """A text, and where its characters were in the text below, whose escapes it has without one layer.
+    """A text with one layer of escapes decoded, and the positions of its characters in the text below.
 
     Args:
         text: The text.
@@ -89,7 +89,7 @@ class Layer:
 
     @cached_property
     def _escapes(self) -> tuple[array[int], array[int], array[int], array[int]]:
-        # Made when something was found only, and small: a hostile text may be nothing but escapes.
+        # Computed only after a match, and compact: a hostile text may consist of escapes alone.
         starts, ends, below_starts, below_ends = array("I"), array("I"), array("I"), array("I")
         shift = 0
         for match in matches(_ESCAPE, self._below or ""):
@@ -120,7 +120,7 @@ class Layer:
 
 
 def decoded(text: str) -> Layer | None:
-    """The text with its outermost layer of escapes taken off; None where there is none.
+    """Decode the outermost layer of escapes; None if there is none.
 
     Bytes that are escaped one by one and aren't UTF-8 become the characters of the same numbers (Latin-1).
     """
@@ -133,29 +133,29 @@ def decoded(text: str) -> Layer | None:
 
 
 def readings(text: str) -> set[str]:
-    """What the text is read as when escapes that it happens to hold are taken off, the text itself included.
+    """The text, and what it becomes when escapes that it happens to contain are decoded.
 
     A password may hold `%41`. Where it is escaped for JSON, taking that off takes off the other too. The characters
     that its UTF-8 bytes are in Latin-1 are read in the same way, since escaped bytes become those.
     """
-    found = set()
-    # A plus is read as a space before other escapes are, where those are in several layers.
+    texts = set()
+    # A plus is decoded as a space before other escapes if those have several layers.
     for start in {form for each in (text, text.replace("+", " ")) for form in (each, each.encode().decode("latin-1"))}:
-        found.add(start)
+        texts.add(start)
         layer = decoded(start)
         for _ in range(MAX_LAYERS):
             if layer is None:
                 break
-            found.add(layer.text)
+            texts.add(layer.text)
             layer = decoded(layer.text)
-    return found
+    return texts
 
 
 class Base64Form(NamedTuple):
-    """A stretch of base64 that a text's bytes make wherever they stand.
+    """A part of base64 that a text's bytes produce at a given alignment.
 
     Attributes:
-        text: The characters that the bytes alone decide.
+        text: The characters that depend on these bytes alone.
         before: Whether the character before holds some bits of the first byte.
         after: Whether the character after holds some bits of the last byte.
     """
@@ -170,10 +170,10 @@ def base64_forms(text: str) -> set[Base64Form]:
     forms = set()
     for data in _serialised(text):
         for offset in range(3):
-            # Characters that hold bits of the bytes in front are left out, and a last one that isn't full.
+            # Characters with bits of preceding bytes are left out, and an incomplete last one.
             bits = 8 * (offset + len(data))
             whole = base64.b64encode(bytes(offset) + data)[-(-8 * offset // 6) : bits // 6].decode()
-            # A plus that is read as in a form is a space.
+            # In a form, a plus is decoded as a space.
             for form in (whole, whole.replace("+", "-").replace("/", "_"), whole.replace("+", " ")):
                 forms.add(Base64Form(form, offset > 0, bits % 6 > 0))
     return forms
@@ -192,5 +192,5 @@ def hex_forms(text: str) -> set[str]:
 
 
 def _serialised(text: str) -> set[bytes]:
-    """The bytes of a text, and of how it stands in JSON that is then encoded as a whole, such as a token."""
+    """The bytes of a text, and of its JSON form, for JSON that is then encoded as a whole, such as a token."""
     return {form.encode() for form in (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])}

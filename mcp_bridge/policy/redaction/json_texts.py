@@ -1,4 +1,4 @@
-"""JSON documents in texts, which stay JSON when a reference takes the place of a number in them.
+"""JSON documents in texts, which stay valid JSON when a reference replaces a number.
 
 Only quotes are added to what the projection makes. Work is linear in a text, in steps that hold the interpreter for a
 millisecond or so.
@@ -17,7 +17,7 @@ _TOKENS = re.compile(
 )
 
 _PARTS = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[^"]{1,65536}+[^",\]}\s]*+', re.DOTALL)
-"""A text in quotes, or what is between two, up to the end of a value."""
+"""A quoted text, or the text between two of them up to the end of a value."""
 
 _INTEGER = re.compile(r"0|[1-9][0-9]{0,99}")
 
@@ -31,21 +31,21 @@ def is_document(text: str) -> bool:
     if text.lstrip()[:1] not in {"[", "{"}:
         return False
     at = 0
-    while (found := _TOKENS.match(text, at)) is not None:
-        at = found.end()
+    while (match := _TOKENS.match(text, at)) is not None:
+        at = match.end()
     return at == len(text)
 
 
 def quoted(text: str) -> str:
-    """A document with every reference in it that isn't within quotes, and what is left of its number, in quotes."""
+    """A document in which every unquoted reference, with the rest of its number, is put into quotes."""
     return "".join(
         part if part[0] == '"' or not any(mark in part for mark in _MARKS) else _BARE.sub(r'"\g<0>"', part)
-        for part in (found[0] for found in _PARTS.finditer(text))
+        for part in (match[0] for match in _PARTS.finditer(text))
     )
 
 
 class Numbers:
-    """The whole numbers of a text, if it is a document. Looks at the text when it is first asked.
+    """The complete numbers of a text, if it is a JSON document. The text is parsed on first use.
 
     Args:
         text: Any text.
@@ -54,10 +54,10 @@ class Numbers:
     def __init__(self, text: str) -> None:
         self._text = text
         self._edges: array[int] | None = None
-        """Where texts in quotes begin and end."""
+        """The positions where quoted texts begin and end."""
 
     def value(self, start: int, end: int) -> int | None:
-        """The number that a part of the text is; None if it is none, or a part of something else."""
+        """The value of a part of the text that is a complete number; else None."""
         text = self._text
         if text[start - 1 : start] not in tuple(" \t\r\n,:[") or text[end : end + 1] not in tuple(" \t\r\n,]}"):
             return None
@@ -68,10 +68,10 @@ class Numbers:
         return int(text[start:end]) if bisect_right(self._edges, start) % 2 == 0 else None
 
     def _found(self) -> array[int]:
-        # Of what is no document nothing is outside of quotes.
+        # A text that is no document has nothing outside of quotes.
         edges = array("Q") if is_document(self._text) else array("Q", [0])
         if not edges:
-            for found in _PARTS.finditer(self._text):
-                if self._text[found.start()] == '"':
-                    edges.extend(found.span())
+            for match in _PARTS.finditer(self._text):
+                if self._text[match.start()] == '"':
+                    edges.extend(match.span())
         return edges

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 GRAM = 4
-"""Characters by which a text is recognised, and so the fewest it may have."""
+"""Characters by which a text is recognised; texts must have at least as many."""
 
 _FREQUENT = " etaoinsrhldcumfpgwybvk"
 """Characters of ordinary text, the commonest first."""
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Literals(Generic[T]):
-    """Where any of a set of texts may be.
+    """Finds candidates for any of a set of texts.
 
     An alternation of hundreds of texts costs as much at each character as it has different beginnings. So each text is
     recognised by four characters out of it, its anchor, chosen so that all anchors begin with one of few characters,
@@ -30,7 +30,7 @@ class Literals(Generic[T]):
     found for is left to compare.
 
     Args:
-        texts: Each of at least GRAM characters, with what is told of it.
+        texts: The texts, each of at least GRAM characters, with the data to return for it.
     """
 
     def __init__(self, texts: Mapping[str, T]) -> None:
@@ -44,7 +44,7 @@ class Literals(Generic[T]):
             node: dict[str, Any] = by_head
             for char in gram:
                 node = node.setdefault(char, {})
-        # The rest of an anchor is looked at and not taken, so that none hides another that begins inside it.
+        # The rest of an anchor is a lookahead, so that no anchor hides another that begins inside it.
         self._anchors = re.compile("|".join(f"{re.escape(head)}(?={_tree(rest)})" for head, rest in by_head.items()))
 
     def candidates(self, text: str) -> Iterator[tuple[int, int, str, T]]:
@@ -61,14 +61,14 @@ class Literals(Generic[T]):
 
 
 def _places(text: str) -> range:
-    """Where an anchor may be: not at the edges, where a neighbour may have taken some characters."""
+    """The possible positions of an anchor: not at the edges, where characters may be part of a neighbour's escape."""
     last = len(text) - GRAM
     margin = min(_MARGIN, last // 2)
     return range(margin, last - margin + 1)
 
 
 def _heads(texts: Mapping[str, T]) -> set[str]:
-    """Few and seldom characters, one of which every text has where an anchor may be (a greedy hitting set)."""
+    """A few rare characters, one of which every text has where an anchor may be (a greedy hitting set)."""
     left = {text: {text[place] for place in _places(text)} for text in texts}
     heads: set[str] = set()
     while left:

@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 MIN_SECRET_CHARS = GRAM
-"""Shorter texts aren't accepted as secrets: they can be guessed, and masking them would shred other text."""
+"""Shorter texts aren't accepted as secrets: they can be guessed, and masking them would corrupt other text."""
 
 MIN_SUBSTRING_CHARS = 8
 
 _MIN_READING_CHARS = 6
-"""The same for what a plaintext is read as once escapes that it happens to hold are taken off."""
+"""As MIN_SECRET_CHARS, for a secret's text after decoding escapes that it happens to contain."""
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]")
 
 
 class _Form(NamedTuple):
-    """How a form of a secret is told from what looks like it.
+    """How a form of a secret is recognised.
 
     Attributes:
-        secret_id: Whose form it is.
-        word: It counts only as a word of its own.
+        secret_id: The secret's id.
+        word: It is recognised only as a separate word.
         before: The character before, if base64, belongs to it.
         after: The character after, if base64, belongs to it.
     """
@@ -66,7 +66,7 @@ class Masker:
 
     Args:
         plaintexts: The secrets by id.
-        ids: All ids that references may have, those without a plaintext included: what is in such a reference is left.
+        ids: The ids of all secrets, available or not: text inside of their references is not masked.
     """
 
     def __init__(self, plaintexts: Mapping[str, str], ids: Collection[str] = ()) -> None:
@@ -78,28 +78,28 @@ class Masker:
         self._literals = Literals(forms) if forms else None
 
     def mask(self, text: str) -> str:
-        """The text with references for secrets; the same object if it holds none."""
-        found = self._found(text)
-        if not found:
+        """The text with references for secrets; the same object if it contains none."""
+        spans = self._found(text)
+        if not spans:
             return text
         pieces: list[str] = []
         done = 0
-        for start, end, secret_id in self._outside_references(text, found):
+        for start, end, secret_id in self._outside_references(text, spans):
             pieces += (text[done:start], secret_uri(secret_id))
             done = end
         return "".join((*pieces, text[done:])) if pieces else text
 
     def _found(self, text: str) -> list[tuple[int, int, str]]:
-        """Where secrets are, in order; where several overlap, all that they cover, named for the longest."""
+        """The spans of secrets, in order. Overlapping ones are merged, and named for the longest."""
         if self._literals is None:
             return []
         layers = [Layer(text)]
-        found: list[tuple[int, int, str]] = []
+        spans: list[tuple[int, int, str]] = []
         while True:
-            found.extend(self._in_layer(self._literals, layers))
+            spans.extend(self._in_layer(self._literals, layers))
             layer = decoded(layers[-1].text) if len(layers) <= MAX_LAYERS else None
             if layer is None:
-                return _merged(found)
+                return _merged(spans)
             layers.append(layer)
 
     def _in_layer(self, literals: Literals[_Form], layers: list[Layer]) -> Iterator[tuple[int, int, str]]:
@@ -118,11 +118,11 @@ class Masker:
                 if torn is not None:
                     yield *torn, form.secret_id
 
-    def _outside_references(self, text: str, found: list[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
-        """What was found, without the parts that are in references: masking twice changes nothing."""
-        kept = ((each.start, each.end) for each in mentions(text, self._ids) if each.known)
-        reference = next(kept, None)
-        for start, end, secret_id in found:
+    def _outside_references(self, text: str, spans: list[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
+        """The spans without their parts inside of references, so that masking is idempotent."""
+        references = ((each.start, each.end) for each in mentions(text, self._ids) if each.known)
+        reference = next(references, None)
+        for start, end, secret_id in spans:
             at = start
             while reference is not None and reference[0] < end:
                 if at < reference[0]:
@@ -130,13 +130,13 @@ class Masker:
                 at = max(at, reference[1])
                 if reference[1] > end:
                     break
-                reference = next(kept, None)
+                reference = next(references, None)
             if at < end:
                 yield at, end, secret_id
 
 
 def _forms(secret_id: str, plaintext: str) -> Iterator[tuple[str, _Form]]:
-    # A newline at the end of a key's file is rarely there where the key is.
+    # A newline at the end of a key's file is rarely part of the key where it is used.
     plaintext = plaintext.strip()
     short = len(plaintext) < MIN_SUBSTRING_CHARS
     for text in readings(plaintext):
@@ -153,10 +153,10 @@ def _is_word(char: str) -> bool:
     return char == "_" or char.isalnum()
 
 
-def _merged(found: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+def _merged(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     merged: list[tuple[int, int, str]] = []
     longest = 0
-    for start, end, secret_id in sorted(found, key=lambda each: (each[0], -each[1], each[2])):
+    for start, end, secret_id in sorted(spans, key=lambda each: (each[0], -each[1], each[2])):
         if merged and start < merged[-1][1]:
             first, last, name = merged[-1]
             if end - start > longest:
@@ -181,7 +181,7 @@ def _end_below(layers: list[Layer], level: int, index: int, to: int = 0) -> int:
 
 
 def _torn(layers: list[Layer], position: int, place: int, literal: str) -> tuple[int, int] | None:
-    r"""Where a text is whose middle is in the top layer, and whose ends are as they were in a layer below.
+    r"""The span of a text whose middle is in the top layer, and whose ends are unchanged in a layer below.
 
     What stands before or after a text may make an escape with its first or last characters: in `100%ab\"cd`, where
     `ab"cd` is escaped for JSON, `%ab` is taken for an escape too.
@@ -194,7 +194,7 @@ def _torn(layers: list[Layer], position: int, place: int, literal: str) -> tuple
     end = place + GRAM
     while end < len(literal) and text.startswith(literal[end], position - place + end):
         end += 1
-    # A taken character may be the same as the one it gave: so fewer than all that fit are tried, too.
+    # An escape may consist of the character it stands for: so shorter matches are tried, too.
     lefts = (_left(layers, position - place + cut, literal[:cut]) for cut in range(start, min(start + 3, place + 1)))
     rights = (
         _right(layers, position - place + cut, literal[cut:]) for cut in range(end, max(end - 3, place + GRAM - 1), -1)
@@ -205,7 +205,7 @@ def _torn(layers: list[Layer], position: int, place: int, literal: str) -> tuple
 
 
 def _left(layers: list[Layer], index: int, head: str) -> int | None:
-    """Where a head starts, that ends before a character of the top layer and is whole in a layer below."""
+    """The start of a head that ends before a character of the top layer and is complete in a layer below."""
     for level in range(len(layers) - 1, -1, -1):
         start = _start_below(layers, len(layers) - 1, index, level) - len(head)
         if start >= 0 and layers[level].text.startswith(head, start):
@@ -214,7 +214,7 @@ def _left(layers: list[Layer], index: int, head: str) -> int | None:
 
 
 def _right(layers: list[Layer], index: int, tail: str) -> int | None:
-    """Where a tail ends, that begins at a character of the top layer and is whole in a layer below."""
+    """The end of a tail that begins at a character of the top layer and is complete in a layer below."""
     for level in range(len(layers) - 1, -1, -1):
         start = _start_below(layers, len(layers) - 1, index, level)
         if layers[level].text.startswith(tail, start):

@@ -83,20 +83,20 @@ def find(patterns: Iterable[Pattern], text: str) -> list[Span]:
     Raises:
         TooManyValuesError: There are more than MAX_VALUES.
     """
-    found: list[Span] = []
+    spans: list[Span] = []
     for pattern in patterns:
         # One search for the first costs less than to iterate, and mostly there is none.
         if pattern.hint in text and (len(text) > pattern.window or pattern.regex.search(text)):
             for match in matches(pattern.regex, text, pattern.window):
-                found.extend(pattern.values(text, match))
-                if len(found) > MAX_VALUES:
+                spans.extend(pattern.values(text, match))
+                if len(spans) > MAX_VALUES:
                     raise TooManyValuesError(f"a text holds more than {MAX_VALUES} sensitive values")
-    found.sort(key=lambda span: (span.start, -span.end))
-    kept: list[Span] = []
-    for span in found:
-        if not kept or span.start >= kept[-1].end:
-            kept.append(span)
-    return kept
+    spans.sort(key=lambda span: (span.start, -span.end))
+    disjoint: list[Span] = []
+    for span in spans:
+        if not disjoint or span.start >= disjoint[-1].end:
+            disjoint.append(span)
+    return disjoint
 
 
 def _begins(text: str, start: int) -> bool:
@@ -286,8 +286,8 @@ def _phones(text: str, match: re.Match[str]) -> Iterator[Span]:
 def _us_ssns(text: str, match: re.Match[str]) -> Iterator[Span]:
     area, group, serial = match[0].split("-")
     # What is never given out: https://www.ssa.gov/employer/randomization.html
-    given = area not in {"000", "666"} and area[0] != "9" and group != "00" and serial != "0000"
-    if given and _begins(text, match.start()) and text[match.start() - 1 : match.start()] != "-":
+    is_issued = area not in {"000", "666"} and area[0] != "9" and group != "00" and serial != "0000"
+    if is_issued and _begins(text, match.start()) and text[match.start() - 1 : match.start()] != "-":
         yield Span(*match.span())
 
 

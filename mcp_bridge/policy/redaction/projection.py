@@ -37,7 +37,7 @@ MAX_DEPTH = 128
 """Nesting of a tool's arguments."""
 
 MAX_CHARS = 64 << 20
-"""Of one value's text, before and after. What is larger is shown to nobody."""
+"""Most characters of one value's text, before and after projection. A larger one is replaced by a marker."""
 
 PLAIN_CONTAINERS = 32
 """Arrays and objects of arguments that are looked at once, to see that there is nothing to hide or to fill in."""
@@ -45,7 +45,7 @@ PLAIN_CONTAINERS = 32
 OVERSIZE = "[REDACTED_OVERSIZE]"
 
 _MAX_PASSES = 4
-"""A value that was taken out leaves edges, at which something else may now be told from its neighbours."""
+"""How often a text is searched. After a value is replaced, another one may be recognised beside it."""
 
 # In none of the text that is looked for, so that it holds apart what is joined with it.
 _SEPARATOR = "\0"
@@ -67,9 +67,9 @@ class Projector:
 
     Args:
         secrets: The secrets.
-        references: Keeps the sensitive values.
-        sensitive: The patterns that tell them.
-        subject: Whose values they are, for `References.erase_subject`.
+        references: Stores the sensitive values.
+        sensitive: The patterns of sensitive values.
+        subject: The person whose values they are, for `References.erase_subject`.
         max_chars: As MAX_CHARS.
     """
 
@@ -119,7 +119,7 @@ class Projector:
     @overload
     def model(self, value: Any) -> Any: ...
     def model(self, value: Any) -> Any:
-        """For prompts; as `output`, with tombstones for what was erased."""
+        """For prompts; as `output`, with tombstones for erased values."""
         return self._project(
             self.output(value), self._entombed, lambda number: number, lambda text: self._entombed(text) is not text
         )
@@ -147,7 +147,7 @@ class Projector:
         )
 
     def named(self, arguments: Any, tool: ToolNames) -> Any:
-        """The arguments with the values behind references in the names of objects, and only there.
+        """The arguments with the values behind references in the keys of objects, and only there.
 
         Only by names that are no references can it be told what was left out, and whether something is given twice.
 
@@ -275,7 +275,7 @@ class Projector:
         """Apply `text` and `number` to the leaves of a value, of which `shows` says whether there is a reason to."""
         if isinstance(value, bytes):
             return _as_text(value, lambda read: self._bounded_text(read, text))
-        # Most values have nothing to hide, and one look at all of their text costs less than one at each.
+        # Most values contain nothing sensitive, and one search of all their texts is cheaper than one for each.
         joined = _SEPARATOR.join(_texts(value, self._least))
         if len(joined) > self._max_chars:
             return OVERSIZE
@@ -340,13 +340,13 @@ class Projector:
         numbers: Numbers | None = Numbers(text)
         for _ in range(_MAX_PASSES):
             parted = list(self._parted(pieces, numbers))
-            # What is found later has other neighbours than in the text.
+            # In later rounds the neighbours of a match differ from those in the text.
             numbers = None
             if len(parted) == len(pieces):
                 break
             pieces = parted
         else:
-            # Made to go on and on: all of what is left of it is one value.
+            # The text was made to need many rounds: all that is left becomes one value.
             pieces = [
                 (piece if finished or not find(self._patterns, piece) else self._put(piece), True)
                 for piece, finished in pieces
@@ -354,22 +354,22 @@ class Projector:
         return "".join(piece for piece, _ in pieces) if len(pieces) > 1 else text
 
     def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
-        """The text in pieces: what is to be looked at, and references and markers, which are finished."""
-        kept = [
+        """The text in pieces: those to search, and references and markers, which are finished."""
+        protected = [
             (mention.start, mention.end)
             for mention in mentions(text, self._ids)
             if mention.known or mention.reference in self._references
         ]
-        kept += [match.span() for match in _MARKERS.finditer(text)]
+        protected += [match.span() for match in _MARKERS.finditer(text)]
         done = 0
-        for start, end in sorted(kept):
+        for start, end in sorted(protected):
             yield text[done:start], False
             yield text[start:end], True
             done = end
         yield text[done:], False
 
     def _parted(self, pieces: list[tuple[str, bool]], numbers: Numbers | None) -> Iterator[tuple[str, bool]]:
-        """The pieces, with references for what is found in them; to numbers for those of a JSON document."""
+        """The pieces with references for matches; with `numbers`, also for the numbers of a JSON document."""
         at = 0
         for text, finished in pieces:
             done = 0
@@ -403,7 +403,7 @@ def _rebuilt(arguments: Any, text: Callable[[str], Any], key: Callable[[str], st
 
 
 def _names(value: Any) -> int:
-    """How many names the objects in a value have."""
+    """The number of keys of all objects in a value."""
     count, stack = 0, [value]
     while stack:
         node = stack.pop()
@@ -468,5 +468,5 @@ def _as_text(data: bytes, text: Callable[[str], str]) -> bytes:
     except UnicodeDecodeError:
         encoding = "latin-1"
         read = data.decode(encoding)
-    shown = text(read)
-    return data if shown is read else shown.encode(encoding)
+    projected = text(read)
+    return data if projected is read else projected.encode(encoding)

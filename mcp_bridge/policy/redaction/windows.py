@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 WINDOW_CHARS = 128 << 10
 
 NARROW_CHARS = 8 << 10
-"""For an expression that may take hundreds of steps from each place."""
+"""Window for an expression that may take hundreds of steps from each position."""
 
 REACH_CHARS = 1 << 10
-"""How far from where a match begins an expression may look. `bounded_regex` allows half of it."""
+"""How far an expression may look from the start of a match. `bounded_regex` allows half of it."""
 
 
 def matches(regex: re.Pattern[str], text: str, window: int = WINDOW_CHARS) -> Iterator[re.Match[str]]:
@@ -36,7 +36,7 @@ def matches(regex: re.Pattern[str], text: str, window: int = WINDOW_CHARS) -> It
     while at < len(text):
         border = at + window
         at_next = border
-        # What is before `at` is seen by what looks behind, and what is after the window by what looks ahead.
+        # Lookbehinds see the text before `at`, and lookaheads the text after the window.
         for match in regex.finditer(text, at, border + REACH_CHARS):
             if match.start() >= border:
                 break

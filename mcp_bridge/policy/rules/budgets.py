@@ -1,13 +1,12 @@
-"""What one execution and its principal have used, held to the policy's limits.
+"""Budgets: the usage of an execution and of its principal, and the policy's limits on both.
 
-An effect is reserved before it starts, so that calls at the same time can't pass a limit together, and settled when its
-size is known. Everything here happens between two awaits of one event loop: there are no locks, and none are needed.
+An effect's amounts are reserved before it starts, so that concurrent calls can't exceed a limit together, and settled
+when they are known. Nothing here awaits, so no locks are needed.
 
-No effect starts that would pass a limit. What it used beyond what was reserved for it (a result's bytes, a model's
-tokens) is counted in full, and if that passes a limit, the result is refused: `settle` raises.
+No effect starts that would exceed a limit. Usage beyond the reservation (a result's bytes, a model's tokens) is counted
+in full; if that exceeds a limit, the result is refused: `settle` raises.
 
-The limits of a principal are for what it uses from the start of the bridge's process to its end: they are counted in
-memory, so a window of a day would begin anew with every process all the same.
+A principal's usage is counted in memory, from the start of the bridge's process to its end.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["calls", "bytes", "model_tokens", "model_cost_usd"]
 
-# Costs are added up in billionths of a dollar: as fractions, a thousand times 0.001 are not 1.
+# Costs are summed in billionths of a dollar, because binary fractions don't add up exactly.
 _PER_USD = 10**9
 
 _REFUSALS: dict[Kind, tuple[Code, str]] = {
@@ -44,13 +43,13 @@ KINDS: tuple[Kind, ...] = tuple(_REFUSALS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """What an effect uses.
+    """The amounts that an effect uses.
 
     Attributes:
         calls: Tool calls.
-        bytes: Of arguments and results, as JSON.
-        model_tokens: Prompt and answer together.
-        model_cost_usd: US dollars.
+        bytes: Bytes of arguments and results, as JSON.
+        model_tokens: Tokens of prompt and answer together.
+        model_cost_usd: Cost of models, in US dollars.
     """
 
     calls: int = 0
@@ -65,7 +64,7 @@ class Amounts:
             raise ValueError("a cost is no number")
 
     def counted(self) -> dict[Kind, int]:
-        """As whole numbers, those of 0 left out; the cost is in billionths of a dollar, rounded up."""
+        """The amounts as integers, without those of 0; the cost in billionths of a dollar, rounded up."""
         counted: dict[Kind, int] = {}
         if self.calls:
             counted["calls"] = self.calls
@@ -79,12 +78,12 @@ class Amounts:
 
 
 def cut_short(arguments: Mapping[str, Any]) -> Amounts:
-    """What a model's answer that never arrived counts as: every byte of the question as a token."""
+    """The amounts of a model call whose answer never arrived: one token for every byte of the question."""
     return Amounts(model_tokens=len(json.dumps(arguments)))
 
 
 def _billionths(usd: float) -> int:
-    # Rounding first drops what binary fractions add: 0.1 dollars are not a billionth more than 0.1.
+    # Rounding first removes the error of binary fractions: 0.1 dollars are not a billionth more than 0.1.
     return math.ceil(round(usd * _PER_USD, 3))
 
 
@@ -95,7 +94,7 @@ def _limit(limits: Limits, kind: Kind) -> int | None:
 
 
 class Usage:
-    """What one holder, an execution or a principal, has used and has reserved."""
+    """The used and reserved amounts of an execution or a principal."""
 
     __slots__ = ("_taken",)
 
@@ -103,7 +102,7 @@ class Usage:
         self._taken: dict[Kind, int] = {kind: (taken or {}).get(kind, 0) for kind in KINDS}
 
     def record(self) -> dict[Kind, int]:
-        """As JSON, the cost in billionths of a dollar; what is still reserved counts as used."""
+        """The amounts as JSON, the cost in billionths of a dollar; reserved amounts count as used."""
         return dict(self._taken)
 
     def first_exceeded(self, limits: Limits, more: Mapping[Kind, int]) -> Kind | None:
@@ -119,7 +118,7 @@ class Usage:
         return limit is not None and self._taken["model_cost_usd"] >= max(limit, 1)
 
     def add(self, more: Mapping[Kind, int]) -> None:
-        """Add amounts; negative ones are returned."""
+        """Add amounts; negative ones reduce the usage."""
         for kind, amount in more.items():
             self._taken[kind] += amount
 
@@ -136,12 +135,12 @@ class Usages:
 
 
 class Budget:
-    """One execution's limits and what is used of them, its principal's included.
+    """The limits and the usage of one execution and of its principal.
 
     Args:
-        limits: The frozen policy's.
-        principal: What the principal has used, which all of its executions share.
-        record: Of the same execution, before it was suspended.
+        limits: The limits of the frozen policy.
+        principal: The principal's usage, which all of its executions share.
+        record: The record of this execution's usage before it was suspended, or None.
     """
 
     def __init__(
@@ -160,11 +159,11 @@ class Budget:
         )
 
     def record(self) -> dict[str, Any]:
-        """As JSON: `usage` (what is still reserved counts as used) and `made`."""
+        """The usage as JSON: `usage` (reserved amounts count as used) and `made`."""
         return {"usage": self._usage.record(), "made": {str(rule): calls for rule, calls in self.made.items()}}
 
     def adopt(self, record: Mapping[str, Any]) -> None:
-        """Add what a part of this execution has used elsewhere, as `record` gives it; the principal has it already."""
+        """Add usage of this execution in another process, as `record` returns it. The principal's isn't changed."""
         self._usage.add(record["usage"])
         for rule, calls in record["made"].items():
             self.made[int(rule)] = self.made.get(int(rule), 0) + calls
@@ -175,19 +174,19 @@ class Budget:
             self.made[rule] = self.made.get(rule, 0) + 1
 
     def uncount(self, decision: Decision) -> None:
-        """Undo `count` for a call that was never made since a person refused it."""
+        """Undo `count` for a call that was not made."""
         for rule in decision.counts:
             self.made[rule] -= 1
 
     def reserve(self, amounts: Amounts) -> Reservation:
-        """Reserve what an effect may use, before it starts.
+        """Reserve the amounts of an effect, before it starts.
 
         Args:
-            amounts: The most it may use, as far as that is known. A model's tokens are at most the bytes of its prompt
-                and the tokens it may answer; a price that nobody knows beforehand is 0.
+            amounts: The largest possible amounts, as far as they are known. A model's tokens are at most the bytes of
+                its prompt and the tokens that it may answer; an unknown price is 0.
 
         Raises:
-            BridgeError: `budget_calls`, `budget_bytes`, `budget_tokens` or `budget_cost`; nothing is taken then.
+            BridgeError: `budget_calls`, `budget_bytes`, `budget_tokens` or `budget_cost`; nothing is reserved then.
         """
         more = amounts.counted()
         self._check(more)
@@ -202,7 +201,7 @@ class Budget:
                 raise _refusal(kind, holder)
 
     def _check_price_unknown(self) -> None:
-        """Without this, models whose price shows only afterwards would be paid for, and refused, for ever."""
+        """Refuse a model of unknown price once the cost limit is reached: its answers would all be refused."""
         for holder, limits, usage in self._holders:
             if usage.is_cost_exhausted(limits):
                 raise _refusal("model_cost_usd", holder)
@@ -225,7 +224,7 @@ class Share:
     """One program's share of a budget. Several executions may resume it in turn, each with its own budget.
 
     Args:
-        budget: Holds the program to its limits now.
+        budget: The budget of the execution that runs the program now.
     """
 
     def __init__(self, budget: Budget) -> None:
@@ -234,12 +233,12 @@ class Share:
         self._by_rule: dict[int, int] = {}
 
     def add(self, amounts: Amounts, rules: Sequence[int] = ()) -> None:
-        """Note what the program has used; the budget has counted it already."""
+        """Add amounts that the program has used, and that the budget has counted already."""
         self._usage.add(amounts.counted())
         self._note(dict.fromkeys(rules, 1))
 
     def adopt(self, record: Mapping[str, Any]) -> None:
-        """Add the program's total usage, as `Budget.record` gives it, as far as it isn't counted yet."""
+        """Add the program's total usage, as `Budget.record` returns it, as far as it isn't counted yet."""
         known = self._usage.record()
         usage = {kind: max(0, record["usage"][kind] - amount) for kind, amount in known.items()}
         made = {int(rule): max(0, calls - self._by_rule.get(int(rule), 0)) for rule, calls in record["made"].items()}
@@ -253,9 +252,9 @@ class Share:
 
 
 class Reservation:
-    """What is reserved for one effect, until it is settled or released.
+    """The reserved amounts of one effect, until they are settled or released.
 
-    As a context manager it stays taken if nobody settles it: an effect that was cut short may have used all of it.
+    A context manager: what isn't settled inside stays reserved, because an interrupted effect may have used all of it.
     """
 
     __slots__ = ("_budget", "_reserved")
@@ -265,17 +264,17 @@ class Reservation:
         self._reserved: Mapping[Kind, int] | None = reserved
 
     def settle(self, used: Amounts) -> None:
-        """Replace what was reserved by what the effect has used in all.
+        """Replace the reservation by the amounts that the effect has used.
 
         Raises:
-            BridgeError: As `reserve`: it used more than was reserved for it, and more than there was. That is counted,
-                and the result must not be handed on.
+            BridgeError: As `reserve`: they exceed the reservation and a limit. They are counted, and the result must
+                not be returned.
         """
         if (reserved := self._close()) is not None:
             self._budget._settle(reserved, used.counted())  # noqa: SLF001 - the two are one mechanism
 
     def release(self) -> None:
-        """Return everything: the effect was never started."""
+        """Cancel the reservation: the effect was not started."""
         self.settle(Amounts())
 
     def _close(self) -> Mapping[Kind, int] | None:

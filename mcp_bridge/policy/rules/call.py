@@ -1,4 +1,4 @@
-"""A call as the policy sees it: which tool, with what, and as a step of which program."""
+"""The input of a policy decision: a tool's call, its arguments, and the program's step that makes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.globs import ToolNames
 
 Origin = Literal["operator", "agent"]
-"""Whose a program is: the operator's, from `[programs]` and read-only to the agent, or the agent's, inline or saved."""
+"""A program's owner: the operator (`[programs]`, read-only to the agent) or the agent (inline or saved)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class ProgramRef:
     """A program that a call comes through.
 
     Attributes:
-        origin: Whose it is, by where the host took it from: never by its name, nor by what it contains.
+        origin: Its owner, by where the host has read it from; never by its name or content.
         hash: SHA-256 of its canonical form, in lower-case hexadecimal.
         name: Its name, or None for one that was passed inline.
     """
@@ -31,12 +31,12 @@ class ProgramRef:
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """The step that a call is made by.
+    """The step that makes a call.
 
     Attributes:
-        chain: The programs around it, outermost first; at least one. A program that is written out inside another's
-            step is a part of that other and has no entry: `chain[-1]` is the program in whose text the step stands.
-        path: The step's path, as the machine has it.
+        chain: The programs around it, outermost first; at least one. A program that is written inline in another's step
+            is a part of that other and has no entry: `chain[-1]` is the program whose text contains the step.
+        path: The step's path in the machine.
     """
 
     chain: tuple[ProgramRef, ...]
@@ -49,18 +49,17 @@ class StepContext:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a tool, before it is made.
+    """A call of a tool, before it is made.
 
     Attributes:
-        names: The tool's, from the catalogue: never as the caller wrote them.
-        arguments: JSON under the names that the tool's schema has, with the values behind references, and with the
-            tool's defaults in those that a condition asks about. A text that holds a secret is a
-            `comparisons.Unknown`.
-        hints: The tool's annotations, as its server claims them.
-        step: None for a call that the agent's script makes itself.
-        made: From a rule's number to the calls that it has let through in this execution.
-        schema: The JSON Schema of the tool's arguments, as its server claims it.
-        complete: Whether all of the tool's defaults are among the arguments: else what isn't there isn't known.
+        names: The tool's names from the catalogue; never as the caller wrote them.
+        arguments: JSON by the names of the tool's schema, with the values behind references, and with the tool's
+            defaults for arguments that a condition refers to. A text with a secret is a `comparisons.Unknown`.
+        hints: The tool's annotations, as its server lists them.
+        step: The step that makes the call; None for a call of the agent's script.
+        made: How many calls each rule has allowed in this execution, by the rule's number.
+        schema: The JSON Schema of the tool's arguments, as its server lists it.
+        complete: Whether all of the tool's defaults are among the arguments. If not, a missing argument is unknown.
     """
 
     names: ToolNames

@@ -1,4 +1,4 @@
-"""What is allowed to be written in a policy, and is probably not meant: `policy check` prints it."""
+"""Warnings about a valid policy that is probably not what was meant, for `policy check`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PolicyWarning:
-    """Something in a policy that is probably not meant.
+    """A warning about a policy.
 
     Attributes:
-        message: What, with its place.
+        message: The warning, with the key.
         file: The configuration file, or None.
-        line: From 1, or None.
+        line: The line, from 1, or None.
     """
 
     message: str
@@ -45,23 +45,22 @@ def warnings(
     programs: Mapping[str, str] | None = None,
     servers: Mapping[str, str] | None = None,
 ) -> list[PolicyWarning]:
-    """What is probably not meant.
+    """The warnings about a policy.
 
     Args:
-        policy: As configured.
-        source: Where it was written.
-        programs: The operator's programs, from names to hashes; None where they aren't known.
-        servers: From the configured names of all servers, `local` included, to their aliases; None where they aren't
-            known.
+        policy: The policy, as configured.
+        source: Its place in a file.
+        programs: The hashes of the operator's programs, by name; None if unknown.
+        servers: The aliases of all servers, `local` included, by their configured names; None if unknown.
     """
     globs = [[ToolGlob(text) for text in rule.tools] for rule in policy.rules]
-    found: list[_Found] = [
+    findings: list[_Found] = [
         *_unreachable(policy.rules, globs),
         *_pointless(policy),
         *(_unpinned(policy.rules, programs) if programs is not None else ()),
         *(_unknown_servers(policy, globs, servers) if servers is not None else ()),
     ]
-    return [PolicyWarning(f"{shown_place(path)}: {text}.", source.file, source.line(path)) for text, path in found]
+    return [PolicyWarning(f"{shown_place(path)}: {text}.", source.file, source.line(path)) for text, path in findings]
 
 
 def _unreachable(rules: tuple[Rule, ...], globs: list[list[ToolGlob]]) -> Iterator[_Found]:

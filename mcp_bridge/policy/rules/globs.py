@@ -1,15 +1,15 @@
 """Which tools a glob names: `github.delete_*`, `*.read_?`, `files.[!w]*`, with the meaning of `fnmatch`.
 
-A call is always looked at by the names that its tool really has, the configured name of the server and the tool's name
-in the server's own list, whatever name it was called by. An alias is the bridge's invention and depends on what else
-there is, so a glob is read in one of two ways:
+A call is always judged by its tool's own names, which are the configured name of the server and the tool's name in the
+server's list, whatever name was used in the call. An alias is made by the bridge and depends on the other servers and
+tools, so a glob is read in one of two ways:
 
-- *broadly*, for what restricts. It covers a tool if it fits any of its names: its own or its alias, joined to its
-  server's own name or alias, as written or regardless of case and Unicode form (NFKC). None of them dodges the rule.
-- *narrowly*, for what permits. Only the tool's own names count, as written, and the glob's first dot divides server
-  from tool: a server `a` can't name a tool `b.c` to win what was given to the server `a.b`, which is written `a[.]b.*`.
+- *broadly*, for restrictions. It covers a tool if it matches any of its names: its own or its alias, joined to its
+  server's own name or alias, as written or regardless of case and Unicode form (NFKC). No name bypasses the rule.
+- *narrowly*, for permissions. Only the tool's own names count, as written, and the glob's first dot separates server
+  and tool: a server `a` can't name a tool `b.c` to get what the server `a.b` may do, which is written `a[.]b.*`.
 
-What is named narrowly is also covered broadly.
+A tool that a glob names narrowly is also covered broadly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import unicodedata
 from typing import Literal, NamedTuple
 
 Reading = Literal["narrow", "broad"]
-"""How a glob fits a tool: by its own names, or only by an alias or in another case."""
+"""How a glob matches a tool: by its own names, or only by an alias or in another case."""
 
 
 class ToolNames(NamedTuple):
@@ -77,7 +77,7 @@ class ToolGlob:
 
     def covers(self, tool: ToolNames) -> bool:
         """The broad reading."""
-        # The derived names stay when a neighbour has taken the alias: a rule doesn't lose its tool by that.
+        # The derived names count even if another tool has the alias now, so that a rule keeps its tool.
         return any(
             self._joined.match(f"{server}.{name}") or self._folded.match(_fold(f"{server}.{name}"))
             for server in {tool.server, tool.server_alias, tool.server_derived or tool.server_alias}
@@ -85,11 +85,11 @@ class ToolGlob:
         )
 
     def includes(self, other: ToolGlob) -> bool:
-        """Whether everything that `other` fits, this fits: never wrongly yes, though at times no where it does."""
+        """Whether this matches everything that `other` matches. True is always right, False may be wrong."""
         return len(self._signs) in _after(self._signs, other._signs)
 
     def may_fit(self, server: str, alias: str, reading: Reading) -> bool:
-        """Whether a server could have a tool that this fits."""
+        """Whether a server could have a tool that this matches."""
         if reading == "narrow":
             return bool(self._server.match(server))
         return any(
@@ -125,10 +125,10 @@ def _signs(text: str) -> tuple[str, ...]:
 
 
 def _after(wide: tuple[str, ...], narrow: tuple[str, ...]) -> set[int]:
-    """Match the signs of one glob against the other's, each of `narrow` standing for anything it fits.
+    """Match the signs of one glob against the other's, where each of `narrow` stands for anything that it matches.
 
     Returns:
-        The places in `wide` that may be reached; none if it doesn't fit.
+        The positions in `wide` that may be reached; empty if it doesn't match.
     """
     reached = _past_stars(wide, {0})
     for sign in narrow:
@@ -138,7 +138,7 @@ def _after(wide: tuple[str, ...], narrow: tuple[str, ...]) -> set[int]:
 
 
 def _past_stars(wide: tuple[str, ...], reached: set[int]) -> set[int]:
-    """With the places behind each `*`, which may stand for nothing."""
+    """Add the positions after each `*`, which may stand for nothing."""
     out = set(reached)
     for start in reached:
         index = start

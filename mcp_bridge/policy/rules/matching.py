@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.policy_table import Rule
 
 Verdict = Literal["pass", "allow", "approve", "deny", "at least approve"]
-"""What a rule says of a call. `pass`: nothing. `at least approve`: nothing yet, but what later rules and the preset
-allow, a person is asked about."""
+"""A rule's verdict on a call. `pass`: none. `at least approve`: none, but a person is asked if a later rule or the
+preset allows the call."""
 
 _MAX_CACHED_TOOLS = 10_000
 
 
 class Cause(enum.Enum):
-    """Why a rule says what it says, in words for the operator."""
+    """The reason of a rule's verdict, as text for the operator."""
 
     APPLIES = "it is for this tool"
     CONDITION_HOLDS = "it is for this tool, and its condition holds"
@@ -44,7 +44,7 @@ class Cause(enum.Enum):
 
 
 class Finding(NamedTuple):
-    """What a rule says of a call, and why."""
+    """A rule's verdict on a call, with its reason."""
 
     verdict: Verdict
     cause: Cause
@@ -54,9 +54,9 @@ class CompiledRule:
     """A compiled rule.
 
     Args:
-        number: Its place among the rules, from 1.
+        number: Its position among the rules, from 1.
         rule: The rule.
-        pins: From the names of the operator's programs to their hashes.
+        pins: The hashes of the operator's programs, by name.
     """
 
     __slots__ = ("_condition", "_globs", "_hashes", "number", "rule")
@@ -70,7 +70,7 @@ class CompiledRule:
 
     @property
     def label(self) -> str:
-        """What people call it: its number, and its name if it has one."""
+        """Its number, and its name if it has one, for people."""
         return f'rule {self.number} ("{self.rule.name}")' if self.rule.name else f"rule {self.number}"
 
     @property
@@ -109,7 +109,7 @@ class CompiledRule:
                 return Finding("at least approve" if fitted is Cause.NO_ANSWER else "approve", fitted)
             case "allow" if fitted not in _UNFIT:
                 if reading == "broad":
-                    # A bound on calls restricts: nobody gets round it by an alias.
+                    # A bound on calls is a restriction: an alias must not bypass it.
                     return Finding("pass" if rule.max_calls is None else "deny", Cause.OTHER_NAME)
                 return Finding("deny", Cause.USED_UP) if self._used_up(call) else Finding("allow", fitted)
         return Finding("pass", fitted)
@@ -123,7 +123,7 @@ class CompiledRule:
         return None
 
     def _judge_step(self, call: Call, fitted: Cause) -> Finding:
-        """The rule decides every call of its tools: what doesn't meet it is refused, and not left to later rules."""
+        """Decide every call of the rule's tools: one that doesn't match is refused, not left to later rules."""
         if (refused := self._refused(call.step)) is not None:
             return Finding("deny", refused)
         if fitted in _UNFIT:
@@ -131,10 +131,10 @@ class CompiledRule:
         return Finding("deny", Cause.USED_UP) if self._used_up(call) else Finding("allow", fitted)
 
     def _refused(self, step: StepContext | None) -> Cause | None:
-        """Only the program that the step is written in counts.
+        """Why the step's program isn't one of the rule's; None if it is. Only the program with the step's text counts.
 
-        An agent's program may run the operator's as a step, as its script may: the agent chooses the inputs either way.
-        An operator's program that runs one of the agent's doesn't lend it its rights.
+        An agent's program may run the operator's as a step, as a script may: the agent chooses the inputs either way.
+        An operator's program that runs one of the agent's doesn't pass its rights on.
         """
         if step is None:
             return Cause.NOT_A_STEP
@@ -163,8 +163,8 @@ def _argument(call: Call, root: str, path: tuple[str, ...]) -> Any:
     """A value among a call's arguments, or `MISSING`.
 
     Raises:
-        ConditionError: The path leads into a text or a number, of which a server may well read an object; or nothing is
-            there, and whether the tool has a default for it isn't known.
+        ConditionError: The path leads into a text or a number, which a server may parse as an object; or there is no
+            value, and whether the tool has a default for it is unknown.
     """
     value = call.arguments.get(root, MISSING)
     for name in path:
@@ -200,9 +200,9 @@ class CompiledRules:
     """A policy's rules, with a cache of which of them match which tool.
 
     Args:
-        rules: In their order.
-        pins: As `CompiledRule`.
-        first: The number of the first one: above another policy's, both count in one sequence.
+        rules: The rules, in order.
+        pins: As in `CompiledRule`.
+        first: The number of the first rule: a folder's rules are numbered after those of the policy beneath it.
     """
 
     __slots__ = ("_fitting", "rules")
@@ -213,12 +213,12 @@ class CompiledRules:
 
     def fitting(self, tool: ToolNames) -> Fitting:
         """The rules that match a tool."""
-        found = self._fitting.get(tool)
-        if found is None:
+        rules = self._fitting.get(tool)
+        if rules is None:
             if len(self._fitting) >= _MAX_CACHED_TOOLS:
                 self._fitting.clear()
-            found = self._fitting[tool] = self._fit(tool)
-        return found
+            rules = self._fitting[tool] = self._fit(tool)
+        return rules
 
     def _fit(self, tool: ToolNames) -> Fitting:
         read = [(rule, rule.reading(tool)) for rule in self.rules]

@@ -1,4 +1,4 @@
-"""The operator's `[policy]`: what may be written there, decoded into types, or refused with file, line and mending.
+"""The operator's `[policy]` table: its schema, decoded into types; errors name file, line and how to fix it.
 
     [policy]
     preset = "open"                   # open | read-only | approve-writes | locked
@@ -53,7 +53,7 @@ and otherwise a person is asked; denied."""
 Effect = Literal["deny", "allow", "approve", "program"]
 
 MAX_LIMIT = 2**53
-"""The largest limit: beyond it JSON's readers don't agree on which number it is."""
+"""The largest limit: JSON parsers don't agree on larger numbers."""
 
 _MAX_NAME_CHARS = 100
 _MAX_REASON_CHARS = 500
@@ -63,7 +63,7 @@ _HASH = re.compile(r"(?:sha256:)?([0-9a-f]{64})", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a policy was written, so that errors can say so.
+    """The place of a policy in a file, for errors.
 
     Attributes:
         file: The configuration file, or None.
@@ -108,7 +108,7 @@ _EXAMPLES = {
     "model_tokens": "20000",
     "model_cost_usd": "1.5",
 }
-"""What to write, by key, in TOML."""
+"""An example value for each key, in TOML."""
 
 
 def _example(path: tuple[str | int, ...]) -> str | None:
@@ -117,11 +117,11 @@ def _example(path: tuple[str | int, ...]) -> str | None:
 
 
 NOWHERE = Source()
-"""Of a policy that was written in no file."""
+"""The source of a policy that isn't from a file."""
 
 
 def shown_place(path: tuple[str | int, ...]) -> str:
-    """A key beneath `[policy]` for people, who count rules from 1."""
+    """A key beneath `[policy]` as text for people; rules are counted from 1."""
     match path:
         case ("rules", int(index), *rest):
             keys = [str(part) for part in rest if isinstance(part, str)]
@@ -130,7 +130,7 @@ def shown_place(path: tuple[str | int, ...]) -> str:
 
 
 def _fault(message: str, *path: str | int) -> PydanticCustomError:
-    """What a validator raises; `path` is from the model that it validates."""
+    """The error for a validator to raise; `path` is relative to the model that it validates."""
     return PydanticCustomError("policy", "{message}", {"message": message, "path": path})
 
 
@@ -162,7 +162,7 @@ def _line_of_text(text: str) -> str:
 
 
 def _as_set(values: tuple[str, ...]) -> tuple[str, ...]:
-    """In one order, whatever the file's: equal policies have equal hashes."""
+    """Sorted and without duplicates, so that equal policies have equal hashes."""
     return tuple(sorted(set(values)))
 
 
@@ -179,13 +179,13 @@ _Limit = Annotated[StrictInt, Field(ge=0, le=MAX_LIMIT)] | None
 
 
 class Limits(_Model):
-    """The most that may be used; None is without a limit.
+    """Limits; None is unlimited.
 
     Attributes:
         calls: Tool calls.
-        bytes: Of arguments and results, as JSON.
-        model_tokens: Prompts and answers together.
-        model_cost_usd: US dollars.
+        bytes: Bytes of arguments and results, as JSON.
+        model_tokens: Tokens of prompts and answers together.
+        model_cost_usd: Cost of models, in US dollars.
     """
 
     calls: _Limit = None
@@ -195,7 +195,7 @@ class Limits(_Model):
 
 
 class PolicyLimits(Limits):
-    """The limits of one execution, and under `principal` those of everything one principal does."""
+    """The limits of one execution, and under `principal` those of all executions of one principal."""
 
     principal: Limits = Limits()
 
@@ -204,11 +204,11 @@ class Rule(_Model):
     """One of `[[policy.rules]]`.
 
     Attributes:
-        tools: Globs over `server.tool`; the rule is for tools that one of them fits.
+        tools: Globs over `server.tool`; the rule applies to tools that match one of them.
         effect: `deny`; `allow`; `approve`: a person is asked; `program`: only as a step of one of `programs`.
         programs: Names of the operator's programs, or SHA-256 hashes in lower-case hexadecimal.
         when: A condition on the arguments by their names, or None.
-        max_calls: How many calls the rule lets through in one execution, or None.
+        max_calls: Most calls that the rule allows in one execution, or None.
         name: Shown in denials, or None.
         reason: Shown in denials, or None.
     """
@@ -240,8 +240,8 @@ class Policy(_Model):
     Attributes:
         preset: What happens to calls that no rule decides.
         rules: In the order of the file.
-        limits: Of each execution, and of each principal.
-        trust_hints: Configured names of the servers whose own hints are believed.
+        limits: The limits of each execution, and of each principal.
+        trust_hints: Configured names of the servers whose hints are trusted.
     """
 
     preset: Preset = "open"
@@ -273,18 +273,18 @@ def read(table: object, source: Source = NOWHERE) -> Policy:
     """Decode `[policy]` as the TOML reader gives it.
 
     Raises:
-        BridgeError: `bad_config`: an unknown key, a value of the wrong type, a glob or a condition that is none, rules
-            that contradict themselves or each other.
+        BridgeError: `bad_config`: an unknown key, a value of the wrong type, an invalid glob or condition, rules that
+            contradict themselves or each other.
     """
     if not isinstance(table, Mapping):
         raise source.error("must be a table: write [policy]")
     try:
         return Policy.model_validate(dict(table))
     except ValidationError as exc:
-        found = exc.errors(include_url=False)
-        # A misspelt key also leaves the right one missing: the misspelling is the one to tell of.
-        misspelt = [error for error in found if error["type"] == "extra_forbidden"]
-        raise _from_validation((misspelt or found)[0], source) from None
+        errors = exc.errors(include_url=False)
+        # A misspelt key also makes the right one missing: the misspelling is reported.
+        misspelt = [error for error in errors if error["type"] == "extra_forbidden"]
+        raise _from_validation((misspelt or errors)[0], source) from None
 
 
 def _from_validation(error: ErrorDetails, source: Source) -> BridgeError:

@@ -32,14 +32,15 @@ class _TooMuchError(Exception):
     """The schema is larger than the limit."""
 
 
-_SMALL_SCHEMA = 200
-"""Values in a schema that is looked through for defaults once, and not for every call."""
+_SMALL_VALUES = 200
+_SMALL_CHARS = 8 << 10
+"""Values and characters of a schema that is looked through for defaults once, and not for every call."""
 
-_MAX_KNOWN = 1000
+_MAX_KNOWN = 500
 """Schemas of which is remembered whether they have defaults."""
 
 _plain: dict[int, tuple[Mapping[str, Any], bool]] = {}
-"""Of a schema, by its identity, whether it `is_plain`; with the schema, so that the identity stays its own."""
+"""Of a small schema, by its identity, whether it has no default; with the schema, which so keeps its identity."""
 
 
 def is_plain(schema: Mapping[str, Any]) -> bool:
@@ -49,28 +50,35 @@ def is_plain(schema: Mapping[str, Any]) -> bool:
         schema: A tool's as its listing has it, which is never changed.
     """
     known = _plain.get(id(schema))
-    if known is None:
-        if len(_plain) >= _MAX_KNOWN:
-            _plain.clear()
-        known = _plain[id(schema)] = (schema, _has_no_default(schema))
-    return known[1]
+    if known is not None:
+        return known[1]
+    has_default = _small_has_default(schema)
+    if has_default is None:
+        return False
+    if len(_plain) >= _MAX_KNOWN:
+        _plain.clear()
+    _plain[id(schema)] = schema, not has_default
+    return not has_default
 
 
-def _has_no_default(schema: Any) -> bool:
-    stack, seen = [schema], 0
+def _small_has_default(schema: Any) -> bool | None:
+    """Whether a schema has the name `default` anywhere, be it a property's; None if it isn't small."""
+    stack, values, chars = [schema], 0, 0
+    has_default = False
     while stack:
         node = stack.pop()
-        seen += 1
-        if isinstance(node, dict):
-            # Also where it is the name of a property: then it is asked for in vain.
-            if "default" in node:
-                return False
+        values += 1
+        if isinstance(node, str):
+            chars += len(node)
+        elif isinstance(node, dict):
+            has_default = has_default or "default" in node
+            stack.extend(node)
             stack.extend(node.values())
         elif isinstance(node, list):
             stack.extend(node)
-        if seen + len(stack) > _SMALL_SCHEMA:
-            return False
-    return True
+        if values + len(stack) > _SMALL_VALUES or chars > _SMALL_CHARS:
+            return None
+    return has_default
 
 
 class Filled(NamedTuple):
@@ -234,13 +242,13 @@ def _inner(root: Mapping[str, Any], schema: Any, name: str) -> Iterator[Any]:
 
 def kinds(root: Mapping[str, Any], schema: Any) -> set[str]:
     """The JSON types that a schema declares; empty if it declares none."""
-    found: set[str] = set()
+    names: set[str] = set()
     for part in _alternatives(root, schema):
         announced = part.get("type")
-        found.update(kind for kind in (announced if isinstance(announced, list) else [announced]) if kind)
+        names.update(kind for kind in (announced if isinstance(announced, list) else [announced]) if kind)
         if isinstance(part.get("properties"), dict):
-            found.add("object")
-    return found
+            names.add("object")
+    return names
 
 
 def _alternatives(root: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str, Any]]:
@@ -275,10 +283,10 @@ def _target(root: Mapping[str, Any], reference: Any) -> Any:
     """The target of a reference such as `#/$defs/Point` (RFC 6901); None if it is outside of the document."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return root if reference == "#" else None
-    found: Any = root
+    node: Any = root
     for step in reference[2:].split("/"):
         name = step.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(node, dict) or name not in node:
             return None
-        found = found[name]
-    return found
+        node = node[name]
+    return node

@@ -175,8 +175,8 @@ def layered(floor: PolicySnapshot, snapshot: PolicySnapshot) -> PolicySnapshot:
 
 
 def _lower(one: Limits, other: Limits) -> Limits:
-    found = {}
+    limits = {}
     for name in Limits.model_fields:
         values = [value for value in (getattr(one, name), getattr(other, name)) if value is not None]
-        found[name] = min(values, default=None)
-    return Limits.model_validate(found)
+        limits[name] = min(values, default=None)
+    return Limits.model_validate(limits)

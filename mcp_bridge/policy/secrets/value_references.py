@@ -1,10 +1,10 @@
-"""Sensitive values that were taken out of outcomes, and the references that stand for them.
+"""References, which stand for sensitive values that were removed from outcomes.
 
-A reference is random: it tells nothing of its value, to nobody, and nothing that is left of it does once the value is
-erased. Equal values of one execution have one reference, in another process too, since the values are kept with it
-until they are erased; so a program sees equal things as equal. A reference resolves only in the execution that it came
-from, and in what that has handed it to. Who can have text projected can have a guess projected, and compare it with
-what the same execution was given: MAX_REFERENCES bounds that.
+A reference is random: it contains nothing of its value, also after the value is erased. Equal values of one execution
+have one reference, in every process, because the values are stored with the execution until they are erased; so a
+program sees equal values as equal. A reference resolves only in its own execution, and in those that this one has
+passed it to. Code that can have text projected can have a guess projected, too, and compare the references:
+MAX_REFERENCES bounds that.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ Scalar: TypeAlias = str | int | float
 
 MAX_REFERENCES = 100_000
 MAX_REFERENCE_CHARS = 64 << 20
-"""The limits of one execution: how many values, and how many characters of all of them."""
+"""The limits of one execution: the number of values, and their characters together."""
 
 _IN_BYTES = re.compile(REFERENCE.pattern.encode())
 
 _PREFIX = REFERENCE_PREFIX.encode()
 
 _TREE = 2
-"""The version of Python's marshal format that writes out each text where it stands."""
+"""The version of Python's marshal format that writes every text in full where it occurs."""
 
 
 class References(Protocol):
     """The references of one execution."""
 
     def put(self, value: Scalar, subject: str | None = None) -> str:
-        """Store a value and give its reference, `vault://ref/<id>`.
+        """Store a value; returns its reference, `vault://ref/<id>`.
 
-        Of a value that was erased nothing is known any more: met again, it is a new one.
+        A value that was erased is unknown: if it occurs again, it gets a new reference.
 
         Args:
             value: Text or a number; `1` and `"1"` are two values.
-            subject: Whose value it is, for `erase_subject`. A value may be several subjects'.
+            subject: The person whose value it is, for `erase_subject`. A value may have several subjects.
 
         Raises:
             BridgeError: `too_many_references`.
@@ -72,35 +72,36 @@ class References(Protocol):
         """Whether the value is erased."""
 
     def __contains__(self, reference_id: object) -> bool:
-        """Whether there is a reference of that id, erased or not."""
+        """Whether a reference of that id exists, erased or not."""
 
     def values_behind(self, value: Any) -> dict[str, Scalar]:
-        """The values behind the references in a JSON value, by id; without erased ones."""
+        """The values behind the references in a JSON value, by their ids; without erased ones."""
 
     def adopt(self, values: Mapping[str, Scalar | None]) -> None:
-        """Take over the values of this execution from another process, by the ids of their references.
+        """Add the values that another process has stored for this execution.
 
-        None is behind one that was erased.
+        Args:
+            values: By the ids of their references; None for an erased one.
         """
 
     def erase(self, reference_id: str) -> bool:
-        """Erase a value and keep a tombstone; False if there was none to erase."""
+        """Erase a value, which leaves a tombstone; False if there was none."""
 
     def erase_subject(self, subject: str) -> int:
-        """Erase every value of a subject, shared ones included. Gives their number."""
+        """Erase every value of a subject, shared ones included; returns their number."""
 
 
 def _named(value: Any) -> set[str]:
-    """The ids of references in the texts of a JSON value, its keys included.
+    """The ids of references in the texts and keys of a JSON value.
 
-    Done on the event loop, for whatever a guest or a server sends: the value is not walked through in Python.
+    Runs on the event loop for everything that a guest or a server sends, so it doesn't walk the value in Python.
     """
     try:
-        # Each text is in there as it is, and nothing that is between two of them goes on with one.
+        # The data contains each text unchanged, and no byte between two texts can extend one.
         data = marshal.dumps(value, _TREE)
     except ValueError:
         texts = (text for text in leaves(value) if isinstance(text, str) and REFERENCE_PREFIX in text)
-        # Where a secret's name ends has no part in this: a reference begins anew after whatever is before it.
+        # Names of secrets don't matter here: a reference begins at its prefix, whatever is before it.
         return {name for text in texts for name in REFERENCE.findall(text)}
     return {name.decode() for name in _IN_BYTES.findall(data)} if _PREFIX in data else set()
 
@@ -111,11 +112,11 @@ def new_id() -> str:
 
 
 def fill_in(value: Any, values: Mapping[str, Scalar | None]) -> Any:
-    """A projected value for a person: the values are put in the place of their references.
+    """Replace the references in a projected value by their values.
 
     Args:
         value: JSON; not changed.
-        values: By the ids of their references; None behind one that was erased. Other references stay.
+        values: The values by the ids of their references; None for an erased one. Other references stay.
     """
     if not values:
         return value
@@ -130,10 +131,10 @@ def fill_in(value: Any, values: Mapping[str, Scalar | None]) -> Any:
             if mention.reference is None or mention.reference not in values:
                 continue
             known = values[mention.reference]
-            found = TOMBSTONE if known is None else known
+            replacement = TOMBSTONE if known is None else known
             if mention.start == 0 and mention.end == len(text):
-                return found
-            pieces += (text[done : mention.start], str(found))
+                return replacement
+            pieces += (text[done : mention.start], str(replacement))
             done = mention.end
         return "".join((*pieces, text[done:])) if pieces else text
 
@@ -143,57 +144,57 @@ def fill_in(value: Any, values: Mapping[str, Scalar | None]) -> Any:
 def equal_by_values(recorded: Any, now: Any, values: Mapping[str, Scalar]) -> bool:
     """Whether two projected values are equal as JSON (`1` isn't `true`); references are compared by their values.
 
-    Nothing is known of a value that was erased: in the place of a recorded reference to one there may be another now,
-    the same one everywhere.
+    An erased value can't be compared: a recorded reference to one may correspond to any other reference, if it is the
+    same one everywhere.
 
     Args:
         recorded: JSON.
         now: JSON.
-        values: Those behind their references, by their ids; without those that were erased.
+        values: The values behind their references, by the ids; without erased ones.
     """
     if json.dumps(recorded, sort_keys=True) == json.dumps(now, sort_keys=True):
         return True
     known = {name: values[name] for name in _named(recorded) if name in values}
     had = ids_of(known)
-    # What is behind none of the recorded references may be what is behind those of which nothing is known.
+    # A value that no recorded reference has may be one of those that were erased.
     again = {name: value for name, value in values.items() if _key(value) in had}
     before, after = (
-        REFERENCE.split(json.dumps(fill_in(whole, shown), sort_keys=True))
-        for whole, shown in ((recorded, known), (now, again))
+        REFERENCE.split(json.dumps(fill_in(whole, by_reference), sort_keys=True))
+        for whole, by_reference in ((recorded, known), (now, again))
     )
     if before[::2] != after[::2]:
         return False
-    # What was recorded of it comes again as it is; what is made anew comes by one other reference, which was given out
-    # for it now: a recorded one is another value's.
+    # An erased value has its recorded reference again, or one new reference everywhere. A reference that is recorded
+    # elsewhere stands for another value.
     pairs = {pair for pair in zip(before[1::2], after[1::2], strict=True) if pair[0] != pair[1]}
     others = {name for _, name in pairs}
     return len(pairs) == len({name for name, _ in pairs}) == len(others) and others.isdisjoint(before[1::2])
 
 
 Ids: TypeAlias = "dict[tuple[type, Scalar], str]"
-"""The ids of references by their values, which are keyed with their types."""
+"""The ids of references by type and value."""
 
 
 def ids_of(values: Mapping[str, Scalar | None]) -> Ids:
     """The first id of each value that isn't erased.
 
     Args:
-        values: By the ids of their references, in their order.
+        values: The values by the ids of their references, in order.
     """
-    found: Ids = {}
+    ids: Ids = {}
     for name, value in values.items():
         if value is not None:
-            found.setdefault(_key(value), name)
-    return found
+            ids.setdefault(_key(value), name)
+    return ids
 
 
 def renamed(value: Any, behind: Mapping[str, Scalar], ids: Ids) -> Any:
-    """A projected value with other references to the same values.
+    """Replace the references in a projected value by other references to the same values.
 
     Args:
         value: JSON; not changed.
-        behind: What is behind its references, by their ids.
-        ids: Of the values that have others; what is behind none of them stays.
+        behind: The values behind its references, by the ids.
+        ids: The ids of the other references; a reference to another value stays.
     """
     other: dict[str, Scalar | None] = {
         name: reference_uri(ids[_key(known)]) for name, known in behind.items() if ids.get(_key(known), name) != name
@@ -202,12 +203,12 @@ def renamed(value: Any, behind: Mapping[str, Scalar], ids: Ids) -> Any:
 
 
 def _key(value: Scalar) -> tuple[type, Scalar]:
-    # 1 and 1.0 are equal in Python, and two values here.
+    # 1 and 1.0 are equal in Python, but two values here.
     return type(value), value
 
 
 class MemoryReferences:
-    """References for as long as the process lives. May be used by several threads."""
+    """References in memory. Thread-safe."""
 
     def __init__(self) -> None:
         self._values: dict[str, Scalar | None] = {}
@@ -259,12 +260,12 @@ class MemoryReferences:
         """As `References.values_behind`."""
         if not self._values:
             return {}
-        found: dict[str, Scalar] = {}
+        values: dict[str, Scalar] = {}
         for name in _named(value):
-            kept = self._values.get(name)
-            if kept is not None:
-                found[name] = kept
-        return found
+            known = self._values.get(name)
+            if known is not None:
+                values[name] = known
+        return values
 
     def adopt(self, values: Mapping[str, Scalar | None]) -> None:
         """As `References.adopt`."""
@@ -273,8 +274,8 @@ class MemoryReferences:
                 if name not in self._values:
                     self._values[name] = value
                     self._chars += 0 if value is None else len(str(value))
-                if (kept := self._values[name]) is not None:
-                    self._ids.setdefault(_key(kept), name)
+                if (current := self._values[name]) is not None:
+                    self._ids.setdefault(_key(current), name)
 
     def erase(self, reference_id: str) -> bool:
         """As `References.erase`."""

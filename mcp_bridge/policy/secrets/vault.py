@@ -49,8 +49,8 @@ Source = Literal["env", "file", "keyring"]
 class SecretConfig(BaseModel):
     """One `[secrets.NAME]` table: exactly one source, and the tools that may receive the secret.
 
-    What isn't `masked` may be as short as a PIN. It isn't looked for in anything that comes back: to look for what can
-    be guessed is to say whether a guess is right.
+    A secret that isn't `masked` may be as short as a PIN. It isn't searched for in results: masking a value that can be
+    guessed would confirm a right guess.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -128,14 +128,14 @@ def secrets_from_toml(table: Any, file: Path | None) -> dict[str, SecretConfig]:
 
 @dataclass(frozen=True, slots=True)
 class SecretStatus:
-    """What can be told of a secret; never its value.
+    """The status of a secret, without its value.
 
     Attributes:
         id: Its id.
         source: Where it comes from.
         variable: The environment variable, for that source.
         tools: Globs of the tools that may receive it.
-        configured: Whether there is a `[secrets.NAME]` for it. What is kept and not configured is used for nothing.
+        configured: Whether there is a `[secrets.NAME]` for it. A stored secret without one is not used.
         problem: Why it can't be used, or None.
     """
 
@@ -160,14 +160,14 @@ class SecretStatus:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What holds the user's own grants where a folder's configuration takes part as well.
+    """Restrictions of the user's own grants while a folder's configuration is in use, too.
 
     Attributes:
-        grants: Of the user's own secrets that the folder's configuration names too: its globs. A tool has to be named
-            by both.
-        folder_servers: Servers that the folder configures. What the user has granted by name they get only if it is in
-            `grants`, since the name may have been meant for another server.
-        owned: The user's own secrets.
+        grants: For each of the user's secrets that the folder's configuration names too, the folder's globs. A tool
+            must match globs of both.
+        folder_servers: Servers that the folder configures. They receive a secret of the user only if it is in `grants`,
+            since the user may have meant another server of that name.
+        owned: The ids of the user's own secrets.
     """
 
     grants: Mapping[str, tuple[ToolGlob, ...]] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class Bounds:
     owned: frozenset[str] = frozenset()
 
     def allow(self, secret_id: str, tool: ToolNames) -> bool:
-        """Whether a tool that has been granted a secret may have it."""
+        """Whether a tool that has been granted a secret may receive it."""
         globs = self.grants.get(secret_id)
         if globs is not None:
             return any(glob.names(tool) for glob in globs)
@@ -183,19 +183,19 @@ class Bounds:
 
 
 UNBOUNDED = Bounds()
-"""Of one configuration alone."""
+"""No restrictions: there is one configuration."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Secrets:
-    """The secrets as they were at one moment. No `repr` shows a value.
+    """A snapshot of the secrets. No `repr` shows a value.
 
     Attributes:
-        plaintexts: Those that can be had, by id.
+        plaintexts: The values of the available secrets, by id.
         grants: For every configured secret, which tools may receive it.
-        problems: Why a configured secret can't be had, by id.
-        unmasked: Ids of those that are hidden nowhere.
-        bounds: What else holds the grants.
+        problems: Why a configured secret isn't available, by id.
+        unmasked: The ids of those that are not masked.
+        bounds: Restrictions of the grants.
     """
 
     plaintexts: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -206,20 +206,20 @@ class Secrets:
 
     @property
     def hidden(self) -> Mapping[str, str]:
-        """The plaintexts in whose place their references are shown, by id."""
+        """The values that are replaced by references, by id."""
         return {name: plaintext for name, plaintext in self.plaintexts.items() if name not in self.unmasked}
 
     @property
     def ids(self) -> frozenset[str]:
-        """Every configured secret's id."""
+        """The ids of all configured secrets."""
         return frozenset(self.grants)
 
     def reveal(self, secret_id: str, tool: ToolNames) -> str:
-        """A secret's plaintext, for one tool.
+        """A secret's value, for one tool.
 
         Raises:
-            BridgeError: `secret_denied`, `secret_missing`. Neither tells more than the id and the tool; why a secret is
-                missing is in `private`.
+            BridgeError: `secret_denied`, `secret_missing`. Neither contains more than the id and the tool; the reason
+                why a secret is missing is in `private`.
         """
         globs = self.grants.get(secret_id)
         granted = globs is not None and any(glob.names(tool) for glob in globs)
@@ -244,14 +244,14 @@ class Secrets:
 
 
 def check_secret(secret_id: str, plaintext: str, *, masked: bool = True) -> None:
-    """Say whether a value can be a secret.
+    """Refuse a value that can't be a secret.
 
-    It must be possible to find and mask it without shredding what is around it, and without telling what it is.
+    A masked value must be long enough that it isn't found in ordinary text, and must not be guessable.
 
     Args:
-        secret_id: Its id.
+        secret_id: The secret's id.
         plaintext: The value.
-        masked: Whether it is to be masked.
+        masked: Whether the secret is masked.
 
     Raises:
         BridgeError: `bad_secret`, which doesn't repeat the value.
@@ -301,12 +301,12 @@ class Vault:
 
     Args:
         configs: The `[secrets.NAME]` tables.
-        state_dir: Where the file is.
-        environ: The environment.
-        bounds: What else holds their grants.
+        state_dir: The state directory, which has the file of secrets.
+        environ: The environment; by default that of the process.
+        bounds: Restrictions of the grants.
 
     Attributes:
-        known: The plaintexts that have been read so far, by id.
+        known: The values that have been read so far, by id.
     """
 
     def __init__(
@@ -329,16 +329,16 @@ class Vault:
         return frozenset(config.env for config in self._configs.values() if config.env is not None)
 
     def load(self) -> Secrets:
-        """Read every configured secret. Never raises for one that can't be had: `Secrets.problems` says why.
+        """Read every configured secret. One that isn't available has its error in `Secrets.problems`.
 
-        May wait for a person who unlocks the keyring: not for an event loop's thread.
+        May block until a person unlocks the keyring: call it on a thread, not on the event loop.
         """
         plaintexts: dict[str, str] = {}
         problems: dict[str, BridgeError] = {}
-        kept = self._kept() if any(config.file for config in self._configs.values()) else {}
+        stored = self._stored() if any(config.file for config in self._configs.values()) else {}
         for name, config in self._configs.items():
             try:
-                plaintexts[name] = self._read(name, config, kept)
+                plaintexts[name] = self._read(name, config, stored)
             except BridgeError as error:
                 problems[name] = error
         grants = {name: tuple(map(ToolGlob, config.tools)) for name, config in self._configs.items()}
@@ -349,7 +349,7 @@ class Vault:
         )
 
     def status(self) -> list[SecretStatus]:
-        """Every secret that is configured or in the file, sorted by id."""
+        """The status of every secret that is configured or stored in the file, sorted by id."""
         problems = self.load().problems
         rows = [
             SecretStatus(
@@ -361,21 +361,21 @@ class Vault:
             )
             for name, config in self._configs.items()
         ]
-        kept = self._kept()
-        if isinstance(kept, dict):
-            rows += [SecretStatus(name, "file", configured=False) for name in kept if name not in self._configs]
+        stored = self._stored()
+        if isinstance(stored, dict):
+            rows += [SecretStatus(name, "file", configured=False) for name in stored if name not in self._configs]
         return sorted(rows, key=lambda row: row.id)
 
     def set(self, secret_id: str, plaintext: str, store: Literal["file", "keyring"] | None = None) -> Source:
-        """Keep a secret.
+        """Store a secret.
 
         Args:
             secret_id: Its id; it need not be configured yet.
-            plaintext: Kept as it is, a newline at its end included.
-            store: Where, for one that isn't configured; None for the file.
+            plaintext: The value, stored unchanged with any newline at its end.
+            store: Where to store one that isn't configured; None for the file.
 
         Returns:
-            Where it is kept.
+            Where it is stored.
 
         Raises:
             BridgeError: `bad_secret`, `secret_elsewhere` (the configuration names another source), and as
@@ -388,7 +388,7 @@ class Vault:
         return where
 
     def remove(self, secret_id: str, store: Literal["file", "keyring"] | None = None) -> bool:
-        """Forget a secret that `set` has kept; whether there was one.
+        """Delete a secret that `set` has stored; whether it existed.
 
         Raises:
             BridgeError: As `set`.
@@ -414,19 +414,19 @@ class Vault:
             )
         return config.source
 
-    def _kept(self) -> dict[str, str] | BridgeError:
+    def _stored(self) -> dict[str, str] | BridgeError:
         try:
             return self._file.read()
         except BridgeError as error:
             return error
 
-    def _read(self, name: str, config: SecretConfig, kept: dict[str, str] | BridgeError) -> str:
+    def _read(self, name: str, config: SecretConfig, stored: dict[str, str] | BridgeError) -> str:
         if config.env is not None:
             value, hint = self._environ.get(config.env), f"Set the environment variable {config.env}."
         elif config.file:
-            if isinstance(kept, BridgeError):
-                raise kept
-            value, hint = kept.get(name), f"Keep it with: mcp-bridge secret set {name}"
+            if isinstance(stored, BridgeError):
+                raise stored
+            value, hint = stored.get(name), f"Keep it with: mcp-bridge secret set {name}"
         else:
             value, hint = self._keyring.get(name), f"Keep it with: mcp-bridge secret set {name}"
         if not value:

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 HOST_NAME = "sandbox"
 
-OOM_SCORE = 300
-"""The sandbox's `oom_score_adj`: if the machine runs out of memory, a script is killed before the bridge."""
-
 _CPU_PERIOD = 100_000
 """Microseconds; the kernel's default."""
 
@@ -75,6 +72,7 @@ def render(
     root: str,
     users: Users,
     cgroup: str,
+    oom_score: int,
 ) -> str:
     """The text of `config.json`.
 
@@ -85,6 +83,7 @@ def render(
         root: The absolute path of the image's root file system.
         users: The host's ids for the sandbox's users.
         cgroup: The path of the sandbox's control group, from the root of each hierarchy.
+        oom_score: Its `oom_score_adj`, which only a privileged process may set below its own.
     """
     uid, gid = (int(number) for number in spec.user.split(":"))
     linux: dict[str, Any] = {
@@ -113,7 +112,7 @@ def render(
                 "cwd": "/workspace",
                 "capabilities": {kind: [] for kind in _CAPABILITY_SETS},
                 "noNewPrivileges": True,
-                "oomScoreAdj": OOM_SCORE,
+                "oomScoreAdj": oom_score,
                 "rlimits": _rlimits(choice, spec.limits),
             },
             "annotations": dict(annotations),

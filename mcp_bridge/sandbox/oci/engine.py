@@ -12,6 +12,7 @@ and empty control groups, or a supervisor that still hangs, and is killed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import uuid
 import weakref
 from pathlib import Path
@@ -65,7 +67,16 @@ EXIT_SECONDS = 20.0
 SUPERVISOR_LABEL = "mcp-bridge.supervisor"
 """The annotation with the supervisor, as an `Owner`."""
 
+OOM_SCORE = 300
+"""The least `oom_score_adj` of a sandbox: if the machine runs out of memory, a script is killed before the bridge."""
+
 NAME_LABEL = "mcp-bridge.name"
+
+UNFINISHED_SECONDS = 3600.0
+"""Age from which on a sandbox's folder without a description isn't being made any more."""
+
+BUSY_ATTEMPTS, BUSY_SECONDS = 50, 0.002
+"""For a control group whose last process the kernel has just ended."""
 
 _MESSAGE_BYTES = 4096
 _ATTEMPTS = 3
@@ -100,10 +111,20 @@ class OciEngine(Engine):
                 path.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise os_failure(error, f"The directory {self._directory} can't be made") from error
+        self._remove_unfinished()
         self._images = BundleImages(self._directory)
         self._users = _users(rootless=choice.rootless)
         self._supervisor: Supervisor | None = None
         self._starting = anyio.Lock()
+
+    def _remove_unfinished(self) -> None:
+        """Remove folders that a killed bridge hasn't described yet: they name no owner, so no sweep knows them."""
+        horizon = time.time() - UNFINISHED_SECONDS
+        for folder in self._containers.iterdir():
+            container = _read(folder)
+            with contextlib.suppress(OSError):
+                if (container is None or not container.labels) and folder.stat().st_mtime < horizon:
+                    shutil.rmtree(folder)
 
     @property
     def name(self) -> str:
@@ -125,9 +146,16 @@ class OciEngine(Engine):
     async def _start(self, spec: SandboxSpec, supervisor: Supervisor) -> OciProcess:
         identity = uuid.uuid4().hex
         folder = self._containers / identity
-        image = await self._images.open(spec.image)
-        ours, theirs = pipe_pairs()
-        events, their_events = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            image = await self._images.open(spec.image)
+            events, their_events = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with contextlib.ExitStack() as opened:
+                opened.enter_context(events)
+                opened.enter_context(their_events)
+                ours, theirs = pipe_pairs()
+                opened.pop_all()
+        except OSError as error:
+            raise os_failure(error, "A sandbox can't be started") from error
         events.setblocking(False)  # noqa: FBT003 - positional only
         process = OciProcess(self, identity, spec.name, ours, events.detach(), supervisor)
         try:
@@ -143,6 +171,7 @@ class OciEngine(Engine):
                 root=f"{host.MOUNTS}/{image.name}",
                 users=next(self._users),
                 cgroup=f"/mcp-bridge-{identity}",
+                oom_score=max(host.oom_score(), OOM_SCORE),
             )
             folder.mkdir(mode=0o700)
             (folder / "config.json").write_text(text)
@@ -197,11 +226,14 @@ class OciEngine(Engine):
                 await container.kill()
                 await anyio.to_thread.run_sync(self._remove_left, container.id)
 
+    def has_files(self, identity: str) -> bool:
+        """Whether anything of a sandbox is on the disk."""
+        return os.path.lexists(self._containers / identity) or os.path.lexists(self._runtime / identity)
+
     def _remove_left(self, identity: str) -> None:
         """Remove what a supervisor that has ended has left of a sandbox."""
         for mount in host.cgroup_mounts(self.choice):
-            with contextlib.suppress(OSError):
-                Path(mount, f"mcp-bridge-{identity}").rmdir()
+            _remove_group(Path(mount, f"mcp-bridge-{identity}"))
         for path in (self._runtime / identity, self._containers / identity):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -265,6 +297,16 @@ def _read(folder: Path) -> _Container | None:
     except (OSError, ValueError, KeyError):
         return None
     return _Container(folder, annotations)
+
+
+def _remove_group(group: Path) -> None:
+    for _ in range(BUSY_ATTEMPTS):
+        try:
+            group.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                return
+            time.sleep(BUSY_SECONDS)
 
 
 def _find(identity: str) -> OciProcess | None:
@@ -541,6 +583,7 @@ class OciProcess(SandboxProcess):
         if self._supervisor.has_ended:
             # Its files are closed before the kernel kills its namespace.
             await self._supervisor.wait()
+        if self._engine.has_files(self._id):
             await anyio.to_thread.run_sync(self._engine._remove_left, self._id)  # noqa: SLF001 - its own
 
     async def aclose(self) -> None:

@@ -34,6 +34,23 @@ def user_range(*, rootless: bool) -> tuple[int, int, int]:
     return 1, 2, 1 + min(uids[1], gids[1])
 
 
+def oom_score() -> int:
+    """This process's `oom_score_adj`."""
+    try:
+        return int(Path("/proc/self/oom_score_adj").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def has_security_module() -> bool:
+    """Whether SELinux or AppArmor is on, with which engines confine containers further."""
+    try:
+        on = Path("/sys/module/apparmor/parameters/enabled").read_text().startswith("Y")
+    except OSError:
+        on = False
+    return on or Path("/sys/fs/selinux/enforce").exists()
+
+
 def cgroup_mounts(choice: RuntimeChoice) -> list[str]:
     """The mount points of the hierarchies in which the sandboxes get control groups."""
     if not any((choice.enforced.memory, choice.enforced.pids, choice.enforced.cpus)):

@@ -47,6 +47,7 @@ BUSY_ATTEMPTS, BUSY_SECONDS = 50, 0.002
 """For a control group that the kernel hasn't yet emptied after its last process was reaped."""
 
 MESSAGE_BYTES = 65536
+DESCRIPTORS = 4
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -210,9 +211,14 @@ class Supervisor:
 
     def accept(self) -> bool:
         """Start a sandbox; false if the bridge has ended."""
-        data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, 4, socket.MSG_CMSG_CLOEXEC)
+        data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return False
+        if len(descriptors) != DESCRIPTORS:
+            # This process may have no more. The bridge sees the sandbox's socket close.
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return True
         *streams, event_socket = descriptors
         events = socket.socket(fileno=event_socket)
         request = json.loads(data)

@@ -15,7 +15,7 @@ from mcp_bridge.views.timeline import UNDER_WAY, timeline, totals
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcp_bridge.executions.approvals import Asked
+    from mcp_bridge.executions.approvals import ApprovalRequest
     from mcp_bridge.ledger.audit.evidence import Evidence
     from mcp_bridge.ledger.audit.overview import EntryCounts
     from mcp_bridge.ledger.log.entries import Recorded
@@ -190,7 +190,7 @@ def _base64(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
 
-def question(row: Asked) -> dict[str, Any]:
+def question(row: ApprovalRequest) -> dict[str, Any]:
     """A question to a person, uncut: what isn't seen must not be approved."""
     approval, asks = row.approval, row.question
     decision = approval.decision or {}
@@ -215,7 +215,7 @@ def question(row: Asked) -> dict[str, Any]:
     }
 
 
-def is_uncut(row: Asked) -> bool:
+def is_uncut(row: ApprovalRequest) -> bool:
     """Whether a question is displayed completely."""
-    told = question(row)
-    return not any(told[name] and told[name]["cut"] for name in ("message", "details", "announced"))
+    row_json = question(row)
+    return not any(row_json[name] and row_json[name]["cut"] for name in ("message", "details", "announced"))

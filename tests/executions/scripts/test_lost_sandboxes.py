@@ -718,7 +718,7 @@ async def test_a_script_whose_sandbox_is_lost_while_it_waits_goes_on_when_that_h
         assert (await desk.run(code, key)).execution == execution
         assert len(desk.started) == 1, "nothing has come about"
         if tool == "careful":
-            (question,) = await approvals.asked(store, PRINCIPAL, execution)
+            (question,) = await approvals.approval_requests(store, PRINCIPAL, execution)
             await approvals.decide(store, question, approved=True, by="anna", comment=None)
             last = await desk.run(code, key)
         else:

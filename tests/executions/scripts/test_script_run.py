@@ -10,7 +10,7 @@ import pytest
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts import run
-from mcp_bridge.executions.scripts.call_history import Asked, CallHistory
+from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall
 from mcp_bridge.executions.scripts.run import ScriptRun
@@ -299,7 +299,7 @@ ASKED = {"kind": "memory", "tool": "memory.load", "arguments": {}, "status": "ok
 async def test_whatever_waits_for_programs_that_are_lent_goes_on_when_all_are_resumed(lent, asked):
     script = run_of(recorder())
     for name in lent:
-        record, asked_for = {"trace_id": name, "status": "suspended"}, Asked("program", "program.start", {})
+        record, asked_for = {"trace_id": name, "status": "suspended"}, CallRequest("program", "program.start", {})
         lender = CallRecorder(script, f"0.{name}#1", "program", "program.start", {}, NO_REQUEST)
         script._programs[name] = lender, asked_for
         script.lent[name] = HeldCall(lender.call, asked_for, "program", 0.0, {}, record)

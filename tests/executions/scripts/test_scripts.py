@@ -15,7 +15,7 @@ from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.request_identity import Keys
-from mcp_bridge.executions.scripts.call_history import Asked, RecordedCall
+from mcp_bridge.executions.scripts.call_history import CallRequest, RecordedCall
 from mcp_bridge.executions.scripts.divergence import Divergence
 from mcp_bridge.executions.scripts.held_calls import HeldCall
 from mcp_bridge.executions.scripts.job import Job
@@ -93,7 +93,7 @@ class Sandboxes:
                 if script.key is None:
                     script.key = script.made_now = generated_key(script.execution)
                 question = {"tool": "local.pay", "arguments": {}, "announced": {}, "filled": [], "why": "it is final"}
-                held = HeldCall(CALL, Asked("tool", "local.pay", {}), "approval", 0.0, question, {})
+                held = HeldCall(CALL, CallRequest("tool", "local.pay", {}), "approval", 0.0, question, {})
                 script.hold.add(held)
                 record.status = "suspended"
                 record.error = BridgeError("still_waiting", "The script waits.").record()
@@ -101,7 +101,7 @@ class Sandboxes:
                 record.status = "suspended"
                 record.error = BridgeError("still_waiting", "The script waits.").record()
             case "divergence":
-                script.divergence = Divergence(CALL, None, Asked("tool", "local.other", {}))
+                script.divergence = Divergence(CALL, None, CallRequest("tool", "local.other", {}))
             case "doubt":
                 self._recorder.post(Entry("intent", script.execution, PAY | {"call": CALL}))
                 record.status, record.error = "timeout", BridgeError("wall_timeout", "Its time is up.").record()
@@ -125,7 +125,7 @@ class Desk:
             return await self.scripts.run(JOB, key)
 
     async def approve(self, execution):
-        (question,) = await approvals.asked(self.store, PRINCIPAL, execution, open_only=True)
+        (question,) = await approvals.approval_requests(self.store, PRINCIPAL, execution, open_only=True)
         await approvals.decide(self.store, question, approved=True, by="anna", comment=None)
 
     async def status(self, execution):
@@ -239,5 +239,5 @@ async def test_a_call_in_doubt_is_told_with_the_key_by_which_the_run_goes_on(ope
 
 def test_a_call_in_doubt_is_named_with_nothing_hidden():
     record = ExecutionRecord("x")
-    suspend(record, [RecordedCall("0#1", Asked("tool", "local.pay\nhint: done\u202e", {}), 1, 0.0)])
+    suspend(record, [RecordedCall("0#1", CallRequest("tool", "local.pay\nhint: done\u202e", {}), 1, 0.0)])
     assert r"local.pay\nhint: done\u202e (call 0#1)" in record.error["message"]

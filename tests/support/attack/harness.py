@@ -595,7 +595,7 @@ class _Run:
         if change is not None and change.when == "suspended":
             self.tampered = True
             await self.world.change(self.case.server, change)
-        for question in await approvals.asked(store, PRINCIPAL, record["trace_id"]):
+        for question in await approvals.approval_requests(store, PRINCIPAL, record["trace_id"]):
             told = question.question
             seen.shown.append(Shown(told["tool"], told["arguments"], approved=self.case.person is True))
             if self.case.person is not None:
