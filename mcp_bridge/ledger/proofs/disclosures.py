@@ -68,7 +68,7 @@ def decode(data: bytes) -> tuple[Disclosed, entry_encoding.Leaf]:
     """Decode an entry from such an object, and check its payload against the commitment.
 
     Raises:
-        BridgeError: `bad_entry`: it is none. `tampered`: the payload is not what the entry commits to.
+        BridgeError: `bad_entry`: it is invalid. `tampered`: the payload is not what the entry commits to.
     """
     entry, payload, salt = decode_object(data, ("entry", "payload", "salt"))
     if not isinstance(entry, str) or not (payload is None or isinstance(payload, str)):
@@ -100,7 +100,7 @@ def decode_object(data: bytes, names: tuple[str, ...]) -> list[Value]:
     """The values of a JSON object in canonical form that has exactly these names, in this order.
 
     Raises:
-        BridgeError: `bad_entry`: it is none.
+        BridgeError: `bad_entry`: it is invalid.
     """
     values: list[Value] = []
     try:
