@@ -26,7 +26,6 @@ _SALT = re.compile(r"[0-9a-f]{64}")
 
 _decode_text = json.JSONDecoder().raw_decode
 
-
 Value = str | int | None
 """What such an object's values can be."""
 

@@ -146,7 +146,7 @@ class ReadEntry(NamedTuple):
         leaf: The decoded entry.
         data: The entry's bytes.
         payload, salt: The payload's bytes and its salt; None if they are erased, or sealed and no key is given.
-        nodes: What `merkle.Frontier.append` gives for it; empty if nobody has computed that.
+        nodes: What `merkle.Frontier.append` gives for it; empty if its reader hasn't computed that.
     """
 
     leaf: entry_encoding.Leaf
