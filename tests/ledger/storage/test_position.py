@@ -18,7 +18,7 @@ from crash_fixtures import tool
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.admin import key_rotation
+from mcp_bridge.ledger.admin import accepted_losses
 from mcp_bridge.ledger.admin.accepted_losses import accept_clock, accept_loss, is_behind
 from mcp_bridge.ledger.admin.key_rotation import replace_lost_key, rotate_key
 from mcp_bridge.ledger.audit.audit import verify_file
@@ -280,7 +280,7 @@ def put(path, table, column, value):
 async def test_a_record_that_can_not_be_opened_is_said_and_what_only_looks_goes_on(tmp_path, monkeypatch, there):
     state = await crashed(tmp_path)
     record = state / "ledger.head"
-    monkeypatch.setattr(position.turns, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(position.write_lock, "BUSY_SECONDS", 0.0)
     with record.open("rb") as held:
         if there == "locked":
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -517,16 +517,16 @@ async def test_of_two_who_accept_a_loss_at_once_one_has_accepted_it(tmp_path, mo
     state = await crashed(tmp_path)
     path, wal = state / FILE_NAME, state / f"{FILE_NAME}-wal"
     wal.write_bytes(wal.read_bytes()[:-1])
-    opened = key_rotation.open_to_write
+    opened = accepted_losses.open_to_write
 
     def late(*arguments, **more):
         """Somebody else comes between the look and the word."""
-        monkeypatch.setattr(key_rotation, "open_to_write", opened)
+        monkeypatch.setattr(accepted_losses, "open_to_write", opened)
         assert accept_loss(path, "file", "anna").had == 5
         assert asyncio.run(error_of(state)) is None
         return opened(*arguments, **more)
 
-    monkeypatch.setattr(key_rotation, "open_to_write", late)
+    monkeypatch.setattr(accepted_losses, "open_to_write", late)
     with pytest.raises(BridgeError) as caught:
         await asyncio.to_thread(accept_loss, path, "file", "bert")
     assert caught.value.code == "nothing_is_lost"
@@ -539,7 +539,7 @@ async def test_of_two_who_accept_a_loss_at_once_one_has_accepted_it(tmp_path, mo
 
 
 def test_nobody_reads_or_writes_a_record_while_a_loss_is_accepted(tmp_path, monkeypatch):
-    monkeypatch.setattr(position.turns, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(position.write_lock, "BUSY_SECONDS", 0.0)
     one, other = PositionFile(tmp_path / FILE_NAME), PositionFile(tmp_path / FILE_NAME)
     with closing(one), closing(other), closing(sqlite3.connect(":memory:")) as nothing:
         one.advance(Position("log", 11, bytes(32), 2))
