@@ -315,7 +315,8 @@ class WarmPool:
             self.figures.started += 1
             waiting = _Waiting(process)
             failure = await self._watch(waiting)
-        except BridgeError as exc:
+        except (BridgeError, OSError) as exc:
+            # No descriptors are left, for example. Nobody has asked for this container, so nobody else may be ended.
             failure = str(exc)
         finally:
             if waiting is None or waiting.ready_at is None:
@@ -346,7 +347,9 @@ class WarmPool:
         self._pausing += 1
         try:
             if self._failures > MAX_FAILURES:
-                self._asked = anyio.Event()
+                # Another start may be waiting for it already.
+                if self._asked.is_set():
+                    self._asked = anyio.Event()
                 await self._asked.wait()
             elif self._failures > 1:
                 await anyio.sleep(RETRY_SECONDS * 2 ** (self._failures - 2))

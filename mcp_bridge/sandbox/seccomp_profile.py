@@ -13,6 +13,8 @@ kernel code. Deliberately absent:
   notification listener, and nothing here needs either;
 - `memfd_create` and `execveat`: together they run a program from memory that no noexec mount can stop;
 - System V and POSIX message queues and shared memory (`multiprocessing.shared_memory` is a file on /dev/shm);
+- `inotify` and `fcntl(F_NOTIFY)`: sandboxes share the files of their image and the host's device nodes, so a watch
+  would tell one which of them the others open;
 - `sync` and `syncfs`: they flush the host's file systems, and not the sandbox's;
 - 32-bit and x32 calls: only the native architecture's table is filtered, so only that one is allowed.
 
@@ -31,13 +33,12 @@ PROFILE = Path(__file__).with_name("seccomp.json")
 
 _FILES = """
     access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fadvise64
-    fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl fdatasync fgetxattr flistxattr flock
-    fremovexattr fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr
-    inotify_add_watch inotify_init inotify_init1 inotify_rm_watch ioctl lchown lgetxattr link linkat listxattr
-    llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat newfstatat open openat openat2 pipe pipe2 pread64
-    preadv preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv removexattr rename renameat
-    renameat2 rmdir sendfile setxattr stat statfs statx symlink symlinkat sync_file_range truncate umask unlink
-    unlinkat utime utimensat utimes write writev
+    fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fdatasync fgetxattr flistxattr flock fremovexattr
+    fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr ioctl lchown lgetxattr
+    link linkat listxattr llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat newfstatat open openat
+    openat2 pipe pipe2 pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv
+    removexattr rename renameat renameat2 rmdir sendfile setxattr stat statfs statx symlink symlinkat
+    sync_file_range truncate umask unlink unlinkat utime utimensat utimes write writev
 """
 
 _MEMORY = "brk madvise membarrier mincore mlock mmap mprotect mremap msync munlock munmap"
@@ -99,6 +100,19 @@ _PRCTL = {
 }
 """linux/prctl.h. Absent: PR_SET_SECCOMP, PR_SET_PTRACER, PR_CAP_AMBIENT, PR_SET_MM and the speculation controls."""
 
+_FCNTL_MASK, _FCNTL_FIRST_MASK = 0xFFFF_FFFF, 0xFFFF_FFC0
+"""All bits of a command, and those that are clear in the commands 0 to 63: descriptors, flags, locks, signals."""
+
+_FCNTL = {
+    "F_DUPFD_QUERY": 1027,
+    "F_DUPFD_CLOEXEC": 1030,
+    "F_SETPIPE_SZ": 1031,
+    "F_GETPIPE_SZ": 1032,
+    "F_ADD_SEALS": 1033,
+    "F_GET_SEALS": 1034,
+}
+"""linux/fcntl.h. Absent: F_NOTIFY and the leases."""
+
 _FILE_TYPE_MASK, _FIFO = 0o170000, 0o010000
 _AF_UNIX = 1
 
@@ -141,6 +155,11 @@ def profile() -> dict[str, Any]:
             _rule("socket socketpair", allow, args=_argument(0, _AF_UNIX)),
             # The errno of a kernel without the address family: libraries treat it as "no network", and not as a fault.
             _rule("socket socketpair", refuse, args=_argument(0, _AF_UNIX, "SCMP_CMP_NE"), errnoRet=_EAFNOSUPPORT),
+            _rule("fcntl", allow, args=_argument(1, _FCNTL_FIRST_MASK, "SCMP_CMP_MASKED_EQ")),
+            *(
+                _rule("fcntl", allow, args=_argument(1, _FCNTL_MASK, "SCMP_CMP_MASKED_EQ", command))
+                for command in _FCNTL.values()
+            ),
             _rule("mknod", allow, args=_argument(1, _FILE_TYPE_MASK, "SCMP_CMP_MASKED_EQ", _FIFO)),
             _rule("mknodat", allow, args=_argument(2, _FILE_TYPE_MASK, "SCMP_CMP_MASKED_EQ", _FIFO)),
             *(_rule("prctl", allow, args=_argument(0, option)) for option in _PRCTL.values()),

@@ -1,5 +1,6 @@
 """The warm pool's size and its containers' way through it, with containers that do what a test has them do."""
 
+import errno
 from contextlib import asynccontextmanager
 
 import anyio
@@ -266,6 +267,28 @@ async def test_an_engine_that_fails_is_not_asked_for_ever(monkeypatch):
         engine.error = None
         # An execution that asks is a reason to try again.
         assert await pool.take() is None
+        await until(lambda: pool.ready)
+
+
+async def test_all_starts_that_were_put_off_are_tried_again(monkeypatch):
+    monkeypatch.setattr(warm_pool, "RETRY_SECONDS", 0.0001)
+    engine = Engine()
+    engine.error = BridgeError("sandbox_start_failed", "no room")
+    async with running(engine, floor=2, ceiling=2) as pool:
+        # The two that are started at a time fail at a time.
+        await until(lambda: pool._pausing == 2 and pool.figures.lost > warm_pool.MAX_FAILURES)
+        engine.error = None
+        assert await pool.take() is None
+        await until(lambda: pool.ready == 2)
+
+
+async def test_a_start_without_descriptors_ends_nothing_else(monkeypatch):
+    monkeypatch.setattr(warm_pool, "RETRY_SECONDS", 0.0001)
+    engine = Engine()
+    engine.error = OSError(errno.EMFILE, "Too many open files")
+    async with running(engine) as pool:
+        await until(lambda: pool.figures.lost)
+        engine.error = None
         await until(lambda: pool.ready)
 
 

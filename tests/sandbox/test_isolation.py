@@ -120,6 +120,10 @@ def test_no_dangerous_system_call_gets_through(inside: dict[str, Any]) -> None:
     assert others == {}
 
 
+def test_no_directory_can_be_watched_by_fcntl(inside: dict[str, Any]) -> None:
+    assert inside["fcntl"] == {"get": "allowed", "notify": "EPERM", "notify, long": "EPERM"}
+
+
 def test_every_number_of_prctl_that_changes_capabilities_is_refused(inside: dict[str, Any]) -> None:
     assert inside["prctl_ambient"] == "refused"
     assert inside["prctl_dumpable"] == 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,7 +23,7 @@ from mcp_bridge.sandbox.engine import OWNER_LABEL, SandboxSpec
 from mcp_bridge.sandbox.flags import MASKED, Enforced, RuntimeChoice
 from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
 from mcp_bridge.sandbox.image.store import LABEL_RECIPE
-from mcp_bridge.sandbox.oci import bundle_config, host, images
+from mcp_bridge.sandbox.oci import bundle_config, host, images, supervisor
 from mcp_bridge.sandbox.oci import engine as engine_module
 from mcp_bridge.sandbox.oci.bundle_config import Users
 from mcp_bridge.sandbox.oci.engine import OciEngine
@@ -46,7 +49,7 @@ SPEC = SandboxSpec(
 FOREVER = "import time\nprint('up', flush=True)\ntime.sleep(600)"
 
 
-def rendered(choice: RuntimeChoice = CHOICE, spec: SandboxSpec = SPEC) -> dict[str, Any]:
+def rendered(choice: RuntimeChoice = CHOICE, spec: SandboxSpec = SPEC, cgroup_version: str = "2") -> dict[str, Any]:
     text = bundle_config.render(
         choice,
         spec,
@@ -54,6 +57,7 @@ def rendered(choice: RuntimeChoice = CHOICE, spec: SandboxSpec = SPEC) -> dict[s
         root="/mnt/x",
         users=Users(1000, 1007),
         cgroup="/mcp-bridge-x",
+        cgroup_version=cgroup_version,
         oom_score=300,
     )
     return json.loads(text)
@@ -115,6 +119,10 @@ def test_nothing_that_is_mounted_comes_from_the_host() -> None:
         assert {"nosuid", "noexec", "nodev", "mode=1777", f"size={size}"} <= set(mounts[path]["options"])
     assert "ro" in mounts["/sys"]["options"]
     assert "ro" in mounts["/sys/fs/cgroup"]["options"]
+    # The tmpfs beneath version 1's hierarchies; of version 2's only the kernel knows how to.
+    last = [rendered(cgroup_version=version)["mounts"][-3] for version in ("1", "2")]
+    assert [("remount" in row["options"], "ro" in row["options"]) for row in last] == [(True, True), (False, True)]
+    assert {row["destination"] for row in last} == {"/sys/fs/cgroup"}
 
 
 def test_a_bundle_limits_what_control_groups_hold_and_leaves_the_rest_to_rlimits() -> None:
@@ -126,6 +134,7 @@ def test_a_bundle_limits_what_control_groups_hold_and_leaves_the_rest_to_rlimits
     found = rendered(replace(CHOICE, enforced=Enforced(memory=False, pids=False, cpus=False)))
     assert set(found["linux"]["resources"]) == {"devices"}
     assert "cgroupsPath" not in found["linux"]
+    assert "/sys/fs/cgroup" not in {row["destination"] for row in found["mounts"]}
     assert {"type": "RLIMIT_DATA", "soft": 512 << 20, "hard": 512 << 20} in found["process"]["rlimits"]
 
 
@@ -156,6 +165,20 @@ async def test_the_image_belongs_to_no_user_of_the_sandbox(direct: Runner) -> No
         "print(owner == int(open('/proc/sys/kernel/overflowuid').read()), os.access('/usr', os.W_OK))"
     )
     assert (await direct.run(source)).stdout == "True False\n"
+
+
+async def test_a_sandbox_can_mark_no_device_node_for_others_to_see(direct: Runner) -> None:
+    source = (
+        "import errno, os\n"
+        "for name in ('full', 'null', 'random', 'tty', 'urandom', 'zero'):\n"
+        "    path, answer = '/dev/' + name, 'marked'\n"
+        "    try:\n        os.utime(path)\n"
+        "    except OSError as error:\n        answer = errno.errorcode[error.errno]\n"
+        "    print(name, answer)\n"
+        "with open('/dev/null', 'wb') as null:\n    print(null.write(b'x'))\n"
+    )
+    expected = "".join(f"{name} EROFS\n" for name in ("full", "null", "random", "tty", "urandom", "zero"))
+    assert (await direct.run(source)).stdout == expected + "1\n"
 
 
 def children(pid: int) -> list[int]:
@@ -233,6 +256,93 @@ async def test_a_runtime_that_hangs_is_killed_with_what_it_has_begun(
             await anyio.wait_readable(pidfd)
             os.close(pidfd)
     assert files_of_containers(state_of(direct)) == []
+
+
+async def test_what_a_runtime_that_was_killed_has_left_running_is_killed(direct: Runner, tmp_path: Path) -> None:
+    fake = tmp_path / "runc"
+    fake.write_text("#!/bin/sh\nsleep 600 >/dev/null 2>&1 &\necho $! >&2\nkill -KILL $$\n")
+    fake.chmod(0o755)
+    choice = replace(direct.engine.choice, path=str(fake), enforced=Enforced(memory=False, pids=False, cpus=False))
+    process = await OciEngine(choice, state_of(direct)).start(direct.spec("pass"))
+    with anyio.fail_after(60):
+        with pytest.raises(BridgeError):
+            await process.wait()
+        for left in children(process._supervisor.owner.pid):
+            with contextlib.suppress(ProcessLookupError):
+                pidfd = os.pidfd_open(left)
+                await anyio.wait_readable(pidfd)
+                os.close(pidfd)
+    await process.aclose()
+
+
+async def test_the_runtime_inherits_the_sandboxs_streams_and_nothing_else(direct: Runner, tmp_path: Path) -> None:
+    fake = tmp_path / "runc"
+    fake.write_text("#!/bin/sh\nls -l /proc/$$/fd >&2\ngrep Sig /proc/$$/status >&2\nexit 3\n")
+    fake.chmod(0o755)
+    engine = OciEngine(replace(direct.engine.choice, path=str(fake)), state_of(direct))
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    process = await engine.start(direct.spec("pass"))
+    said = ""
+    try:
+        with anyio.fail_after(60):
+            async for chunk in process.stderr:
+                said += chunk.decode()
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+        await process.aclose()
+    assert "pipe:" in said
+    assert "socket:" not in said
+    words = dict(line.split() for line in said.splitlines() if line.startswith("Sig"))
+    assert int(words["SigIgn:"], 16) & 0xFFFFFF == 0
+    assert int(words["SigBlk:"], 16) & 0xFFFFFF == 0
+
+
+async def test_a_sandbox_that_gets_no_streams_leaves_no_descriptor(
+    direct: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await direct.run("pass")).status.code == 0
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(engine_module, "pipe_pairs", none_left)
+    with pytest.raises(BridgeError):
+        await direct.start("pass")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+async def test_the_end_of_its_supervisor_is_known_before_anything_is_read(direct: Runner) -> None:
+    process = await direct.start(FOREVER)
+    try:
+        with anyio.fail_after(60):
+            assert await process.stdout.receive() == b"up\n"
+            assert not process.has_ended()
+            process._supervisor.kill()
+            await anyio.wait_readable(process._supervisor._pidfd)
+            assert process.has_ended()
+    finally:
+        await process.aclose()
+
+
+def test_an_id_of_a_process_that_was_reaped_long_ago_is_not_taken_for_the_sandboxs(tmp_path: Path) -> None:
+    plan = supervisor.Plan(json.dumps({"cgroups": [], "state": str(tmp_path)}))
+    control, other = socket.socketpair()
+    events, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with control, other, told, subprocess.Popen(["sleep", "600"]) as first:
+        try:
+            serving = supervisor.Supervisor(plan, control)
+            sandbox = supervisor.Sandbox("x", str(tmp_path / "x"), events)
+            (tmp_path / "x").mkdir()
+            (tmp_path / "x/pid").write_text(str(first.pid))
+            serving.orphans[first.pid] = 0
+            serving.runtime_left(sandbox, 0)
+            assert sandbox.first == first.pid
+            assert json.loads(told.recv(4096)) == {"started": True}
+            assert (tmp_path / "x").is_dir()
+        finally:
+            first.kill()
+            events.close()
 
 
 async def test_what_the_runtime_says_when_it_fails_is_told(direct: Runner, tmp_path: Path) -> None:

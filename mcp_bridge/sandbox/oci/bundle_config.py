@@ -46,7 +46,13 @@ _MASKED_BY_ENGINES = (
 )
 """What podman and Docker mask by default, in any of their versions."""
 
-_READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+_READ_ONLY = (
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+)
 
 _ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 
@@ -57,7 +63,7 @@ class Users:
 
     Attributes:
         root: User 0 of the sandbox, as which only the runtime works while it builds the sandbox.
-        own: The sandbox's user and group. No other sandbox has it, because the kernel counts by user.
+        own: The sandbox's user and group. No other sandbox of the bridge has it, because the kernel counts by user.
     """
 
     root: int
@@ -72,6 +78,7 @@ def render(
     root: str,
     users: Users,
     cgroup: str,
+    cgroup_version: str,
     oom_score: int,
 ) -> str:
     """The text of `config.json`.
@@ -83,9 +90,11 @@ def render(
         root: The absolute path of the image's root file system.
         users: The host's ids for the sandbox's users.
         cgroup: The path of the sandbox's control group, from the root of each hierarchy.
+        cgroup_version: As `host.cgroup_version`.
         oom_score: Its `oom_score_adj`, which only a privileged process may set below its own.
     """
     uid, gid = (int(number) for number in spec.user.split(":"))
+    has_cgroup = any((choice.enforced.memory, choice.enforced.pids, choice.enforced.cpus))
     linux: dict[str, Any] = {
         "uidMappings": _mapping(users, uid),
         "gidMappings": _mapping(users, gid),
@@ -94,7 +103,7 @@ def render(
         "readonlyPaths": list(_READ_ONLY),
         "resources": _resources(choice, spec.limits),
     }
-    if any((choice.enforced.memory, choice.enforced.pids, choice.enforced.cpus)):
+    if has_cgroup:
         linux["cgroupsPath"] = cgroup
     if choice.seccomp:
         linux["seccomp"] = seccomp()
@@ -103,7 +112,7 @@ def render(
             "ociVersion": "1.0.2",
             "hostname": HOST_NAME,
             "root": {"path": root, "readonly": True},
-            "mounts": _mounts(spec.limits),
+            "mounts": _mounts(spec.limits, cgroup_version if has_cgroup else ""),
             "process": {
                 "terminal": False,
                 "user": {"uid": uid, "gid": gid},
@@ -131,7 +140,7 @@ def _mapping(users: Users, own: int) -> list[dict[str, int]]:
     return rows
 
 
-def _mounts(limits: Limits) -> list[dict[str, Any]]:
+def _mounts(limits: Limits, cgroups: str) -> list[dict[str, Any]]:
     safe = ["nosuid", "noexec", "nodev"]
     return [
         _mount("/proc", "proc", safe),
@@ -141,7 +150,10 @@ def _mounts(limits: Limits) -> list[dict[str, Any]]:
         _mount("/dev/mqueue", "mqueue", safe),
         _mount("/dev/shm", "tmpfs", [*safe, "mode=1777", f"size={limits.shm}"]),  # noqa: S108 - the sandbox's
         _mount("/sys", "sysfs", [*safe, "ro"]),
-        _mount("/sys/fs/cgroup", "cgroup", [*safe, "ro"]),
+        # Without a group of its own a sandbox would see the bridge's, and those below it.
+        *([_mount("/sys/fs/cgroup", "cgroup", [*safe, "ro"])] if cgroups else []),
+        # Otherwise anyone may write to the tmpfs on which crun mounts the hierarchies of version 1.
+        *([_mount("/sys/fs/cgroup", "tmpfs", [*safe, "ro", "remount"])] if cgroups == "1" else []),
         _mount("/tmp", "tmpfs", [*safe, "mode=1777", f"size={limits.tmp}"]),  # noqa: S108
         _mount("/workspace", "tmpfs", [*safe, "mode=1777", f"size={limits.workspace}"]),
     ]

@@ -171,6 +171,7 @@ class OciEngine(Engine):
                 root=f"{host.MOUNTS}/{image.name}",
                 users=next(self._users),
                 cgroup=f"/mcp-bridge-{identity}",
+                cgroup_version=host.cgroup_version(),
                 oom_score=max(host.oom_score(), OOM_SCORE),
             )
             folder.mkdir(mode=0o700)
@@ -397,8 +398,13 @@ async def start_supervisor(choice: RuntimeChoice, directory: Path) -> Supervisor
             f"The OCI runtime {choice.path} is gone.",
             hint="Run `mcp-bridge doctor` to choose another.",
         )
-    plan = json.dumps(host.plan(choice, directory))
-    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        plan = json.dumps(host.plan(choice, directory))
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except LookupError as error:
+        raise BridgeError("sandbox_start_failed", f"{error.args[0]}.", hint="Run `mcp-bridge doctor`.") from error
+    except OSError as error:
+        raise os_failure(error, "The sandboxes' supervisor can't be started") from error
     with control, theirs:
         control.setblocking(False)  # noqa: FBT003 - positional only
         try:
@@ -421,8 +427,11 @@ async def start_supervisor(choice: RuntimeChoice, directory: Path) -> Supervisor
             with anyio.fail_after(SUPERVISOR_SECONDS):
                 while True:
                     await anyio.wait_readable(control)
-                    data, descriptors, _, _ = socket.recv_fds(control, _MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
-                    pidfd = descriptors[0] if descriptors else pidfd
+                    data, descriptors, _, _ = socket.recv_fds(control, _MESSAGE_BYTES, 1)
+                    if descriptors:
+                        pidfd = descriptors[0]
+                        # Python 3.11's recv_fds passes no flags on, MSG_CMSG_CLOEXEC among them.
+                        os.set_inheritable(pidfd, False)  # noqa: FBT003 - positional only
                     message: dict[str, Any] = json.loads(data or b'{"error": "it ended"}')
                     is_ready = is_ready or bool(message.get("ready"))
                     said = message.get("error", "")
@@ -520,6 +529,10 @@ class OciProcess(SandboxProcess):
             await self._require_start()
             self._status = ExitStatus(None)
         return self._status
+
+    def has_ended(self) -> bool:
+        """Whether its end was told, or its supervisor, without which it can't be, has ended."""
+        return self._is_removed or self._status is not None or self._events < 0 or self._supervisor.has_ended
 
     async def _require_start(self) -> None:
         """Raise what kept it from starting, if anything did."""

@@ -8,9 +8,9 @@ Everything that it starts is in its pid namespace. When it ends, for whatever re
 sandbox and no half-made one outlives it. When its control socket closes, which is when its bridge has ended, it kills
 and removes its sandboxes and ends.
 
-Its mount namespace has three differences from the host's: its own /proc; the images, mounted read-only where the
-sandboxes' users may look them up (a state directory is closed to all but its owner); and, beside version 1 control
-groups, no version 2 hierarchy, with which crun refuses to work.
+Its mount namespace has four differences from the host's: its own /proc; device nodes, mounted read-only; the images,
+mounted read-only where the sandboxes' users may look them up (a state directory is closed to all but its owner); and,
+beside version 1 control groups, no version 2 hierarchy, with which crun refuses to work.
 
 Protocol (`SOCK_SEQPACKET`, a JSON object a message). On the control socket: `{"ready": true}` or `{"error": …}` with a
 pidfd of this process, then from the bridge `{"id", "folder", "image", "name"}` with the descriptors of the sandbox's
@@ -48,6 +48,9 @@ BUSY_ATTEMPTS, BUSY_SECONDS = 50, 0.002
 
 MESSAGE_BYTES = 65536
 DESCRIPTORS = 4
+
+DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
+"""The device nodes of the host that the runtime binds into a sandbox."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -150,6 +153,14 @@ def arrange_mounts(plan: Plan) -> None:
         if libc.umount2(path.encode(), MNT_DETACH) < 0:
             # Mounts that came with a user namespace are locked together; one can still be covered.
             mount("none", path, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    for name in DEVICES:
+        # What the runtime binds inherits it. A writable mount would let a sandbox set the times of the host's nodes,
+        # which all others see. Devices are written to as before.
+        path = f"/dev/{name}"
+        if not os.path.exists(path):
+            continue
+        mount(path, path, "", MS_BIND)
+        mount("none", path, "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NOEXEC)
     mount("images", plan.mounts, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0755,size=1m")
 
 
@@ -179,6 +190,8 @@ class Supervisor:
         self.orphans: dict[int, int] = {}
         """Statuses of reaped processes that nobody is known to wait for: of a process 1 whose runtime hasn't been
         reaped yet. Cleared when no runtime is running."""
+        self.has_failed = False
+        """Whether a runtime has failed, which may have left processes without a control group."""
 
     def serve(self) -> None:
         wake, writer = os.pipe()
@@ -211,7 +224,10 @@ class Supervisor:
 
     def accept(self) -> bool:
         """Start a sandbox; false if the bridge has ended."""
-        data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, DESCRIPTORS)
+        for descriptor in descriptors:
+            # Python 3.11's recv_fds passes no flags on, MSG_CMSG_CLOEXEC among them.
+            os.set_inheritable(descriptor, False)  # noqa: FBT003 - positional only
         if not data:
             return False
         if len(descriptors) != DESCRIPTORS:
@@ -247,7 +263,9 @@ class Supervisor:
             argv,
             {"PATH": os.environ.get("PATH", os.defpath)},
             file_actions=[(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(streams)],
-            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD],
+            # Whatever the bridge ignores or blocks, nohup's SIGHUP for example, would be inherited.
+            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
+            setsigmask=[],
             setsid=True,
         )
 
@@ -282,6 +300,11 @@ class Supervisor:
                 self.ended(sandbox, status)
         if not any(sandbox.runtime for sandbox in self.sandboxes.values()):
             self.orphans.clear()
+            if self.has_failed:
+                self.has_failed = False
+                for process in numbers("/proc/1/task/1/children"):
+                    if process not in self.by_process:
+                        kill(process)
 
     def runtime_left(self, sandbox: Sandbox, status: int) -> None:
         sandbox.runtime = 0
@@ -297,14 +320,16 @@ class Supervisor:
         except (OSError, ValueError):
             first = 0
         if status or not first:
-            if first and first not in self.orphans:
+            if first and is_child(first):
                 kill(first)
+            self.has_failed = True
             sandbox.tell(failed=exit_code(status) or 1)
             self.remove(sandbox)
             return
         sandbox.tell(started=True)
         sandbox.first = first
-        if (ended := self.orphans.pop(first, None)) is not None:
+        ended = self.orphans.pop(first, None)
+        if ended is not None and not is_child(first):
             self.ended(sandbox, ended)
             return
         self.by_process[first] = sandbox
@@ -380,6 +405,15 @@ def exit_code(status: int) -> int:
     return code if code >= 0 else 128 - code
 
 
+def is_child(process: int) -> bool:
+    """Whether a process is a child that hasn't been reaped: its id may have been that of an earlier one."""
+    try:
+        os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def kill(process: int) -> None:
     try:
         os.kill(process, signal.SIGKILL)
@@ -406,6 +440,7 @@ def numbers(path: str) -> list[int]:
 def main() -> None:
     plan = Plan(sys.argv[1])
     control = socket.socket(fileno=int(sys.argv[2]))
+    control.set_inheritable(False)  # the runtime has no use for it
     try:
         if plan.users:
             enter_user_namespace(plan)

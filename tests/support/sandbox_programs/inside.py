@@ -22,6 +22,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 SYSCALLS = {
     "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bpf": (321, 280), "clock_settime": (227, 112),
     "delete_module": (176, 106), "execveat": (322, 281), "fanotify_init": (300, 262), "fsopen": (430, 430),
+    "inotify_add_watch": (254, 27), "inotify_init1": (294, 26),
     "init_module": (175, 105), "io_setup": (206, 0), "io_uring_setup": (425, 425), "kcmp": (312, 272),
     "kexec_load": (246, 104), "keyctl": (250, 219), "landlock_create_ruleset": (444, 444), "mbind": (237, 235),
     "memfd_create": (319, 279), "mount": (165, 40), "move_mount": (429, 429), "mq_open": (240, 180),
@@ -33,6 +34,8 @@ SYSCALLS = {
     "unshare": (272, 97), "userfaultfd": (323, 282), "vmsplice": (278, 75),
 }  # fmt: skip
 ARCHITECTURE = ("x86_64", "aarch64").index(platform.machine())
+FCNTL = (72, 25)[ARCHITECTURE]
+F_GETFD, F_NOTIFY = 1, 1026
 CLONE, CLONE3 = ((56, 435), (220, 435))[ARCHITECTURE]
 NAMESPACES = {
     "time": 0x80, "mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x8000000, "user": 0x10000000,
@@ -83,9 +86,9 @@ def read(path):
 def writable_directories():
     found = []
     for path, directories, _ in os.walk("/"):
-        # The kernel's own views; what can be written there is tried apart.
+        # The kernel's own view; what can be written there is tried apart.
         if path == "/":
-            directories[:] = [name for name in directories if name not in {"proc", "sys"}]
+            directories.remove("proc")
         probe = os.path.join(path, "mcp-bridge-probe")
         try:
             os.close(os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o755))
@@ -206,6 +209,11 @@ report = {
     "clone": {
         name: in_child(lambda flag=flag: syscall(CLONE, flag | signal.SIGCHLD, 0, 0, 0, 0))
         for name, flag in NAMESPACES.items()
+    },
+    # The kernel looks at the lower half of the number only.
+    "fcntl": {
+        name: syscall(FCNTL, 0, number, 0)
+        for name, number in (("get", F_GETFD), ("notify", F_NOTIFY), ("notify, long", F_NOTIFY | 1 << 32))
     },
     "clone3": in_child(lambda: syscall(CLONE3, 0, 0)),
     "prctl_dumpable": LIBC.prctl(4, 0, 0, 0, 0),
