@@ -35,7 +35,7 @@ ENTRIES = (1, 10, 100)
 SERVERS = (1, 10, 100, 1000)
 PAYLOADS = (1 << 10, 8 << 10, 64 << 10, 512 << 10, 1 << 20, 8 << 20)
 
-CALLER_SECONDS = 4.0
+CALLER_SECONDS = 2.0
 
 INSIDE = """
 import json, time

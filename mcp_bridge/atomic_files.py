@@ -20,7 +20,7 @@ def create_private(path: Path) -> BinaryIO:
 
     Raises:
         FileExistsError: Something has its name.
-        OSError: As the system gives it.
+        OSError: The system call failed.
     """
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
 
@@ -36,7 +36,7 @@ def write_private(path: Path, data: bytes, *, durable: bool = False, temporary: 
             died, and is removed. A name of its own by default.
 
     Raises:
-        OSError: As the system gives it; nothing is left of the new file.
+        OSError: The file can't be written; nothing is left of the new file.
     """
     if temporary is None:
         temporary = _temporary(path)
@@ -59,7 +59,7 @@ def write_new(path: Path, data: bytes) -> None:
 
     Raises:
         FileExistsError: Something has its name.
-        OSError: As the system gives it; nothing is left of the new file.
+        OSError: The file can't be written; nothing is left of the new file.
     """
     temporary = _temporary(path)
     try:
@@ -77,7 +77,7 @@ def rename_noreplace(old: Path, new: Path) -> None:
 
     Raises:
         FileExistsError: Something has the new name.
-        OSError: As the system gives it. The file has the one name or the other.
+        OSError: The rename failed. The file has one of the two names.
     """
     try:
         os.link(old, new)
@@ -95,7 +95,7 @@ def sync_directory(path: Path) -> None:
     """Have the names in a directory on the disk.
 
     Raises:
-        OSError: As the system gives it.
+        OSError: The system call failed.
     """
     _sync(path, os.O_DIRECTORY)
 
@@ -104,7 +104,7 @@ def sync_file(path: Path) -> None:
     """Have a file's content on the disk. Its name is its directory's.
 
     Raises:
-        OSError: As the system gives it.
+        OSError: The system call failed.
     """
     _sync(path, os.O_NOFOLLOW)
 

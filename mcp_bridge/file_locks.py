@@ -50,7 +50,7 @@ def unlock(fd: int) -> None:
     """Release the lock on an open file.
 
     Raises:
-        OSError: As the system gives it.
+        OSError: The system call failed.
     """
     fcntl.flock(fd, fcntl.LOCK_UN)
 
@@ -60,7 +60,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[int]:
     """Hold the lock on a file, which is made if it isn't there. Gives its descriptor, to read and write.
 
     Raises:
-        OSError: As the system gives it.
+        OSError: The system call failed.
     """
     fd = open_locked(path, shared=shared)
     try:
@@ -73,7 +73,7 @@ def open_locked(path: Path, *, shared: bool = False) -> int:
     """Open a file, which is made if it isn't there, and wait for its lock. Closing the descriptor releases it.
 
     Raises:
-        OSError: As the system gives it.
+        OSError: The system call failed.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

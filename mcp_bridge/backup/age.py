@@ -33,7 +33,7 @@ SCRYPT_LOG_N = 18
 """The work factor's logarithm: 256 MiB and most of a second for each passphrase that is tried."""
 
 MAX_SCRYPT_LOG_N = 20
-"""Of a file that is read: a stranger's could ask for any amount of memory."""
+"""Largest scrypt work factor of a file that is read: an untrusted file could demand any amount of memory."""
 
 _KEY_BYTES = 16
 _TAG_BYTES = 16
@@ -51,7 +51,7 @@ _MAX_STANZAS = 100
 _X25519, _SCRYPT = "X25519", "scrypt"
 _RECIPIENT_PREFIX, _IDENTITY_PREFIX = "age", "age-secret-key-"
 _NO_NONCE = bytes(12)
-"""Of a key that encrypts one thing only."""
+"""The nonce for a key that encrypts one message only."""
 
 _DECIMAL = re.compile(r"[1-9][0-9]?")
 
@@ -358,7 +358,7 @@ def is_private(text: str) -> bool:
 
 
 def damaged(why: str) -> BridgeError:
-    """Of a backup that isn't as it was written."""
+    """The error for a damaged backup."""
     return BridgeError(
         "backup_damaged", f"The backup is damaged: {why}.", hint="Nothing was restored. Take another one."
     )

@@ -29,10 +29,10 @@ VERSION = 1
 
 BLOCK_BYTES = tarfile.BLOCKSIZE
 PIECE_BYTES = 1 << 20
-"""Of a file, in memory."""
+"""Bytes of a file that are in memory at once."""
 
 MAX_META_BYTES = 64 << 20
-"""Of the manifest: some hundred bytes for each file."""
+"""Largest manifest: some hundred bytes for each file."""
 
 _MAX_NAME_BYTES = 1024
 

@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 MASTER = sealing.FILE_NAME
 
 OLD_KEY = old_references.KEY_FILE
-"""Of a directory that no later version than 0.1.0 has used: a later one has it in the ledger, and removes the file."""
+"""Key file of a directory that only version 0.1.0 has used. Later versions move it into the ledger."""
 
 KEYS = (MASTER, KEY_FILE, OLD_KEY)
 """What a ledger's keys are called, in a backup and in a state directory. A further one is one more name here, and in
@@ -90,7 +90,7 @@ LEFT_OUT = (
 """What is in no backup, as patterns of `fnmatch`."""
 
 MAX_SMALL_BYTES = 16 << 20
-"""Of a key, or of the file of secrets."""
+"""Largest key file, or file of secrets."""
 
 _TRIES = 5
 """How often a copy is made anew since the key was rotated meanwhile."""
@@ -169,7 +169,7 @@ def _work(directory: Path) -> Iterator[Path]:
 
     Raises:
         BridgeError: `backup_busy`.
-        OSError: As the system gives it.
+        OSError: The system call failed.
     """
     with locked_directory(directory) as is_mine:
         if not is_mine:
@@ -304,7 +304,7 @@ def _small(directory: Path, known: dict[str, bytes | None]) -> dict[str, bytes]:
 
 
 def read_private(path: Path) -> bytes | None:
-    """What is in a small file that this user alone can read; None where there is none.
+    """The content of a small file that only this user can read; None if it is missing.
 
     Raises:
         BridgeError: `key_unusable`.
@@ -349,7 +349,7 @@ def _kept(directory: Path) -> Iterator[Path]:
 
 
 def _add(writer: archive.Writer, name: str, path: Path) -> bool:
-    """Add a file as it is when it is opened: none is changed after it has its name. False if there is none, by now."""
+    """Add a file, which doesn't change once it has its name. False if it was removed meanwhile."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _SQLITE = b"SQLite format 3\0"
 
 _MAX_SECONDS = 1e11
-"""Of a time that is believed: the year 5138. What isn't a number is not less."""
+"""Upper bound of a plausible time, in the year 5138. NaN isn't below it either."""
 
 CAN_BE_LOST = (KEY_FILE, OLD_KEY)
 """Keys without which a ledger can go on: with a new one, or with none."""

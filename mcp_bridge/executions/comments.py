@@ -5,7 +5,7 @@ from __future__ import annotations
 from mcp_bridge.errors import BridgeError
 
 MAX_TEXT_CHARS = 1000
-"""Of what is kept with a decision."""
+"""Most characters of a comment that is stored with a decision."""
 
 
 def check_text(text: str | None, name: str) -> None:

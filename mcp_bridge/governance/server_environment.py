@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HIDDEN = "[hidden]"
 
 _MIN_CHARS = 6
-"""Of a variable's value that is hidden: `true` and `1234` are in any text."""
+"""Least characters of a variable's value that is hidden: `true` and `1234` occur in any text."""
 
 _SECRET_WORD = re.compile(
     r"api_?key|passphrase|passw(?:or)?d|secret|token(?!iz)"
@@ -50,10 +50,10 @@ _PROVIDER_VARIABLES = {
     "huggingface": ("HF_TOKEN", "HUGGINGFACE_"),
     "together_ai": ("TOGETHERAI_", "TOGETHER_"),
 }
-"""Of the providers whose variables don't begin with their name for LiteLLM."""
+"""The variables' prefixes of providers whose variables don't begin with their LiteLLM name."""
 
 _FAMILIES = (("claude", "anthropic"), ("gemini", "gemini"), ("mistral", "mistral"), ("command", "cohere"))
-"""Of models that LiteLLM takes without a provider's name; all others are OpenAI's."""
+"""Prefixes of models that LiteLLM accepts without a provider's name, with their providers; others are OpenAI's."""
 
 
 def environment(settings: Settings, governance: Governance | None) -> Environment:
@@ -84,7 +84,7 @@ def _model_keys(model: ModelConfig | None, variables: Mapping[str, str]) -> Iter
 
 
 def shown_output(governance: Governance | None) -> MaskOutput:
-    """Makes what a server has printed fit for a model: without secrets, and with `~` for the home directory."""
+    """Returns a function that masks a server's output for a model: secrets, and the home directory as `~`."""
     hidden = {name: os.environ[name] for name in withheld(governance, os.environ) if name in os.environ}
 
     def shown(spec: ServerSpec, variables: Mapping[str, str], text: str) -> str:
@@ -106,7 +106,7 @@ def shown_output(governance: Governance | None) -> MaskOutput:
 
 
 def _secrets(spec: ServerSpec, variables: Mapping[str, str]) -> dict[str, str]:
-    """What a server was given that is a secret by its name, by that name."""
+    """The values of a server's variables and arguments whose names are those of secrets, by name."""
     secrets = {name: value for name, value in {**variables, **spec.env}.items() if _names_a_secret(name)}
     before = ""
     for number, arg in enumerate(spec.args):

@@ -62,7 +62,7 @@ def _configured(name: str, allowed: Mapping[str, str]) -> str | None:
 
 
 _MAX_LOOKED_AT = 1 << 20
-"""Of a script's code."""
+"""Most characters of a script's code that are searched for names of servers."""
 
 _IMPORTS = re.compile(
     r"\bmcp(?:\.sync)?\.servers"

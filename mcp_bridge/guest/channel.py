@@ -240,6 +240,7 @@ class Channel:
 
     def _readable(self, loop: Any) -> None:
         """In the event loop: something has come."""
+        lines: list[bytes] = []
         try:
             with self._turn:
                 if self._loop is not loop:
@@ -247,14 +248,15 @@ class Channel:
                     return
                 # It doesn't wait: nobody else reads meanwhile.
                 self._reads += 1
-                self._taking = threading.get_ident()
-                self._receive(loop)
+                self._taking, self._collected = threading.get_ident(), lines
+                try:
+                    self._receive(loop)
+                finally:
+                    self._taking = None
         finally:
-            self._taking = None
             # Not while nobody else can read: writing may wait until the host reads, and the host until this end does.
-            if self._collected:
-                lines, self._collected = b"".join(self._collected), []
-                self._write_out(lines)
+            if lines:
+                self._write_out(b"".join(lines))
 
     def _receive(self, loop: Any) -> None:
         """Read once; `loop` is the running event loop that does it, or None."""

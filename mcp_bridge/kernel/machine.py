@@ -16,7 +16,8 @@ that are awaited, and which of them are pending. Three small state machines work
 An event is legal if these tables say so and its values are well-formed (`events.checked_outcome`). A cell names the
 function that takes the event: a method of `Machine` below (what happens to effects) or of `Interpreter` (what follows
 for tasks and levels), without its underscore. What a kind of step asks for, and which outputs it accepts, is in
-`steps`; which step comes next, and when a budget is used up, in `level`.
+`step_types`, where also stands what follows from a step alone and is found once for all of its executions
+(`Instruction`); which step comes next, and when a budget is used up, in `level`.
 
 The rules
 ---------

@@ -29,7 +29,7 @@ PAD, GAP, LANE, CORNER = 10.0, 34.0, 16.0, 6.0
 """Around text in a box; between two steps; between two lanes; how round a lane's corners are."""
 
 BESIDE = 6.0
-"""Between a straight way and its label."""
+"""Distance between a straight edge and its label."""
 
 MARGIN = 16.0
 
@@ -54,7 +54,7 @@ _SIGNS = {
     "skipped": ("\u2013", "#57606a"),
     "pending": ("\u2026", "#9a6700"),
 }
-"""Of steps on the way that was taken: what stands behind their name, and the colour of their frame."""
+"""For each status of a step that was taken, the sign behind its name and the colour of its frame."""
 
 _TAKEN = "#1a7f37"
 _NOT_TAKEN = ' opacity="0.45"'
@@ -325,7 +325,7 @@ class _Column:
 
     @property
     def middle(self) -> float:
-        """Of the column, and so of each block."""
+        """The x coordinate of the middle of the column, and of each block."""
         return (self.first + self.last) / 2
 
     def _way(self, edge: Edge, path: str) -> str:

@@ -271,7 +271,7 @@ def progress(row: StoredExecution, entries: Sequence[Recorded]) -> Progress:
             machine = state.restore(programs.unbundle(row.bundle), row.state)
             apply_recorded(machine, row.state, entries)
         except (BridgeError, ValueError, KeyError, TypeError):
-            # It is erased, or of another version: what was taken down last has to do.
+            # It is erased, or of another version: the last stored record must do.
             pass
         else:
             rows = [state.row_json(result) for result in machine.rows]

@@ -189,7 +189,7 @@ class _Timeline:
     rows: list[TimelineRow] = field(default_factory=list)
     unended: dict[Any, list[TimelineRow]] = field(default_factory=dict)
     denied: list[TimelineRow] = field(default_factory=list)
-    """Of steps of programs: which effect theirs is isn't recorded."""
+    """Denied program steps. The record doesn't say which effects they are."""
 
     def of(self, entries: Iterable[Recorded]) -> list[TimelineRow]:
         for recorded in entries:

@@ -81,7 +81,7 @@ def test_run_leaves_nothing_in_the_working_directory(setup, tmp_path):
     # A state directory may be given from there.
     work = tmp_path / "work"
     work.mkdir()
-    shutil.copytree(setup.state_dir, work / "state", ignore=shutil.ignore_patterns("run", "files"))
+    shutil.copytree(setup.state_dir, work / "state", symlinks=True, ignore=shutil.ignore_patterns("run", "files"))
     ended = setup.run("run", "-c", "print('ok')", cwd=work, env={"MCP_BRIDGE_STATE_DIR": "state"})
     assert ended.stdout == b"ok\n"
     assert [path.name for path in work.iterdir()] == ["state"]

@@ -67,7 +67,7 @@ def noted(monkeypatch, module, name):
 
 
 async def test_a_large_payload_is_encoded_by_the_thread_that_writes_in_its_place_and_as_it_was(monkeypatch, tmp_path):
-    cut = noted(monkeypatch, pieces, "split")
+    cut = noted(monkeypatch, pieces, "_encode")
     async with Database(tmp_path / FILE_NAME) as database:
         recorder = SqliteRecorder(database)
         large = {"value": [[n] * 10 for n in range(MANY)], "text": "x" * 2000}

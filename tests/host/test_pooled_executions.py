@@ -81,6 +81,7 @@ async def pooled(bridge, count=1):
     await until(lambda: bridge.pool is not None and bridge.pool.ready >= count)
 
 
+@pytest.mark.timeout(1800 if LONG else 180)
 async def test_no_execution_finds_anything_of_another_and_all_that_is_random_differs(sandboxes):
     seen = {}
     async with sandboxes.open(pooled=True, bounded=False) as bridge:

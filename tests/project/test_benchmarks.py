@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from benchmarks import gateway, governed, kernel, ledger, loop, registered, store
+from benchmarks import gateway, governed, kept, kernel, ledger, loop, registered, store
 from benchmarks.bridge import Bench
 from benchmarks.measure import table
 
@@ -21,7 +21,16 @@ def bench(sandbox_state_dir, tmp_path):
 
 @pytest.mark.parametrize(
     "measure",
-    [registered.registered, kernel.kernel, governed.governed, gateway.gateway, ledger.ledger, store.store, loop.loop],
+    [
+        registered.registered,
+        kernel.kernel,
+        governed.governed,
+        gateway.gateway,
+        ledger.ledger,
+        store.store,
+        kept.kept,
+        loop.loop,
+    ],
     ids=lambda m: m.__name__,
 )
 async def test_every_row_has_both_figures(bench, measure):

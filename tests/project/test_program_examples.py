@@ -84,6 +84,7 @@ def shop(setup, tmp_path):
     shutil.copytree(
         setup.state_dir,
         state_dir,
+        symlinks=True,
         ignore=shutil.ignore_patterns("run", "files", "*.sqlite*", "*.key", "*.pub", "ledger.head"),
     )
     folder.mkdir()

@@ -117,7 +117,7 @@ def ledger(damaging):
     def damage(setup):
         assert setup.run("run", "-c", "1").returncode == 0
         kept = setup.config.parent / "kept"
-        shutil.copytree(setup.state_dir, kept)
+        shutil.copytree(setup.state_dir, kept, symlinks=True)
         damaging(setup.state_dir)
 
         def mend():

@@ -35,8 +35,8 @@ READ = [
     f"{ONE}/proofs?sequence=1",
     f"{ONE}/graph",
     "/api/approvals",
-    "/api/events",
     "/api/pools",
+    "/api/events",
 ]
 FILES = [
     "/",

@@ -44,14 +44,16 @@ FIRST = 1 << 40
 numbers = itertools.count(FIRST)
 answers, news, theirs = {}, threading.Condition(), CHANNEL._dispatch
 
-def dispatch(message):
+def dispatch(message, loop):
     if getattr(message, "id", 0) < FIRST:
-        return theirs(message)
+        return theirs(message, loop)
     with news:
         answers.setdefault(message.id, []).append(message)
         news.notify_all()
 
 CHANNEL._dispatch = dispatch
+# The answers to what is sent by hand are waited for outside of the event loop: it never reads.
+CHANNEL._outside.add(FIRST)
 
 def raw(data):
     with CHANNEL._write_lock:

@@ -200,7 +200,7 @@ def stores(tmp_path_factory):
 
     def copy():
         folder = tmp_path_factory.mktemp("copy") / "state"
-        shutil.copytree(made.state, folder)
+        shutil.copytree(made.state, folder, symlinks=True)
         return dataclasses.replace(made, state=folder)
 
     return copy

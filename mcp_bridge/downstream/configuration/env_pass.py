@@ -19,7 +19,7 @@ def env_pass(value: Any) -> EnvPass:
     """Decode a choice of variables, from TOML or (names with commas between them) from the environment.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a valid choice.
     """
     if value == "all" or value == "minimal":  # noqa: PLR1714 - mypy narrows by this
         return value  # type: ignore[no-any-return]

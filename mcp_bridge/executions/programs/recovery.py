@@ -1,7 +1,7 @@
-"""What happened to an execution since its state was taken down: for one whose process died on the way.
+"""Recovery of a program whose process died: its machine applies the entries since its state was last stored.
 
-Every event is recorded in the moment in which its machine takes it: the machine that takes them again, in their order,
-is the machine that was lost.
+Every event is recorded when the machine applies it, so a machine that applies the same events in order has the state
+that was lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def apply_recorded(machine: Machine, state: bytes, entries: Sequence[Recorded]) 
 
     Args:
         machine: Restored from `state`; it is changed.
-        state: What was taken down last.
+        state: The state that was last stored.
         entries: All of the execution's.
 
     Returns:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.call_history import CallRequest
 
 MAX_SHOWN_CHARS = 300
-"""Of each side of a divergence, in its message."""
+"""Most characters of each side of a divergence in its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Divergence:
     instead_of: str | None = None
 
     def error(self) -> BridgeError:
-        """It as an error, with both sides in the details."""
+        """The divergence as an error, with both sides in the details."""
         if self.instead_of is not None:
             what = (
                 f"the call {self.instead_of} is recorded and was not asked for: {_shown(self.recorded)};"

@@ -1,8 +1,8 @@
-"""The calls of a script's run that nobody can answer now: its script is suspended for them.
+"""Held calls: calls of a script that can't be answered now, for which the script is suspended.
 
-A call that a person has to approve of, with nobody there who could be asked; one of a tool whose outcome comes later; a
-program that waits itself. None of them is given an answer, and while there is one, neither is any other call: so the
-script comes to rest. Then its sandbox is ended, and whoever goes on with it runs it again from its record.
+Such a call needs a person's approval while nobody can be asked, or is of a tool whose outcome comes later, or of a
+program that is suspended itself. It gets no answer, and while there is one, no other call gets one, so the script comes
+to rest. Then its sandbox is ended. When the script is resumed, it is run again from its record.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
 
 MAX_ASKED = 100
-"""Questions of one script that are open at a time. What more it wants to know is asked when it goes on."""
+"""Most open questions of one script. Further ones are asked after it is resumed."""
 
 MAX_ASKED_BYTES = 16 << 20
-"""Of them together, unless it is one."""
+"""Most bytes of these questions together; a single one may have more."""
 
 _OF_PROGRAM = ("effect", "step", "kind", "name", "due")
-"""What is told of what a program waits for: its own record has all of it."""
+"""The fields of a program's waits that are repeated here; the program's record has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class HeldCall:
     """A call that can't be answered now.
 
     Attributes:
-        call: Its id.
-        asked: What for.
-        kind: What it waits for: a person's approval, the outcome of a tool that has been called, or a program.
-        since: Seconds since 1970.
-        question: What a person is asked about it, projected; empty of other kinds.
-        program: The program's record; likewise.
+        call: The call's id.
+        asked: Its request.
+        kind: What it waits for: a person's approval, the outcome of a tool that was called, or a program.
+        since: When it began to wait, in seconds since 1970.
+        question: The question to a person, projected; empty for other kinds.
+        program: The program's record; empty for other kinds.
     """
 
     call: str
@@ -59,7 +59,7 @@ class Hold:
     """The calls of one run that wait.
 
     Attributes:
-        calls: By id, in the order in which they came to wait.
+        calls: The held calls by id, in the order in which they began to wait.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Hold:
         self._over.set()
 
     def add(self, held: HeldCall) -> None:
-        """A call waits."""
+        """Add a held call."""
         if not self.calls:
             self._over = anyio.Event()
             self._begun.set()

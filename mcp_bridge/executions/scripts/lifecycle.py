@@ -159,7 +159,7 @@ class Scripts:
         return suspended[0] if suspended else None
 
     async def _release_generated_key(self, record: ExecutionRecord, *, by_code: bool) -> None:
-        """Of a run that has ended under a generated key: whoever asks for its code from now on wants it run anew.
+        """Release the generated key of an ended run, so that a request for the same code starts a new run.
 
         A run that can go on, whatever its record says of its sandbox, is still found by its code: else all that it has
         done were done again.
@@ -211,7 +211,7 @@ class Scripts:
         return self._runner.gate(secrets.token_hex(8), Client(), ()).values
 
     async def is_same_code(self, known: StoredExecution, code: str) -> bool:
-        """Whether an execution is of some code, save for values that are erased in its own."""
+        """Whether an execution is of the given code, except for values that were erased in its own."""
         values = self.projection()
         was, now = await values.project(known.bundle.get("code")), await values.project(code)
         return equal_by_values(was, now, values.values_behind([was, now]))

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_LOST = 2
-"""How often a script is run again at once whose sandbox is lost. One that makes itself look lost is, too."""
+"""How often a script is run again at once after its sandbox is lost, or after the script has made that look so."""
 
 LOST_CODES = frozenset({"sandbox_lost", "sandbox_silent"})
-"""Of a run that something else than its script has ended: it is run again."""
+"""Error codes of a run that was ended by something other than its script. It is run again."""
 
 UNSPENT_CODES = LOST_CODES | {"sandbox_start_timeout"}
-"""Of a run that leaves its key as it is: whoever comes with it goes on from the record."""
+"""Error codes of a run that keeps its key: a request with the key resumes it from its record."""
 
 
 async def run_through_losses(

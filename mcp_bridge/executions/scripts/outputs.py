@@ -36,7 +36,7 @@ class Outputs:
         """Take a piece.
 
         Raises:
-            WireError: `bad_params`: neither text nor base64, or both, or base64 that is none.
+            WireError: `bad_params`: neither text nor base64, or both, or invalid base64.
             OutputLimitError: It is too much; what fits was kept.
         """
         if (message.text is None) == (message.base64 is None):

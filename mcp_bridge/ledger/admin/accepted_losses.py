@@ -100,7 +100,7 @@ def record_restore(path: Path, master: str | Sequence[str], by: str, made: float
         with open_ledger(path) as ledger:
             own = master_of(ledger.connection, path.parent, master)
             signer = own_signer(path.parent, ledger.origin, ledger.vkey)
-        # How far it has come is taken down where it is opened, in its place.
+        # Its position is recorded when it is opened, in its place.
         log = Log(own, signer.name, signer, lambda _: signer, PositionFile(path, leaves=True))
         with closing(connect(path)) as connection:
             loss_entry = run(connection, log, work)

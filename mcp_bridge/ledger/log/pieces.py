@@ -287,13 +287,13 @@ class Payload:
         self._pieces = pieces
         rest = opened[SALT_BYTES:]
         self._texts, self._names = _parse(rest) if rest.startswith(IN_PIECES) else ([rest], [])
-        if commitment(self._parts(), self.salt) != wanted:
+        if commitment(self._parts() if self._names else self._texts[0], self.salt) != wanted:
             raise damaged(f"the payload of the entry {sequence} is not the one that it was made for")
 
     @property
     def data(self) -> bytes:
         """The payload's bytes."""
-        return b"".join(self._parts())
+        return b"".join(self._parts()) if self._names else self._texts[0]
 
     @property
     def names(self) -> list[bytes]:

@@ -10,6 +10,7 @@ import hmac
 import json
 import re
 from dataclasses import dataclass
+from json.encoder import encode_basestring as _encode_text
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
@@ -24,7 +25,6 @@ _WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
 _SALT = re.compile(r"[0-9a-f]{64}")
 
 _decode_text = json.JSONDecoder().raw_decode
-_encode_text = json.JSONEncoder(ensure_ascii=False).encode
 
 Value = str | int | None
 """What such an object's values can be."""
@@ -68,7 +68,7 @@ def decode(data: bytes) -> tuple[Disclosed, entry_encoding.Leaf]:
     """Decode an entry from such an object, and check its payload against the commitment.
 
     Raises:
-        BridgeError: `bad_entry`: it is none. `tampered`: the payload is not what the entry commits to.
+        BridgeError: `bad_entry`: it is invalid. `tampered`: the payload is not what the entry commits to.
     """
     entry, payload, salt = decode_object(data, ("entry", "payload", "salt"))
     if not isinstance(entry, str) or not (payload is None or isinstance(payload, str)):
@@ -100,7 +100,7 @@ def decode_object(data: bytes, names: tuple[str, ...]) -> list[Value]:
     """The values of a JSON object in canonical form that has exactly these names, in this order.
 
     Raises:
-        BridgeError: `bad_entry`: it is none.
+        BridgeError: `bad_entry`: it is invalid.
     """
     values: list[Value] = []
     try:

@@ -1,9 +1,8 @@
-"""A log as one file that can be verified with nothing but itself and a public key.
+"""Exports: a log as one file that can be verified with a public key alone.
 
 JSON Lines, each line in canonical form (RFC 8785) and ended by a newline: a header with the log's origin and size N;
-its N entries in their order, each with its payload where that can be shown; then one or more signed checkpoints of
-growing sizes, the last one of size N: those with which a key took another's place, those that witnesses have cosigned,
-and the newest.
+its N entries in order, each with its payload unless that is erased or withheld; then one or more signed checkpoints of
+growing sizes, the last one of size N: those of key rotations, those that witnesses have cosigned, and the newest.
 """
 
 from __future__ import annotations
@@ -31,32 +30,32 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.proofs.signing import Verifier
 
     Progress = Callable[[int, int], None]
-    """Is told how many entries of how many are done."""
+    """Called with the number of entries that are done, and of all."""
 
 FORMAT = "mcp-code-bridge-ledger/1"
 
 MAX_LINE_BYTES = 64 << 20
-"""Of any line, with its newline."""
+"""Longest line, with its newline."""
 
 _IN_MEMORY_BYTES = 16 << 20
-"""Of the tree's hashes, 64 bytes an entry: what is more goes to a temporary file."""
+"""Most bytes of the tree's hashes in memory, at 64 bytes an entry. More go to a temporary file."""
 
 PROGRESS_ENTRIES = 1 << 10
-"""How many entries are read from one word about progress to the next."""
+"""Entries between two calls of `Progress`."""
 
 _MAX_ERASURE_BYTES = 4 << 20
-"""Of an entry that says what was erased: a longer one is not looked into, since reading it could fill the memory."""
+"""Longest payload of an erasure that is parsed: parsing a longer one could fill the memory."""
 
 
 _MAX_LOSSES = 1000
-"""That are told of one file."""
+"""Most losses that are reported for one file."""
 
 _MAX_LOSS_BYTES = 64 << 10
-"""Of an entry that says what was lost: a longer one is not looked into."""
+"""Longest payload of an accepted loss that is parsed."""
 
 
 class Lost(NamedTuple):
-    """A log's word that it lacks what came after an entry.
+    """A loss that the log itself records: entries after a given one are missing.
 
     Attributes:
         entry: The number of the entry that says so: those before it are what was left.
@@ -132,7 +131,7 @@ class Verdict:
 
     @property
     def newest_cosigned(self) -> tuple[Cosigned, ...]:
-        """Of each known witness, what it has cosigned of most entries."""
+        """For each known witness, its cosignature of the largest checkpoint."""
         newest: dict[str, Cosigned] = {}
         for cosigned in self.cosigned:
             if cosigned.by.vkey not in newest or newest[cosigned.by.vkey].size < cosigned.size:
@@ -147,7 +146,7 @@ class ReadEntry(NamedTuple):
         leaf: The decoded entry.
         data: The entry's bytes.
         payload, salt: The payload's bytes and its salt; None if they are erased, or sealed and no key is given.
-        nodes: What `merkle.Frontier.append` gives for it; empty if nobody has computed that.
+        nodes: What `merkle.Frontier.append` gives for it; empty if its reader hasn't computed that.
     """
 
     leaf: entry_encoding.Leaf
@@ -208,15 +207,15 @@ def verify_export(
     picked: Picked | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
-    """Verify an export as it is read, in memory that grows with nothing but the number of its executions.
+    """Verify an export while it is read. Memory grows only with the number of executions.
 
     Args:
-        source: A file opened to be read as bytes, or its lines, each with its newline; an entry may be a `ReadEntry`.
-        verifiers: The keys that are trusted, of the log and of witnesses; None to trust none, which shows no more than
-            that the file agrees with itself.
+        source: A binary file, or its lines, each with its newline; an entry may be a `ReadEntry`.
+        verifiers: The trusted keys of the log and of witnesses; None to trust none, which proves only that the file is
+            consistent in itself.
         against: Signed checkpoints of the log that were kept elsewhere; each must agree with the file.
-        picked: An entry to be proven, filled in here if the file has it; or None.
-        progress: Is told now and then how far it is; or None.
+        picked: An entry to prove, which is filled in if the file has it; or None.
+        progress: Called at intervals; or None.
 
     Raises:
         BridgeError: What is wrong, the number of the line, from 1, in its details as `line`. `bad_export`: it is no
@@ -315,7 +314,7 @@ class _Reader:
         )
 
     def _untrusted(self, signers: Iterable[tuple[Verifier, int | None]]) -> BridgeError:
-        """Of a last checkpoint that no trusted key has signed: in words about keys."""
+        """The error for a last checkpoint that no trusted key has signed, by which keys are missing."""
         names = ", ".join(by.vkey for by, time in signers if time is None)
         if not self._keys.names_log:
             witnesses = ", ".join(plain_name(by.name) for by in self._given or ())
@@ -446,13 +445,13 @@ class _Reader:
 
 
 def best_note(checkpoints: Sequence[Signed], trusted: Collection[str] | None) -> Signed:
-    """The checkpoint that a proof is to lead to, of those that include its entry.
+    """The best checkpoint for a proof, of those that include its entry.
 
-    The largest that says most to its reader: signed with a key of the log that was given, rather than with one that
-    another vouches for, and cosigned by a witness that is known, or by somebody.
+    Preferred are those signed by a key that the reader trusts rather than by one that it vouches for, then those
+    cosigned by a known witness, then those cosigned by any, then the largest.
 
     Args:
-        checkpoints: They, in the order of their sizes; at least one.
+        checkpoints: The checkpoints, by size; at least one.
         trusted: The verifier keys that the reader has named; None for none.
     """
 
@@ -467,7 +466,7 @@ def best_note(checkpoints: Sequence[Signed], trusted: Collection[str] | None) ->
 
 
 def _erased_by(payload: bytes) -> set[str]:
-    """The executions that an entry says were erased; none where it doesn't say it as it should."""
+    """The executions that an erasure's payload lists; none if it is invalid."""
     if len(payload) > _MAX_ERASURE_BYTES:
         return set()
     try:
@@ -477,7 +476,7 @@ def _erased_by(payload: bytes) -> set[str]:
 
 
 def _lost(sequence: int, time: int, payload: bytes | None) -> Lost:
-    """What an entry says of a loss; that there was one is its kind's word."""
+    """The loss of an entry. Its kind alone says that there was one; details may be unknown."""
     if payload is not None and len(payload) <= _MAX_LOSS_BYTES:
         with suppress(ValueError, AttributeError, RecursionError):
             loss = AcceptedLoss.decode(json.loads(payload))

@@ -122,9 +122,9 @@ def open_note(note: str, verifiers: Iterable[Verifier]) -> tuple[str, list[tuple
         The text, and whose signatures hold, each with its time if it is a cosignature.
 
     Raises:
-        BridgeError: `bad_note`: it is none. `unknown_key`: no known key has signed it. `bad_signature`: the signature
-            of a known one is wrong. `bad_key`: two known keys can't be told apart by name and id. A cosignature of a
-            time that can't be (see is_timely) is passed over.
+        BridgeError: `bad_note`: it is invalid. `unknown_key`: no known key has signed it. `bad_signature`: the
+            signature of a known one is wrong. `bad_key`: two known keys have the same name and id. A cosignature with
+            an impossible time (see `is_timely`) is ignored.
     """
     text, signatures = split_note(note)
     return text, check_signatures(text, signatures, keyring(verifiers))
@@ -250,7 +250,7 @@ def add_signature(note: str, line: str) -> str:
     """The note with one more signature line.
 
     Raises:
-        BridgeError: `bad_note`: with that line it is none.
+        BridgeError: `bad_note`: with that line it is invalid.
     """
     if line.count("\n") != 1:
         raise _bad_note("what is added is not one line")

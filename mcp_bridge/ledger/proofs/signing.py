@@ -140,7 +140,7 @@ class Verifier:
         """The public key of a text `name+id+base64` (signed-note, verifier keys).
 
         Raises:
-            BridgeError: `bad_key`: it is none, or its id is not its own.
+            BridgeError: `bad_key`: it is invalid, or its id is another key's.
         """
         parts = vkey.split("+", 2)
         if len(parts) != 3 or not _ID.fullmatch(parts[1]):  # noqa: PLR2004 - name, id, key

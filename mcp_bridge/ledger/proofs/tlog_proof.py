@@ -85,7 +85,7 @@ def decode(data: bytes) -> Proof:
     """Parse a proof's file, which must be in canonical form. Nothing else is verified.
 
     Raises:
-        BridgeError: `bad_proof`: it is none.
+        BridgeError: `bad_proof`: it is invalid.
     """
     if len(data) > MAX_PROOF_BYTES:
         raise _bad(f"it has more than {MAX_PROOF_BYTES} bytes")
@@ -126,7 +126,7 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[
             which there has to be one, must agree with it; of another size they say nothing of it.
 
     Raises:
-        BridgeError: `bad_proof`: it is none, or doesn't prove its entry. `bad_entry`: that is none. `tampered`: its
+        BridgeError: `bad_proof`: it is invalid, or doesn't prove its entry. `bad_entry`: the entry is. `tampered`: its
             payload is another. `bad_note`, `bad_signature`, `bad_key`: as notes.open_note. `unknown_key`: no known key
             of the log has signed its checkpoint, or one that was kept elsewhere. `other_log`: one of these is
             another's. `bad_argument`: none of them can be held against the proof.

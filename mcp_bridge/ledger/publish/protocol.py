@@ -63,7 +63,7 @@ class Published:
 
 
 class TargetFailure(TypedDict):
-    """Why an attempt at a target failed: `BridgeError.record`."""
+    """Why an attempt at a target failed, as `BridgeError.record`."""
 
     code: str
     message: str

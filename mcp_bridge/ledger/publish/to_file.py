@@ -448,7 +448,7 @@ def _is_signed(log: _Log, note: _Note) -> bool:
 def _signatures(note: _Note) -> list[tuple[str, bytes]]:
     """The signatures of a note: the keys' names, and the bytes.
 
-    What is none is passed over: a crash may have cut it, and somebody may have added it.
+    Invalid ones are ignored: a crash may have truncated them, or somebody may have appended them.
     """
     signatures = []
     for line in note.text.partition("\n\n")[2].split("\n")[:MAX_SIGNATURES]:

@@ -224,7 +224,7 @@ _PEM_BODY = re.compile(rf"(?:{_BREAK}[A-Za-z0-9+/]{{4,}}+={{0,2}})++(?:{_BREAK}=
 _NO_BASE64 = re.compile(r"\\[rn]|[^A-Za-z0-9+/]")
 
 _MIN_PEM_CHARS = 40
-"""Of a key's base64: the shortest, an Ed25519 key in PKCS #8, has 64."""
+"""Least characters of a key's base64: the shortest, an Ed25519 key in PKCS #8, has 64."""
 
 
 def _private_keys(text: str, match: re.Match[str]) -> Iterator[Span]:
@@ -271,7 +271,7 @@ def _emails(text: str, match: re.Match[str]) -> Iterator[Span]:
 
 
 MAX_PHONE_DIGITS = 15
-"""Of an international number, its country's code included (ITU-T E.164)."""
+"""Most digits of an international number with its country code (ITU-T E.164)."""
 
 MIN_PHONE_DIGITS = 8
 

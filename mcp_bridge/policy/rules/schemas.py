@@ -40,7 +40,7 @@ _MAX_KNOWN = 500
 """Schemas of which is remembered whether they have defaults."""
 
 _plain: dict[int, tuple[Mapping[str, Any], bool]] = {}
-"""Of a small schema, by its identity, whether it has no default; with the schema, which so keeps its identity."""
+"""Whether a small schema has no default, by its identity; with the schema, so that the identity isn't reused."""
 
 
 def is_plain(schema: Mapping[str, Any]) -> bool:

@@ -183,7 +183,7 @@ class SystemKeyring:
     """
 
     def get(self, secret_id: str) -> str | None:
-        """The secret, or None where there is none of that id.
+        """The secret, or None if there is none of that id.
 
         Raises:
             BridgeError: `keyring_missing` (the library isn't installed), `keyring_unusable` (locked, or none at all).

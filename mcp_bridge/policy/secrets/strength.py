@@ -12,7 +12,7 @@ import itertools
 import math
 
 MIN_BITS = 50
-"""Of a secret that is masked. At a million guesses a second, half of so many take 18 years."""
+"""Least strength of a masked secret. At a million guesses a second, half of the possible values take 18 years."""
 
 _KINDS = (
     (10, "0123456789"),

@@ -333,7 +333,7 @@ async def test_case_41_a_host_killed_in_mid_resume_loses_nothing(sandboxes, work
     # A state directory of its own, in which the killed host leaves what it can't tidy up; the probe's result is known.
     state_dir, runtime = tmp_path / "state", sandboxes.settings.runtime
     unknown = shutil.ignore_patterns("run", "files", "*.sqlite*", "*.key", "*.pub", "ledger.head")
-    shutil.copytree(sandboxes.settings.state_dir, state_dir, ignore=unknown)
+    shutil.copytree(sandboxes.settings.state_dir, state_dir, symlinks=True, ignore=unknown)
     async with sandboxes.open(governance=work(), state_dir=state_dir) as bridge:
         trace_id = printed(
             await bridge.run(f"from mcp import programs\nprint((await programs.run({PAID!r})).trace_id)")

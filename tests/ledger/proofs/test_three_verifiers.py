@@ -129,7 +129,7 @@ def _tell(story):  # noqa: PLR0915  (a long story, told once)
     story.accept("new", story.export(), first, kept=noted)
     story.accept("with payloads", story.export("--payloads"), first)
     fork = Story(desk.folder / "fork")
-    shutil.copytree(desk.state, fork.desk.state)
+    shutil.copytree(desk.state, fork.desk.state, symlinks=True)
 
     witness = Witness(WITNESS, [parse_vkey(first)], lambda: int(time.time()))
     with serving(witness.answer) as url:

@@ -517,7 +517,8 @@ class _Run:
             if part in known:
                 continue
             if isinstance(part, Foreign):
-                gate = self.bridge.gate("0" * 16, Client())
+                # Not by its own method, which takes it for the gate of the script.
+                gate = Bridge.gate(self.bridge, "0" * 16, Client())
                 known[part] = await gate.values.project(part.value)
             elif attack.path == "echoed" and isinstance(part.value, str):
                 try:
