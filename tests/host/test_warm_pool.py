@@ -282,8 +282,7 @@ async def test_all_starts_that_were_put_off_are_tried_again(monkeypatch):
         await until(lambda: pool.ready == 2)
 
 
-async def test_a_start_without_descriptors_ends_nothing_else(monkeypatch):
-    monkeypatch.setattr(warm_pool, "RETRY_SECONDS", 0.0001)
+async def test_a_start_without_descriptors_ends_nothing_else():
     engine = Engine()
     engine.error = OSError(errno.EMFILE, "Too many open files")
     async with running(engine) as pool:
