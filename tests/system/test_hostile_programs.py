@@ -14,6 +14,7 @@ import pytest
 from execution_fixtures import Peak, Ticker, lines, printed, until
 from hostile_guest import GUEST, PIPELINE, open_desk, tool
 
+from mcp_bridge.executions.commands import Client
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program_parser import bundle, parse
@@ -220,7 +221,7 @@ async def test_another_principals_execution_is_neither_resumed_nor_seen(sandboxe
     steps = [{"id": "wait", "type": "wait", "event": "paid"}, tool("look", "after")]
     async with open_desk(sandboxes, tmp_path) as desk:
         programs = desk.bridge.programs
-        effects = desk.bridge.programs.effects(desk.bridge._gate("0" * 16))
+        effects = desk.bridge.programs.effects(desk.bridge.gate("0" * 16, Client()))
         run = await programs.start({"steps": steps}, {}, None, "somebody", effects)
         assert (await programs.keep(run))["status"] in {"running", "interrupted", "suspended"}
         await programs.store.update(
