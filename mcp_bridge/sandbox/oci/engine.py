@@ -233,10 +233,12 @@ class OciEngine(Engine):
 
     def _remove_left(self, identity: str) -> None:
         """Remove what a supervisor that has ended has left of a sandbox."""
-        for mount in host.cgroup_mounts(self.choice):
-            _remove_group(Path(mount, f"mcp-bridge-{identity}"))
-        for path in (self._runtime / identity, self._containers / identity):
-            shutil.rmtree(path, ignore_errors=True)
+        groups = [Path(mount, f"mcp-bridge-{identity}") for mount in host.cgroup_mounts(self.choice)]
+        are_gone = [_remove_group(group) for group in groups]
+        shutil.rmtree(self._runtime / identity, ignore_errors=True)
+        # The next sweep finds the groups by the folder.
+        if all(are_gone):
+            shutil.rmtree(self._containers / identity, ignore_errors=True)
 
     async def list(self, label: str) -> Sequence[ContainerInfo]:
         """All sandboxes of this state directory with a label."""
@@ -300,14 +302,16 @@ def _read(folder: Path) -> _Container | None:
     return _Container(folder, annotations)
 
 
-def _remove_group(group: Path) -> None:
+def _remove_group(group: Path) -> bool:
+    """Remove an empty control group; whether it is gone."""
     for _ in range(BUSY_ATTEMPTS):
         try:
             group.rmdir()
         except OSError as error:
             if error.errno != errno.EBUSY:
-                return
+                break
             time.sleep(BUSY_SECONDS)
+    return not group.exists()
 
 
 def _find(identity: str) -> OciProcess | None:

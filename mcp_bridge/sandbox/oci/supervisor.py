@@ -90,8 +90,6 @@ class Sandbox:
         """The runtime's process id while it starts the sandbox, else 0."""
         self.first = 0
         """The process id of the sandbox's process 1 while it lives, else 0."""
-        self.begun: list[int] = []
-        """Descendants of the runtime that were killed with it, parents first."""
         self.deadline = 0.0
         """When the runtime is killed, if the sandbox is to be killed and isn't started yet (monotonic seconds)."""
 
@@ -192,6 +190,8 @@ class Supervisor:
         reaped yet. Cleared when no runtime is running."""
         self.has_failed = False
         """Whether a runtime has failed, which may have left processes without a control group."""
+        self.busy: list[Sandbox] = []
+        """Sandboxes that have ended, and whose control groups couldn't be removed in time."""
 
     def serve(self) -> None:
         wake, writer = os.pipe()
@@ -215,6 +215,9 @@ class Supervisor:
                 elif descriptor in self.sandboxes:
                     self.hear(self.sandboxes[descriptor])
             self.end_hanging_runtimes()
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while self.busy and time.monotonic() < deadline:
+            self.remove_busy()
 
     def kill_all(self) -> None:
         for sandbox in self.sandboxes.values():
@@ -308,18 +311,13 @@ class Supervisor:
 
     def runtime_left(self, sandbox: Sandbox, status: int) -> None:
         sandbox.runtime = 0
-        for process in sandbox.begun:
-            # A process that was killed may still be making a control group, which it then leaves behind.
-            try:
-                os.waitpid(process, 0)
-            except ChildProcessError:
-                pass
         try:
             with open(pid_file(sandbox)) as file:
                 first = int(file.read())
         except (OSError, ValueError):
             first = 0
         if status or not first:
+            end_all_of(sandbox)
             if first and is_child(first):
                 kill(first)
             self.has_failed = True
@@ -355,14 +353,27 @@ class Supervisor:
 
     def remove(self, sandbox: Sandbox) -> None:
         """Remove what is left of a sandbox that has ended, then close its socket."""
-        for mount_point in self.plan.cgroups:
-            self.remove_group(f"{mount_point}/{group(sandbox)}")
+        self.remove_busy()
         shutil.rmtree(f"{self.plan.state}/{sandbox.name}", ignore_errors=True)
-        shutil.rmtree(sandbox.folder, ignore_errors=True)
+        if not self.remove_files(sandbox):
+            self.busy.append(sandbox)
         self.sandboxes.pop(sandbox.events.fileno(), None)
         sandbox.events.close()
 
-    def remove_group(self, path: str) -> None:
+    def remove_busy(self) -> None:
+        # Reaping beside it may add to the list.
+        tried, self.busy = self.busy, []
+        self.busy += [sandbox for sandbox in tried if not self.remove_files(sandbox)]
+
+    def remove_files(self, sandbox: Sandbox) -> bool:
+        """Remove a sandbox's control groups, then its folder, by which a sweep finds the groups; whether all went."""
+        are_gone = [self.remove_group(f"{mount_point}/{group(sandbox)}") for mount_point in self.plan.cgroups]
+        if not all(are_gone):
+            return False
+        shutil.rmtree(sandbox.folder, ignore_errors=True)
+        return True
+
+    def remove_group(self, path: str) -> bool:
         for below, _, _ in os.walk(path, topdown=False):
             for _ in range(BUSY_ATTEMPTS):
                 try:
@@ -377,6 +388,7 @@ class Supervisor:
                     self.reap()
                 else:
                     break
+        return not os.path.exists(path)
 
     def patience(self) -> float | None:
         deadlines = [sandbox.deadline for sandbox in self.sandboxes.values() if sandbox.runtime and sandbox.deadline]
@@ -386,9 +398,7 @@ class Supervisor:
         now = time.monotonic()
         for sandbox in self.sandboxes.values():
             if sandbox.runtime and sandbox.deadline and now >= sandbox.deadline:
-                # All are listed before the first is killed: orphans are this process's, and have no other mark.
-                sandbox.begun = descendants(sandbox.runtime)
-                for process in (*reversed(sandbox.begun), sandbox.runtime):
+                for process in reversed(processes_of(sandbox)):
                     kill(process)
 
 
@@ -421,11 +431,36 @@ def kill(process: int) -> None:
         pass
 
 
-def descendants(process: int) -> list[int]:
-    found = [process]
+def end_all_of(sandbox: Sandbox) -> None:
+    """Kill what a runtime that has ended has left: it may be making control groups, which nobody would remove then."""
+    while left := processes_of(sandbox):
+        for process in left:
+            kill(process)
+        for process in left:
+            try:
+                os.waitpid(process, 0)
+            except ChildProcessError:
+                pass  # its parent has it, and has been killed
+
+
+def processes_of(sandbox: Sandbox) -> list[int]:
+    """A sandbox's runtime, its workers, and what they have begun.
+
+    crun's worker has left its parent, so it is a child of this process; its command line is the runtime's still.
+    """
+    word = sandbox.name.encode()
+    found = [process for process in numbers("/proc/1/task/1/children") if word in command_line(process)]
     for one in found:
         found += numbers(f"/proc/{one}/task/{one}/children")
-    return found[1:]
+    return found
+
+
+def command_line(process: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{process}/cmdline", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
 
 
 def numbers(path: str) -> list[int]:
