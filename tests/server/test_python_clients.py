@@ -229,7 +229,7 @@ class Session:
         await until(lambda: is_gone(self.bridge))
         await until(self.none_runs)
         for left in await self.setup.containers(self.bridge):
-            await self.setup.engine.remove(left.id)
+            await self.setup.own_engine.remove(left.id)
         return self.seen
 
     async def follow(self, process, address):

@@ -184,6 +184,10 @@ class Bridge:
     def programs(self):
         return self
 
+    @property
+    def library(self):
+        return self
+
     async def listed(self, _principal):
         return []
 

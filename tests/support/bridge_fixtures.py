@@ -22,6 +22,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from sandbox_fixtures import RUNTIME, knows_the_sandbox
 
+from mcp_bridge.sandbox.drivers import open_engine
 from mcp_bridge.sandbox.engine import OWNER_LABEL
 from mcp_bridge.sandbox.ownership import Owner
 
@@ -239,9 +240,14 @@ class Setup:
             process.stdin.close()
             await process.communicate()
 
+    @property
+    def own_engine(self):
+        """The bridge's driver: without an engine, it knows the containers of one state directory."""
+        return open_engine(self.engine.choice, self.state_dir)
+
     async def containers(self, pid):
         """The containers that the bridge with this process id has started, ended ones included."""
-        found = await self.engine.list(OWNER_LABEL)
+        found = await self.own_engine.list(OWNER_LABEL)
         owners = [(row, Owner.parse(row.labels.get(OWNER_LABEL, ""))) for row in found]
         return [row for row, owner in owners if owner is not None and owner.pid == pid]
 

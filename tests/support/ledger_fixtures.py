@@ -62,7 +62,11 @@ class Log:
             "step": "steps.pay" if sequence % 2 else None,
             "time": TIME + 1000 * sequence,
         }
-        entry = entry_encoding.encode(entry_encoding.Leaf(**(values | over)))
+        values |= over
+        entry = entry_encoding.encode(entry_encoding.Leaf(**values | {"policy": values["policy"] or ""}))
+        if values["policy"] is None:
+            # No entry of ours has none.
+            entry = entry.replace(b'"policy":""', b'"policy":null')
         self.entries.append(entry)
         self.whole.append(payload)
         self.payloads.append((payload, salt) if disclose else (None, None))

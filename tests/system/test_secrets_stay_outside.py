@@ -24,6 +24,7 @@ from mcp.client import Client
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.channel import HostChannel
+from mcp_bridge.host.frame_writer import FrameWriter
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.server.app import build_server
@@ -234,17 +235,17 @@ async def watched(sandboxes, folder, monkeypatch, *, policy=None, projection=Non
     spec = ServerSpec(name="mirror", command=sys.executable, args=(str(folder / "server.py"),))
     async with sandboxes.open(spec, governance=governance, state_dir=state_dir) as bridge:
         seen = Watched(bridge, governance, state_dir)
-        send, take = HostChannel._send, HostChannel._take
+        post, take = FrameWriter.post, HostChannel._take
 
-        async def tapped_send(self, data):
+        def tapped_post(self, data, *arguments, **more):
             seen.frames.append(data)
-            await send(self, data)
+            post(self, data, *arguments, **more)
 
         async def tapped_take(self, line, tasks):
             seen.frames.append(line)
             return await take(self, line, tasks)
 
-        monkeypatch.setattr(HostChannel, "_send", tapped_send)
+        monkeypatch.setattr(FrameWriter, "post", tapped_post)
         monkeypatch.setattr(HostChannel, "_take", tapped_take)
         yield seen
         await bridge.programs.recorder.append()

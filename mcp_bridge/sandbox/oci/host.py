@@ -84,7 +84,7 @@ def plan(choice: RuntimeChoice, directory: Path) -> dict[str, Any]:
         (uids, gids) = subordinate_ids.ranges()
         users = [str(part) for part in (0, os.getuid(), 1, 1, *uids)]
         groups = [str(part) for part in (0, os.getgid(), 1, 1, *gids)]
-    hidden = [point for point, kind in _cgroups() if kind == "cgroup2"] if cgroup_version() == "1" else []
+    covered = [point for point, kind in _cgroups() if kind == "cgroup2"] if cgroup_version() == "1" else []
     groups_made = bool(cgroup_mounts(choice))
     # Otherwise crun tries to use the hierarchies all the same. runc goes on without them if it isn't root.
     without = ["--cgroup-manager=disabled"] if choice.oci_runtime == "crun" and not groups_made else []
@@ -93,7 +93,7 @@ def plan(choice: RuntimeChoice, directory: Path) -> dict[str, Any]:
         "state": str(directory / "runtime"),
         "mounts": MOUNTS,
         "cgroups": cgroup_mounts(choice),
-        "hidden": hidden,
+        "covered": covered,
         "users": users,
         "groups": groups,
     }

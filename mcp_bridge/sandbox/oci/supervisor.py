@@ -63,7 +63,7 @@ class Plan:
         state: The runtime's state directory (`--root`).
         mounts: A directory of the host over which the images are mounted.
         cgroups: The mount points of the control group hierarchies in which sandboxes get groups.
-        hidden: Mount points of version 2 control groups beside version 1.
+        covered: Mount points of version 2 control groups beside version 1.
         users, groups: Lines of a user namespace to make first, as arguments of newuidmap and newgidmap; empty as root.
     """
 
@@ -71,7 +71,7 @@ class Plan:
     state: str
     mounts: str
     cgroups: list[str]
-    hidden: list[str]
+    covered: list[str]
     users: list[str]
     groups: list[str]
 
@@ -147,7 +147,7 @@ def arrange_mounts(plan: Plan) -> None:
     # A slave: what is unmounted on the host is unmounted here, too, and nothing of ours gets out.
     mount("none", "/", "", MS_REC | MS_SLAVE)
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    for path in plan.hidden:
+    for path in plan.covered:
         if libc.umount2(path.encode(), MNT_DETACH) < 0:
             # Mounts that came with a user namespace are locked together; one can still be covered.
             mount("none", path, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
