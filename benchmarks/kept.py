@@ -34,7 +34,7 @@ class Kept(NamedTuple):
 
     Attributes:
         ledger: Of the ledger's file, without what is unused in its pages.
-        files: Of what is beside it, its write-ahead log left out.
+        files: Of what is beside it, without its write-ahead log, containers and images.
         content: Of the ledger's entries and their payloads alone.
     """
 
@@ -77,7 +77,10 @@ async def kept(bench: Bench) -> list[Row]:
 def _kept(state: Path) -> Kept:
     with closing(sqlite3.connect(state / FILE_NAME)) as connection:
         ((ledger,),) = connection.execute("SELECT sum(pgsize - unused) FROM dbstat")
-    files = sum(path.stat().st_size for path in state.rglob("*") if path.is_file() and FILE_NAME not in path.name)
+    # Without what belongs to containers and images: it goes with the containers, or is there once.
+    folders = [path for path in state.iterdir() if path.name not in {"run", "oci"} and FILE_NAME not in path.name]
+    paths = [path for folder in folders for path in (folder, *folder.rglob("*"))]
+    files = sum(path.stat().st_size for path in paths if path.is_file())
     with open_ledger(state / FILE_NAME, master_key("file", state, make=False)) as opened:
         content = sum(len(entry.data) + len(entry.payload or b"") for entry in opened.entries())
     return Kept(ledger, files, content)
