@@ -345,6 +345,24 @@ def test_an_id_of_a_process_that_was_reaped_long_ago_is_not_taken_for_the_sandbo
             events.close()
 
 
+def test_a_control_group_that_cannot_be_removed_yet_keeps_the_folder_by_which_it_is_found(tmp_path: Path) -> None:
+    plan = supervisor.Plan(json.dumps({"cgroups": [str(tmp_path / "groups")], "state": str(tmp_path / "state")}))
+    control, other = socket.socketpair()
+    with control, other:
+        serving = supervisor.Supervisor(plan, control)
+        for name in "ab":
+            (tmp_path / name).mkdir()
+            (tmp_path / f"groups/mcp-bridge-{name}").mkdir(parents=True)
+        busy = tmp_path / "groups/mcp-bridge-a/cgroup.procs"
+        busy.write_text("")
+        serving.remove(supervisor.Sandbox("a", str(tmp_path / "a"), socket.socket(socket.AF_UNIX)))
+        assert (tmp_path / "a").is_dir()
+        busy.unlink()
+        serving.remove(supervisor.Sandbox("b", str(tmp_path / "b"), socket.socket(socket.AF_UNIX)))
+        assert sorted(path.name for path in tmp_path.rglob("*")) == ["groups"]
+        assert serving.busy == []
+
+
 async def test_what_the_runtime_says_when_it_fails_is_told(direct: Runner, tmp_path: Path) -> None:
     fake = tmp_path / "runc"
     fake.write_text("#!/bin/sh\necho 'the moon is in the wrong quarter' >&2\nexit 3\n")

@@ -363,19 +363,21 @@ class Supervisor:
     def remove_busy(self) -> None:
         # Reaping beside it may add to the list.
         tried, self.busy = self.busy, []
-        self.busy += [sandbox for sandbox in tried if not self.remove_files(sandbox)]
+        # One look each: a group that stays busy mustn't hold up those that are removed after it.
+        self.busy += [sandbox for sandbox in tried if not self.remove_files(sandbox, attempts=1)]
 
-    def remove_files(self, sandbox: Sandbox) -> bool:
+    def remove_files(self, sandbox: Sandbox, attempts: int = BUSY_ATTEMPTS) -> bool:
         """Remove a sandbox's control groups, then its folder, by which a sweep finds the groups; whether all went."""
-        are_gone = [self.remove_group(f"{mount_point}/{group(sandbox)}") for mount_point in self.plan.cgroups]
+        groups = [f"{mount_point}/{group(sandbox)}" for mount_point in self.plan.cgroups]
+        are_gone = [self.remove_group(path, attempts) for path in groups]
         if not all(are_gone):
             return False
         shutil.rmtree(sandbox.folder, ignore_errors=True)
         return True
 
-    def remove_group(self, path: str) -> bool:
+    def remove_group(self, path: str, attempts: int) -> bool:
         for below, _, _ in os.walk(path, topdown=False):
-            for _ in range(BUSY_ATTEMPTS):
+            for _ in range(attempts):
                 try:
                     os.rmdir(below)
                 except OSError as error:
