@@ -110,6 +110,8 @@ def watching(chromium, viewer, **options):
         yield watched
         watched.quiet()
     finally:
+        # A request that is still being answered by a test's handler would fail the test after it.
+        watched.page.unroute_all(behavior="wait")
         context.close()
 
 
