@@ -17,7 +17,7 @@ from mcp_bridge.cli import showing
 
 if TYPE_CHECKING:
     from mcp_bridge.errors import BridgeError
-    from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.ledger.log.payloads import QuestionFields
 
 TERMINAL = "/dev/tty"

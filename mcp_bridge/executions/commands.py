@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.scripts.live_output import LiveOutput
-    from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler

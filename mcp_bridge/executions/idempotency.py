@@ -16,7 +16,7 @@ from mcp_bridge.ledger.storage.schema import ERASED
 if TYPE_CHECKING:
     from mcp_bridge.executions.idempotency_key import Key
     from mcp_bridge.executions.lifecycle import Lifecycle
-    from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 

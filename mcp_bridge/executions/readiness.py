@@ -11,7 +11,7 @@ from mcp_bridge.executions.status import effective_status
 from mcp_bridge.kernel.machine import IN_DOUBT
 
 if TYPE_CHECKING:
-    from mcp_bridge.gate.admission import Asker
+    from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
 PROGRAM = "program"

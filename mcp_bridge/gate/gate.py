@@ -21,8 +21,8 @@ import anyio
 
 from mcp_bridge.downstream.catalog.bound_tool import ToolResult
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.gate.admission import Admission, projected
 from mcp_bridge.gate.model_steps import ModelSteps, amounts
+from mcp_bridge.gate.policy_check import Admission, projected
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.budgets import Amounts, Budget, Share, cut_short
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from mcp_bridge.downstream.catalog.bound_tool import BoundTool
-    from mcp_bridge.gate.admission import Asker
     from mcp_bridge.gate.allowed_tools import AllowedTools
     from mcp_bridge.gate.callers import Caller, ModelCaller
     from mcp_bridge.gate.execution_values import ExecutionValues
+    from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.governance.governance import Governance
     from mcp_bridge.ledger.log.allowance import Allowance
     from mcp_bridge.models.model import Completion

@@ -18,7 +18,7 @@ from mcp_bridge.escaping import escape_name
 from mcp_bridge.lookalikes import skeleton
 from mcp_bridge.policy.redaction.patterns import projection_from_toml
 from mcp_bridge.policy.rules.globs import ToolGlob
-from mcp_bridge.policy.rules.policy_table import NOWHERE, Policy, Source, read
+from mcp_bridge.policy.rules.policy_settings import NOWHERE, Policy, Source, read
 from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze, layered
 from mcp_bridge.policy.secrets.vault import UNBOUNDED, Bounds, Vault, secrets_from_toml
 from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX

@@ -17,7 +17,7 @@ import signal
 import time
 from typing import NamedTuple, NoReturn
 
-from mcp_bridge.guest.shared_output import Unsent
+from mcp_bridge.guest.unsent_output import Unsent
 from mcp_bridge.wire import exits, jsonrpc
 from mcp_bridge.wire.messages import InitBeat, InitExited, OutputWrite, notification
 

@@ -14,7 +14,7 @@ from mcp_bridge.guest.display import Display
 from mcp_bridge.guest.modules import Modules
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.proxies import Calls
-from mcp_bridge.guest.shared_output import Unsent
+from mcp_bridge.guest.unsent_output import Unsent
 from mcp_bridge.wire import exits
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.messages import (

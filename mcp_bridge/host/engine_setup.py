@@ -45,7 +45,7 @@ async def prepare(
     Raises:
         BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, ….
     """
-    from mcp_bridge.sandbox.drivers import open_engine
+    from mcp_bridge.sandbox.open_driver import open_engine
 
     state_directory(settings.state_dir, durable=True)
     report = await _probe(settings, notify, refresh=refresh)
@@ -64,7 +64,7 @@ async def choose_engine(settings: Settings) -> RuntimeChoice:
 
 
 async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, refresh: bool) -> ProbeReport:
-    from mcp_bridge.sandbox.probe import probe
+    from mcp_bridge.sandbox.engine_choice import probe
 
     async def ensure(choice: RuntimeChoice) -> str:
         return (await _image(settings, choice, notify)).reference
@@ -80,8 +80,8 @@ async def _probe(settings: Settings, notify: Callable[[str], None] | None, *, re
 
 
 async def _image(settings: Settings, choice: RuntimeChoice, notify: Callable[[str], None] | None) -> ImageInfo:
-    from mcp_bridge.sandbox.drivers import open_images
     from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
+    from mcp_bridge.sandbox.open_driver import open_images
 
     return await ensure_image(
         open_images(choice, settings.state_dir),

@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.commands import ScriptCommands
     from mcp_bridge.executions.scripts.lifecycle import ActiveScript, Scripts
     from mcp_bridge.executions.scripts.live_output import LiveOutput
-    from mcp_bridge.gate.admission import Asker
     from mcp_bridge.gate.gate import Gate
+    from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.kernel.events import Resume

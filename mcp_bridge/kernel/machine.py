@@ -51,7 +51,7 @@ from mcp_bridge.kernel.events import (
     checked_outcome,
     checked_value,
 )
-from mcp_bridge.kernel.level import Group, Leaf, Level, Nested, Task
+from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Task
 from mcp_bridge.kernel.program_parser import Program
 from mcp_bridge.kernel.step_execution import MAX_WORK, Interpreter, late
 from mcp_bridge.kernel.step_types import CompensationStep, Read

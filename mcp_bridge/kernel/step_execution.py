@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.kernel.condition_errors import counted_as_none, reason
 from mcp_bridge.kernel.conditions import ConditionError, condition
 from mcp_bridge.kernel.events import Effect, EffectKind, StepResult, StepStatus, new
-from mcp_bridge.kernel.level import Group, Leaf, Level, Nested, Parallel, Task, compensation_for, task_for
+from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Parallel, Task, compensation_for, task_for
 from mcp_bridge.kernel.references import Lookup, TextTooLongError, measured, quoted, written
 from mcp_bridge.kernel.step_types import ConditionStep, MapStep, ModelStep, StepFailedError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp_bridge.kernel.events import Outcome
-    from mcp_bridge.kernel.level import Scope
+    from mcp_bridge.kernel.program_flow import Scope
     from mcp_bridge.kernel.step_types import Instruction, Step
 
 MAX_ITEMS = 10_000

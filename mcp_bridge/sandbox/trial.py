@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.drivers import open_engine
 from mcp_bridge.sandbox.engine import OWNER_LABEL, Limits, SandboxSpec
+from mcp_bridge.sandbox.open_driver import open_engine
 from mcp_bridge.sandbox.ownership import owner_label
 
 if TYPE_CHECKING:

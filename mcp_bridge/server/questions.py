@@ -66,7 +66,7 @@ class Questions:
         return self._forms or self._samples
 
     async def ask(self, question: QuestionFields) -> bool | None:
-        """A person's decision, as `gate.admission.Asker`; None if there is none.
+        """A person's decision, as `gate.policy_check.Asker`; None if there is none.
 
         A question that is too long to display is not asked here: it waits for `mcp-bridge approvals` or the viewer.
         """

@@ -1,8 +1,8 @@
 """A program as a graph: its steps, and where each may lead, exactly as the machine's flow has it. Pure.
 
 What leads on depends on how a step was reached: the target of a condition ends the program where any other step would
-go on with the next (see `kernel.level`). So the graph is of what can really happen from the first step on: a step
-that is reached in both ways has both ways out, each with its label; one that nothing leads to stands alone.
+go on with the next (see `kernel.program_flow`). So the graph is of what can really happen from the first step on: a
+step that is reached in both ways has both ways out, each with its label; one that nothing leads to stands alone.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def test_only_the_command_line_and_the_viewer_import_what_decides():
     assert {name for name in viewers if not name.startswith("server/ui/")} == {"cli/commands/ui.py"}
     assert set(calls) == {
         "executions/approvals.py",
-        "gate/admission.py",
+        "gate/policy_check.py",
         "executions/scripts/run.py",
         "executions/scripts/call_recorder.py",
     }

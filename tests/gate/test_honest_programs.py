@@ -14,7 +14,7 @@ from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.policy.rules.call import Call, ProgramRef, StepContext
 from mcp_bridge.policy.rules.decision import decide, unconditional_denial
 from mcp_bridge.policy.rules.globs import ToolNames
-from mcp_bridge.policy.rules.policy_table import read
+from mcp_bridge.policy.rules.policy_settings import read
 from mcp_bridge.policy.rules.snapshot import freeze, layered
 from mcp_bridge.settings import Layer
 

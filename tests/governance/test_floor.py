@@ -15,7 +15,7 @@ from mcp_bridge.policy.rules.call import Call
 from mcp_bridge.policy.rules.decision import decide
 from mcp_bridge.policy.rules.explain import explain
 from mcp_bridge.policy.rules.globs import ToolNames
-from mcp_bridge.policy.rules.policy_table import Policy
+from mcp_bridge.policy.rules.policy_settings import Policy
 from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze, layered
 from mcp_bridge.settings import Layer
 from mcp_bridge.workspace.content import Content

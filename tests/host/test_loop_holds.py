@@ -282,7 +282,7 @@ async def main():
     await app._prepare_ahead(begun, SimpleNamespace(prepare=prepare, start_ahead=prepare, fleet=SimpleNamespace(servers={"a": 1})))
 
 anyio.run(main)
-needed = ["mcp_bridge.sandbox.drivers", "mcp_bridge.gate.gate", "mcp_bridge.kernel.machine", "jsonschema.validators"]
+needed = ["mcp_bridge.sandbox.open_driver", "mcp_bridge.gate.gate", "mcp_bridge.kernel.machine", "jsonschema.validators"]
 assert all(name in sys.modules for name in needed)
 assert not any(first.get(name) for name in needed), first
 assert gc.get_freeze_count() > 10_000

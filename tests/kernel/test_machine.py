@@ -6,8 +6,8 @@ Numbers are those of the cases.
 import pytest
 
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume, Usage
-from mcp_bridge.kernel.level import DEFAULT_MAX_STEPS
 from mcp_bridge.kernel.machine import Machine
+from mcp_bridge.kernel.program_flow import DEFAULT_MAX_STEPS
 from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.kernel.state import dump
 from mcp_bridge.kernel.step_execution import MAX_ITEMS

@@ -13,7 +13,7 @@ from mcp_bridge.policy.rules.budgets import Amounts, Budget, Usage, Usages
 from mcp_bridge.policy.rules.call import Call
 from mcp_bridge.policy.rules.decision import decide
 from mcp_bridge.policy.rules.globs import ToolNames
-from mcp_bridge.policy.rules.policy_table import read
+from mcp_bridge.policy.rules.policy_settings import read
 from mcp_bridge.policy.rules.snapshot import freeze
 
 

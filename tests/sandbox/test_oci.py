@@ -20,6 +20,7 @@ from sandbox_fixtures import Runner, files_of_containers, knows_the_sandbox
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.engine import OWNER_LABEL, SandboxSpec
+from mcp_bridge.sandbox.engine_choice import probe
 from mcp_bridge.sandbox.flags import MASKED, Enforced, RuntimeChoice
 from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
 from mcp_bridge.sandbox.image.store import LABEL_RECIPE
@@ -29,7 +30,6 @@ from mcp_bridge.sandbox.oci.bundle_config import Users
 from mcp_bridge.sandbox.oci.engine import OciEngine
 from mcp_bridge.sandbox.oci.images import BundleImages
 from mcp_bridge.sandbox.ownership import sweep
-from mcp_bridge.sandbox.probe import probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -387,7 +387,7 @@ import anyio
 from mcp_bridge.sandbox.engine import OWNER_LABEL, SandboxSpec
 from mcp_bridge.sandbox.oci.engine import OciEngine
 from mcp_bridge.sandbox.ownership import owner_label
-from mcp_bridge.sandbox.probe import probe
+from mcp_bridge.sandbox.engine_choice import probe
 
 async def main():
     state, image, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

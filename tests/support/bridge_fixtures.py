@@ -22,8 +22,8 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from sandbox_fixtures import RUNTIME, knows_the_sandbox
 
-from mcp_bridge.sandbox.drivers import open_engine
 from mcp_bridge.sandbox.engine import OWNER_LABEL
+from mcp_bridge.sandbox.open_driver import open_engine
 from mcp_bridge.sandbox.ownership import Owner
 
 COMMAND = str(Path(sys.executable).parent / "mcp-bridge")

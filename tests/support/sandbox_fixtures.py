@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import anyio
 import pytest
 
-from mcp_bridge.sandbox.drivers import open_engine, open_images
 from mcp_bridge.sandbox.engine import OWNER_LABEL, ExitStatus, Limits, SandboxSpec
+from mcp_bridge.sandbox.engine_choice import probe
 from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
+from mcp_bridge.sandbox.open_driver import open_engine, open_images
 from mcp_bridge.sandbox.ownership import owner_label
-from mcp_bridge.sandbox.probe import probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

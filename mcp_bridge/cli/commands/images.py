@@ -38,8 +38,8 @@ def build(
     """Build the image from the running interpreter, and packages from PyPI."""
     from rich.console import Console
 
-    from mcp_bridge.sandbox.drivers import open_images
     from mcp_bridge.sandbox.image import image
+    from mcp_bridge.sandbox.open_driver import open_images
 
     console = Console(stderr=True)
 
@@ -64,7 +64,7 @@ def build(
 @images.command("list")
 def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
     """List the images that are here."""
-    from mcp_bridge.sandbox.drivers import open_images
+    from mcp_bridge.sandbox.open_driver import open_images
 
     async def work(choice: RuntimeChoice, configuration: common.Configuration) -> list[ImageInfo]:
         return await open_images(choice, configuration.settings.state_dir).images()
@@ -105,8 +105,8 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Show what is in an image."""
-    from mcp_bridge.sandbox.drivers import open_images
     from mcp_bridge.sandbox.image import image
+    from mcp_bridge.sandbox.open_driver import open_images
 
     async def work(choice: RuntimeChoice, configuration: common.Configuration) -> ImageInfo:
         settings = configuration.settings

@@ -200,7 +200,7 @@ def _unknown_tools(
 ) -> Iterator[tuple[str, int | None]]:
     """Globs for tools that match no tool, although all the servers that they match are listed."""
     from mcp_bridge.policy.rules.globs import ToolGlob
-    from mcp_bridge.policy.rules.policy_table import shown_place
+    from mcp_bridge.policy.rules.policy_settings import shown_place
 
     for index, rule in enumerate(read.policy.rules):
         reading: Any = "narrow" if rule.effect == "allow" else "broad"

@@ -39,9 +39,9 @@ class Engine(NamedTuple):
 
 async def engines(settings: Settings) -> tuple[list[Engine], list[EngineName]]:
     """The engines that the settings allow and that answer, and the names of installed ones that don't."""
-    from mcp_bridge.sandbox.drivers import open_images
     from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
     from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.open_driver import open_images
 
     everything: tuple[EngineName, ...] = ("oci", "podman", "docker")
     names = everything if settings.runtime == "auto" else (settings.runtime,)
@@ -121,7 +121,7 @@ async def _remove_images(
     choice: RuntimeChoice, state_dir: Path, images: Sequence[ImageInfo]
 ) -> tuple[list[ImageInfo], list[tuple[str, str]]]:
     """Remove images; return the removed ones, and the others' names with the engine's errors."""
-    from mcp_bridge.sandbox.drivers import open_images
+    from mcp_bridge.sandbox.open_driver import open_images
 
     store = open_images(choice, state_dir)
     removed, left = [], []
@@ -181,8 +181,8 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
 
 
 async def _look(settings: Settings) -> _Found:
-    from mcp_bridge.sandbox.drivers import open_engine
     from mcp_bridge.sandbox.engine import OWNER_LABEL
+    from mcp_bridge.sandbox.open_driver import open_engine
     from mcp_bridge.sandbox.ownership import Owner
 
     found, silent = await engines(settings)
@@ -256,7 +256,7 @@ async def _remove(found: _Found, directory: Path, state: bool) -> list[tuple[str
     Raises:
         BridgeError: `uninstall_failed`: a file can't be removed; as the engine.
     """
-    from mcp_bridge.sandbox.drivers import open_engine
+    from mcp_bridge.sandbox.open_driver import open_engine
 
     with tempfile.TemporaryDirectory(prefix="mcp-bridge-uninstall-") as scratch:
         for engine, container in found.containers:

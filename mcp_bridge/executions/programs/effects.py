@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.gate.admission import ApprovalNeededError, projected
 from mcp_bridge.gate.model_steps import kernel_usage
+from mcp_bridge.gate.policy_check import ApprovalNeededError, projected
 from mcp_bridge.kernel.events import Outcome
 from mcp_bridge.kernel.machine import APPROVAL
 from mcp_bridge.kernel.references import WHOLE

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.programs.library import Found
     from mcp_bridge.executions.programs.run import Effects
-    from mcp_bridge.gate.admission import Asker
     from mcp_bridge.gate.gate import Gate
+    from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.kernel.events import Effect, Event

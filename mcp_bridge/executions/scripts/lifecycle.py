@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.scripts.call_history import RecordedCall
-    from mcp_bridge.gate.admission import Asker
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.gate.gate import Gate
+    from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import StoredExecution

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.error_codes import Code
     from mcp_bridge.policy.rules.decision import Decision
-    from mcp_bridge.policy.rules.policy_table import Limits, PolicyLimits
+    from mcp_bridge.policy.rules.policy_settings import Limits, PolicyLimits
 
 Kind = Literal["calls", "bytes", "model_tokens", "model_cost_usd"]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.kernel.conditions import Condition
 from mcp_bridge.policy.rules.globs import ToolGlob
-from mcp_bridge.policy.rules.policy_table import NOWHERE, is_hash, shown_place
+from mcp_bridge.policy.rules.policy_settings import NOWHERE, is_hash, shown_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from mcp_bridge.policy.rules.globs import Reading
-    from mcp_bridge.policy.rules.policy_table import Policy, Rule, Source
+    from mcp_bridge.policy.rules.policy_settings import Policy, Rule, Source
 
 
 @dataclass(frozen=True, slots=True)

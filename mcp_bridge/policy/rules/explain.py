@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Call
     from mcp_bridge.policy.rules.decision import Decision
     from mcp_bridge.policy.rules.matching import CompiledRule
-    from mcp_bridge.policy.rules.policy_table import Effect
+    from mcp_bridge.policy.rules.policy_settings import Effect
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
 
 

@@ -10,14 +10,14 @@ from mcp_bridge.kernel.references import MISSING, walk
 from mcp_bridge.policy.rules import schemas
 from mcp_bridge.policy.rules.comparisons import STRICT, Unannounced, truth
 from mcp_bridge.policy.rules.globs import ToolGlob
-from mcp_bridge.policy.rules.policy_table import is_hash
+from mcp_bridge.policy.rules.policy_settings import is_hash
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcp_bridge.policy.rules.call import Call, StepContext
     from mcp_bridge.policy.rules.globs import Reading, ToolNames
-    from mcp_bridge.policy.rules.policy_table import Rule
+    from mcp_bridge.policy.rules.policy_settings import Rule
 
 Verdict = Literal["pass", "allow", "approve", "deny", "at least approve"]
 """A rule's verdict on a call. `pass`: none. `at least approve`: none, but a person is asked if a later rule or the

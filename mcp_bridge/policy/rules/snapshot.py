@@ -14,12 +14,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.values import canonical, digest, normal
 from mcp_bridge.policy.rules.matching import CompiledRules
-from mcp_bridge.policy.rules.policy_table import NOWHERE, Limits, PolicyLimits, Preset, Rule, is_hash, nearest
+from mcp_bridge.policy.rules.policy_settings import NOWHERE, Limits, PolicyLimits, Preset, Rule, is_hash, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.policy.rules.policy_table import Policy, Source
+    from mcp_bridge.policy.rules.policy_settings import Policy, Source
 
 
 class PinnedProgram(BaseModel):

@@ -38,7 +38,7 @@ from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.policy.rules.policy_table import read
+from mcp_bridge.policy.rules.policy_settings import read
 from mcp_bridge.policy.rules.snapshot import freeze
 from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.server.questions import Questions

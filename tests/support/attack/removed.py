@@ -16,9 +16,9 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.lifecycle import Programs
-from mcp_bridge.gate import admission
-from mcp_bridge.gate.admission import Admission
+from mcp_bridge.gate import policy_check
 from mcp_bridge.gate.execution_values import ExecutionValues
+from mcp_bridge.gate.policy_check import Admission
 from mcp_bridge.kernel.conditions import Condition
 from mcp_bridge.policy.redaction import patterns
 from mcp_bridge.policy.redaction.patterns import Span
@@ -87,7 +87,7 @@ def looking_at_keys(patch: pytest.MonkeyPatch) -> None:
 
 def filling_in_of_defaults(patch: pytest.MonkeyPatch) -> None:
     """Rules see what the caller has written."""
-    patch.setattr(admission, "with_defaults", lambda _schema, arguments, *_: Filled(arguments))
+    patch.setattr(policy_check, "with_defaults", lambda _schema, arguments, *_: Filled(arguments))
 
 
 # --- 3: judged by one name, called by another ---
@@ -132,8 +132,8 @@ def deciding_anew(patch: pytest.MonkeyPatch) -> None:
 
 def knowing_of_neighbours(patch: pytest.MonkeyPatch) -> None:
     """A rule for one spelling loses its tool to a neighbour that has that spelling."""
-    names = admission.tool_names
-    patch.setattr(admission, "tool_names", lambda tool: names(tool)._replace(derived="", server_derived=""))
+    names = policy_check.tool_names
+    patch.setattr(policy_check, "tool_names", lambda tool: names(tool)._replace(derived="", server_derived=""))
 
 
 # --- 4: an agent spent an operator's key ---
