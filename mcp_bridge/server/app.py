@@ -25,6 +25,7 @@ from mcp_bridge.server import displays, process, render
 from mcp_bridge.server.configuration_reload import INTERNAL_ERROR, keep_open
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
+from mcp_bridge.server.structured_content import add_record, add_refusal
 from mcp_bridge.server.tool_description import TOOL, error_instructions, instructions, tool
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ LIVE_CHARS = 2000
 
 LEAST_SHOWN_CHARS = 300
 """A displayed text that would be cut to less than this is left out."""
-
-RECORD_META = "mcp-code-bridge/record"
 
 CONVERSATIONS = "conversations"
 
@@ -239,7 +238,7 @@ async def _prepare_ahead(begun: anyio.Event, bridge: Bridge) -> None:
         await begun.wait()
     await _import_on_threads(_OF_A_SANDBOX)
     with contextlib.suppress(BridgeError):
-        await bridge.start_ahead()
+        await bridge.sandboxes.start_ahead()
     await _import_on_threads((*_OF_A_CALL, *(_OF_A_SERVER if bridge.fleet.servers else ())))
     # Objects that exist now are permanent: scanning them takes the garbage collector 50 ms in any thread.
     gc.freeze()
@@ -367,19 +366,14 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
 
 def _refused(settings: Settings, ctx: ServerRequestContext[dict[str, Any]], error: BridgeError) -> types.CallToolResult:
     result = types.CallToolResult(content=[types.TextContent(text=render.refusal(error))], is_error=True)
-    mode = settings.structured
-    record = {"status": "refused", "error": error.record()}
-    if mode == "always" or (mode == "auto" and not render.shows_structured_content(_client(ctx))):
-        result.structured_content = record
-    elif mode == "auto":
-        result.meta = {RECORD_META: record}
+    add_refusal(result, {"status": "refused", "error": error.record()}, settings, _client(ctx))
     return result
 
 
 def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: ExecutionRecord) -> types.CallToolResult:
     """The content blocks and record of an answer. What the model may see of them is within `max_output_chars`.
 
-    The record is structured content, unless the client shows that to the model in addition to the text or instead.
+    The record is added as `structured_content` says.
     """
     settings, client = bridge.settings, _client(ctx)
     answer = render.Answer(record, settings, bridge.files)
@@ -391,17 +385,7 @@ def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: E
     if text:
         content.insert(0, types.TextContent(text=text))
     result = types.CallToolResult(content=content, is_error=is_error)
-    if settings.structured == "always":
-        is_read = render.shows_structured_content(client, for_certain=True)
-        result.structured_content = answer.record(limit if is_read else render.RECORD_CHARS)
-    elif settings.structured == "auto":
-        used = sum(len(block.text) for block in content if isinstance(block, types.TextContent))
-        made, is_whole = answer.record_within(limit - used)
-        if is_whole and not render.shows_structured_content(client):
-            result.structured_content = made
-        else:
-            # A truncated record must not be shown instead of the text.
-            result.meta = {RECORD_META: made}
+    add_record(result, answer, settings, client)
     return result
 
 

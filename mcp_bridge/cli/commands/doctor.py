@@ -16,7 +16,7 @@ from mcp_bridge import escaping
 from mcp_bridge.cli import common, environment_checks
 from mcp_bridge.downstream.configuration.unread_clients import other_clients
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.retention import FULL
+from mcp_bridge.executions.early_erasure import FULL
 from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.pool_report import pool_reports
 from mcp_bridge.host.service import open_bridge
@@ -81,7 +81,7 @@ async def _try(configuration: common.Configuration, find: Any) -> float:
     async with open_bridge(configuration.settings, []) as bridge:
         ledger = bridge.measured()
         find(*_room(configuration.settings.ledger, ledger, bridge.files.used()))
-        await bridge.prepare()
+        await bridge.sandboxes.prepare()
         began = time.monotonic()
         record = await bridge.run("print('ok')")
         took = (time.monotonic() - began) * 1000

@@ -34,6 +34,7 @@ from pydantic import TypeAdapter
 from mcp_bridge import __version__, fair_share
 from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
+from mcp_bridge.downstream.client.idle_timeout import closed_or_idle
 from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
 from mcp_bridge.downstream.client.server_log import logger
 from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
@@ -174,21 +175,11 @@ class Connection:
             self.listed_at = anyio.current_time()
             self._client = client
             self.settled.set()
-            await self._until_done(idle_timeout)
-            tasks.cancel_scope.cancel()
-
-    async def _until_done(self, idle_timeout: float) -> None:
-        self.last_used = anyio.current_time()
-        while not self.transport.closed.is_set():
-            if idle_timeout <= 0:
-                await self.transport.closed.wait()
-                continue
-            left = self.last_used + idle_timeout - anyio.current_time()
-            if left <= 0 and not self.in_flight:
+            self.last_used = anyio.current_time()
+            closed = self.transport.closed
+            if await closed_or_idle(closed, idle_timeout, lambda: self.last_used, lambda: bool(self.in_flight)):
                 self.stopping = "it was idle"
-                return
-            with anyio.move_on_after(left if left > 0 else idle_timeout):
-                await self.transport.closed.wait()
+            tasks.cancel_scope.cancel()
 
     # Requests by the supervisor.
 

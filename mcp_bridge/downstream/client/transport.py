@@ -36,6 +36,7 @@ from mcp_types import (
 from mcp_bridge import fair_share, large_json
 from mcp_bridge.downstream.client.large_parts import LARGE_VALUES, DetachedArguments, detach, is_oversized
 from mcp_bridge.downstream.client.lines import LineSplitter, Oversized, request_id_of
+from mcp_bridge.downstream.client.server_log import LogRing
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
 
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from anyio.abc import ByteReceiveStream, ByteSendStream, Process, TaskGroup
-
-# How much of a server's stderr (and of non-messages on its stdout) is kept.
-LOG_BYTES = 64 * 1024
 
 # How long the process may take to exit by itself after its stdin was closed.
 EXIT_GRACE = 2.0
@@ -109,40 +107,6 @@ class OversizedResult:
     def __init__(self, size: int, parts: str = "") -> None:
         self.size = size
         self.parts = parts
-
-
-class LogRing:
-    """The last bytes of a log."""
-
-    def __init__(self, limit: int = LOG_BYTES) -> None:
-        self._limit = limit
-        self._chunks: deque[bytes] = deque()
-        self._size = 0
-        self._forgot = False
-
-    def add(self, chunk: bytes) -> None:
-        """Append a chunk; the oldest bytes above the limit are dropped."""
-        self._forgot = self._forgot or len(chunk) > self._limit
-        chunk = chunk[-self._limit :]
-        self._chunks.append(chunk)
-        self._size += len(chunk)
-        while self._size > self._limit:
-            oldest, over = self._chunks.popleft(), self._size - self._limit
-            self._size -= len(oldest)
-            if len(oldest) > over:
-                self._chunks.appendleft(oldest[over:])
-                self._size += len(oldest) - over
-            self._forgot = True
-
-    def text(self) -> str:
-        """The whole lines that are kept: the beginning of the first may have been dropped."""
-        text = b"".join(self._chunks).decode("utf-8", "replace")
-        return text.partition("\n")[2] if self._forgot else text
-
-    def tail(self, lines: int = 20, columns: int = 400) -> list[str]:
-        """The last lines, each cut to `columns` characters."""
-        text = b"".join(self._chunks).decode("utf-8", "replace")
-        return [line[:columns] for line in text.splitlines() if line.strip()][-lines:]
 
 
 class StdioTransport:
