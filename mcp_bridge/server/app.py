@@ -22,7 +22,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
-from mcp_bridge.server.configuration_reload import INTERNAL_ERROR, keep_open
+from mcp_bridge.server.bridge_supervisor import keep_open
+from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
 from mcp_bridge.server.structured_content import add_record, add_refusal
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.host.service import Bridge
-    from mcp_bridge.server.configuration_reload import BridgeSupervisor, Configured, Source
+    from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
+    from mcp_bridge.server.configuration_reload import Configured, Source
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
