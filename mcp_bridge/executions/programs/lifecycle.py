@@ -394,7 +394,7 @@ class Programs:
             earlier=Earlier(ids_of(values), (stored.record or {}).get("waiting", ()), approved, unresolved),
         )
         for effect, _ in machine.awaited():
-            since = began.get(effect.id, {}).get("since")
+            since = began[effect.id]["since"] if effect.id in began else None
             if machine.pending.get(effect.id) == IN_DOUBT:
                 run.doubts[effect.id] = in_doubt.doubt_row(effect, since or stored.started)
             elif effect.id in doubtful and not await effects.repeatable(run, effect):

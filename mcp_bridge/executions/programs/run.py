@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.executions.record import InDoubtRow, WaitingRow
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Event, Redo
     from mcp_bridge.kernel.machine import Machine
@@ -123,9 +124,9 @@ class Earlier(NamedTuple):
     """
 
     references: Ids
-    waited: Sequence[dict[str, Any]]
+    waited: Sequence[WaitingRow]
     approved: Mapping[int, QuestionFields]
-    unresolved: list[dict[str, Any]]
+    unresolved: list[InDoubtRow[int]]
 
 
 class ProgramRun:
@@ -185,7 +186,7 @@ class ProgramRun:
         self.violated: str | None = None
         self.moved = False
         self.questions: dict[int, QuestionFields] = {}
-        self.doubts: dict[int, dict[str, Any]] = {}
+        self.doubts: dict[int, InDoubtRow[int]] = {}
         self.effects = effects
         self._journal = journal
         self._tasks = tasks
