@@ -11,7 +11,7 @@ Loads the MCP SDK: import this module only where a server is started.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
@@ -94,7 +94,7 @@ class PendingRequests:
             pending.progressed(
                 float(done), float(total) if _is_number(total) else None, message if isinstance(message, str) else None
             )
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged
             # It is called by the reader of the connection, which others need.
             logger.exception("what a server told of its progress was not passed on")
         return True
@@ -120,5 +120,5 @@ def number_of(request_id: object) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
