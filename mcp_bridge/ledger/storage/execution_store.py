@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mcp_bridge.ledger.log.entries import TOMBSTONE
 from mcp_bridge.ledger.log.log import INSERT_KEY
-from mcp_bridge.ledger.log.transaction import Seal, check_row, row_mac
+from mcp_bridge.ledger.log.transaction import NewKey, RowMac, Seal, check_row, row_mac
 from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_mac
 from mcp_bridge.ledger.storage.sealed_rows import LIBRARY, label_of, open_sealed, seal, seal_bytes
 from mcp_bridge.ledger.storage.sealing import sealed_bytes
@@ -237,12 +237,11 @@ class ProgramStore:
         # Before anything is posted: all that follows is one transaction.
         bundle = await off_loop(kept, seal, execution.id, "bundle", kept)
         subject = subject_mac(database.master, execution.subject, is_value=execution.subject_is_value)
-        _, row = database.master.new_row(execution.id, subject)
-        database.post(INSERT_KEY, row)
+        database.post(INSERT_KEY, (execution.id, subject, NewKey(execution.id), RowMac("data_keys")))
         self.store_values(execution.id, values or {})
         changed = await database.write(
             "INSERT INTO executions (id, kind, principal, key, request, status, program, bundle, origin, owner, state,"
-            " record, due, started, changed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " record, due, started, changed, mac) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT DO NOTHING",
             (
                 execution.id,
@@ -257,11 +256,13 @@ class ProgramStore:
                 execution.owner,
                 None if execution.state is None else seal_bytes(execution.id, "state", execution.state),
                 None if execution.record is None else seal(execution.id, "record", execution.record),
-                execution.due,
-                execution.started,
-                execution.started,
+                # As the column has it: the MAC is of that.
+                None if execution.due is None else float(execution.due),
+                float(execution.started),
+                float(execution.started),
+                RowMac("executions"),
             ),
-            ("executions", "id = ?", (execution.id,)),
+            None,
             *entries,
             otherwise=[
                 ("DELETE FROM reference_values WHERE execution = ?", (execution.id,)),
