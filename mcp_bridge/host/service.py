@@ -382,7 +382,7 @@ class Bridge:
             artifacts.abort()
 
     async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
-        script, gate, job, _ = active
+        script, gate, job, *_ = active
         execution = script.execution
         limit = self._check(job.code, job.timeout)
         async with self._places:
@@ -427,8 +427,8 @@ class Bridge:
             runner, requests = self._runner(warm, first, replace(limit, start=HANDOVER_SECONDS), active, artifacts)
             try:
                 record = await runner.run()
-            except BridgeError:
-                if runner.has_begun:
+            except BridgeError as exc:
+                if runner.has_begun or exc.code == "not_recorded":
                     await warm.aclose()
                     raise
             except BaseException:
@@ -461,12 +461,14 @@ class Bridge:
     ) -> tuple[SandboxRun, Requests]:
         from mcp_bridge.host.request_handlers import Requests
 
-        script, gate, job, _ = active
+        script, gate, job, _, recorded = active
         requests = Requests(
             self._memories, self.files, artifacts, gate, self.programs.effects(gate), self.programs, script
         )
         client = job.client
-        run = SandboxRun(process, script.execution, first, limit, requests, client.progress, client.began, client.live)
+        run = SandboxRun(
+            process, script.execution, first, limit, requests, client.progress, client.began, client.live, recorded
+        )
         return run, requests
 
     def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:

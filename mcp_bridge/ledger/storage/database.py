@@ -400,11 +400,37 @@ class Database:
         Raises:
             BridgeError: As `post`, `flush`.
         """
+        return await self.begin_write(statement, parameters, row, *entries, otherwise=otherwise)()
+
+    def begin_write(
+        self,
+        statement: str,
+        parameters: Sequence[Any],
+        row: Row | None = None,
+        *entries: Entry,
+        otherwise: Sequence[tuple[str, Sequence[Any]]] = (),
+    ) -> Callable[[], Awaitable[int]]:
+        """As `write`, without waiting.
+
+        Returns:
+            Waits until it is durable, as often as it is called; gives and raises what `write` does.
+
+        Raises:
+            BridgeError: As `post`.
+        """
         made = Statement(statement, parameters, row, otherwise)
         self._post(made)
         self._add(*(Append(posted(entry), made) for entry in entries))
-        await self.flush()
-        return made.changed
+        written = None if self._failure is not None else self._want()
+
+        async def changed() -> int:
+            # The future is shared: a waiter that is cancelled doesn't cancel it.
+            failure = self._failure if written is None else await asyncio.shield(written)
+            if failure is not None:
+                raise failure
+            return made.changed
+
+        return changed
 
     async def transact(self, work: Callable[[Transaction], T]) -> T:
         """Run work in a transaction of its own, in the writer's thread, and give its result.

@@ -20,7 +20,7 @@ from mcp_bridge.ledger.storage.sealing import sealed_bytes
 from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from mcp_bridge.ledger.log.entries import Entry
     from mcp_bridge.ledger.log.payloads import QuestionFields
@@ -232,6 +232,12 @@ class ProgramStore:
             values: The values behind its references.
             entries: Recorded in the same transaction.
         """
+        return await (await self.begin_adding(execution, values, *entries))()
+
+    async def begin_adding(
+        self, execution: StoredExecution, values: Mapping[str, str | float] | None = None, *entries: Entry
+    ) -> Callable[[], Awaitable[bool]]:
+        """As `add`, without waiting until it is durable: that, and what `add` gives, is what the result waits for."""
         database, key = self._database, execution.key
         kept = {"key": key, "space": execution.key_space, "bundle": execution.bundle}
         # Before anything is posted: all that follows is one transaction.
@@ -239,7 +245,7 @@ class ProgramStore:
         subject = subject_mac(database.master, execution.subject, is_value=execution.subject_is_value)
         database.post(INSERT_KEY, (execution.id, subject, NewKey(execution.id), RowMac("data_keys")))
         self.store_values(execution.id, values or {})
-        changed = await database.write(
+        changed = database.begin_write(
             "INSERT INTO executions (id, kind, principal, key, request, status, program, bundle, origin, owner, state,"
             " record, due, started, changed, mac) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT DO NOTHING",
@@ -269,7 +275,11 @@ class ProgramStore:
                 ("DELETE FROM data_keys WHERE execution = ?", (execution.id,)),
             ],
         )
-        return changed == 1
+
+        async def added() -> bool:
+            return await changed() == 1
+
+        return added
 
     async def assign_key(self, execution: StoredExecution, known_by: str | None = None) -> bool:
         """Give an execution without an idempotency key one; False if another execution has the same.
