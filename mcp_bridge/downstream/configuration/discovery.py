@@ -25,9 +25,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
 from mcp_bridge.downstream.configuration.runners import isolate_runner
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
-from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, ServerType, spec_from_toml
+from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, ServerType, TlsFiles, spec_from_toml
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import (
     MAX_FILE_BYTES,
@@ -105,7 +106,7 @@ class Discovery:
     @property
     def folder_servers(self) -> frozenset[str]:
         """The names of servers that the folder configures, and not the user."""
-        return frozenset(name for name, spec in self.servers.items() if spec.scope in {"folder", "project"})
+        return frozenset(name for name, spec in self.servers.items() if spec.comes_with_folder)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -134,27 +135,70 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, text)
 
 
+def _variables(text: str, environ: Mapping[str, str]) -> frozenset[str]:
+    """The variables whose values a text is expanded with."""
+    return frozenset(match.group(1) for match in _VARIABLE.finditer(text) if match.group(1) in environ)
+
+
 def _expanded(spec: ServerSpec, environ: Mapping[str, str]) -> ServerSpec:
+    variables: set[str] = set()
+
     def of(what: str, text: str) -> str:
         try:
-            return expand(text, environ)
+            expanded = expand(text, environ)
         except KeyError as error:
             raise _MissingVariableError(
                 f"{what} uses ${{{error.args[0]}}}, which is not set in the environment and has no default."
             ) from None
+        variables.update(_variables(text, environ))
+        return expanded
+
+    def path(what: str, text: str | None) -> str | None:
+        if text is None:
+            return None
+        try:
+            return str(Path(spec.source).resolve().parent / Path(of(what, text)).expanduser())
+        except RuntimeError:
+            raise _MissingVariableError(f"{what} begins with the home directory of an unknown user.") from None
 
     try:
+        if spec.is_remote:
+            return _checked_remote(
+                replace(
+                    spec,
+                    url=None if spec.url is None else of("url", spec.url),
+                    headers={name: of(f"headers.{name}", value) for name, value in spec.headers.items()},
+                    oauth=None if spec.oauth is None else spec.oauth.expanded(of),
+                    tls=TlsFiles(
+                        path("ca_file", spec.tls.ca_file),
+                        path("client_cert", spec.tls.client_cert),
+                        path("client_key", spec.tls.client_key),
+                    ),
+                    variables=frozenset(variables),
+                )
+            )
         return replace(
             spec,
             command=of("command", spec.command),
             args=tuple(of(f"args[{index}]", arg) for index, arg in enumerate(spec.args)),
             env={name: of(f"env.{name}", value) for name, value in spec.env.items()},
             cwd=None if spec.cwd is None else of("cwd", spec.cwd),
-            url=None if spec.url is None else of("url", spec.url),
-            headers={name: of(f"headers.{name}", value) for name, value in spec.headers.items()},
         )
     except _MissingVariableError as error:
         return replace(spec, problem=str(error))
+
+
+def _checked_remote(spec: ServerSpec) -> ServerSpec:
+    """A remote server's entry, with its `problem` if it can't be used."""
+    problem = spec.problem
+    if problem is None and spec.url is not None:
+        problem = url_problem(spec.url) or headers_problem(spec.headers)
+    if problem is None and spec.comes_with_folder:
+        # The files of a folder's entry are trusted with it; others are the user's, such as a private key.
+        folder = Path(spec.source).resolve().parent
+        outside = [path for path in spec.tls.paths if not Path(path).resolve().is_relative_to(folder)]
+        problem = f"{Path(outside[0]).name} is not in the folder of the configuration." if outside else None
+    return spec if problem is None else replace(spec, problem=problem)
 
 
 def _text_map(value: Any) -> dict[str, str] | None:
@@ -180,7 +224,7 @@ def _spec_from_client(name: str, entry: Any, file: str, scope: Scope) -> ServerS
     if raw_type is not None and kind is None:
         return replace(spec, problem=f"type {raw_type!r} is not one of stdio, http, sse.")
     command, args, cwd, url = entry.get("command"), entry.get("args"), entry.get("cwd"), entry.get("url")
-    kind = kind or ("http" if command is None and url is not None else "stdio")
+    kind = kind or ("auto" if command is None and url is not None else "stdio")
     env, headers = _text_map(entry.get("env")), _text_map(entry.get("headers"))
     wrong: str | None = None
     if kind == "stdio" and not (isinstance(command, str) and command):
