@@ -46,7 +46,7 @@ Code = Literal[
     "kernel_command_line", "key_conflict", "key_missing", "key_unusable", "keyring_missing", "keyring_unusable",
     "ledger_behind", "ledger_damaged", "ledger_full", "ledger_head_damaged", "ledger_in_use", "ledger_missing",
     "ledger_room", "limits", "limits_refused", "log_unwritable", "memory_not_enforced", "missing_field",
-    "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge", "no_fts5",
+    "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge",
     "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "not_allowed", "not_asked",
     "not_awaited", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded", "not_replayable",
     "not_resumable", "not_suspended", "not_trusted", "nothing_is_lost", "nothing_to_erase", "nothing_to_trust",
@@ -601,7 +601,6 @@ GROUPS: Final[tuple[Group, ...]] = (
         "nested_bridge": Description(
             "This bridge was started by a bridge, as one of its servers.",
             "Take it out of the servers, or set `MCP_BRIDGE_ALLOW_SELF_SERVER=1`.", _COMMAND, exit_status=4),
-        "no_fts5": Description("This Python's SQLite can't search text.", "Use a Python whose SQLite has FTS5."),
         "not_asked": Description(
             "The command needs a confirmation, and there is no terminal to ask in. Nothing was done.",
             "Run it in a terminal, or with `--yes`.", _COMMAND, exit_status=4),
