@@ -50,6 +50,9 @@ MAX_LOADED_BYTES = 256 << 20
 
 _CHUNK = 1 << 20
 
+TLS_KEYS = ("ca_file", "client_cert", "client_key")
+"""The keys of a server that name files of its TLS connection, relative to the configuration file."""
+
 PROGRAM_SUFFIXES = frozenset({".yaml", ".yml", ".json", ".toml"})
 _CODE_SUFFIXES = frozenset(
     {".bash", ".bat", ".cjs", ".cmd", ".jar", ".js", ".mjs", ".mts", ".php", ".pl", ".ps1", ".py", ".pyz", ".rb", ".sh"}
@@ -251,7 +254,7 @@ def _scripts(table: Mapping[str, Any], base: Path) -> Iterator[Path]:
 
 
 def scripts_of(server: Any, base: Path, started_in: Path | None = None) -> Iterator[Path]:
-    """The folder's files that a server's command names.
+    """The folder's files that a server's command names, and those that a remote server's TLS connection is made with.
 
     Args:
         server: The server's undecoded entry, with variables not expanded.
@@ -263,6 +266,11 @@ def scripts_of(server: Any, base: Path, started_in: Path | None = None) -> Itera
         words = [server.get("command"), *(args if isinstance(args, list) else ())]
         here = started_in or base
         yield from _named(words, here / cwd if isinstance(cwd, str) else here, base)
+        for key in TLS_KEYS:
+            path = server.get(key)
+            if isinstance(path, str):
+                # As an executable's path: loaded whatever its name says.
+                yield from _named([str(base / path)], base, base)
 
 
 def changed(files: Mapping[str, str]) -> str | None:

@@ -206,10 +206,10 @@ def test_remote_servers_are_kept_with_their_type(find):
     entries = {
         "a": {"url": "https://x/mcp"},
         "b": {"type": "sse", "url": "https://x"},
-        "c": {"type": "streamable-http", "url": "u"},
+        "c": {"type": "streamable-http", "url": "https://u"},
     }
     found = find(user={"mcpServers": entries})
-    assert {name: spec.type for name, spec in found.servers.items()} == {"a": "http", "b": "sse", "c": "http"}
+    assert {name: spec.type for name, spec in found.servers.items()} == {"a": "auto", "b": "sse", "c": "http"}
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_a_toml_table_is_read_with_its_defaults():
         30,
     )
     assert (spec.era, spec.enabled, spec.type, spec.source) == ("legacy", False, "stdio", "bridge.toml")
-    assert spec_from_toml("s", {"url": "https://x"}, "f").type == "http"
+    assert spec_from_toml("s", {"url": "https://x"}, "f").type == "auto"
 
 
 @pytest.mark.parametrize(

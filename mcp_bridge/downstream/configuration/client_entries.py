@@ -106,7 +106,7 @@ def decode(name: str, entry: Any, file: str, scope: Scope) -> ServerSpec:
     if raw_type is not None and kind is None:
         return replace(spec, problem=f"type {raw_type!r} is not one of stdio, http, sse.")
     command, args, cwd, url = entry.get("command"), entry.get("args"), entry.get("cwd"), entry.get("url")
-    kind = kind or ("http" if command is None and url is not None else "stdio")
+    kind = kind or ("auto" if command is None and url is not None else "stdio")
     env, headers = _text_map(entry.get("env")), _text_map(entry.get("headers"))
     wrong: str | None = None
     if kind == "stdio" and not (isinstance(command, str) and command):
@@ -160,9 +160,15 @@ def _text_map(value: Any) -> dict[str, str] | None:
 
 
 def _common(entry: Entry, around: Surroundings) -> Shape:
-    """Claude Desktop, Cursor, VS Code: Claude Code's shape."""
+    """Claude Desktop and Cursor: Claude Code's shape."""
     del around
     return Shape(entry)
+
+
+def _vscode(entry: Entry, around: Surroundings) -> Shape:
+    del around
+    # It falls back to server-sent events where streamable HTTP isn't spoken.
+    return Shape({key: value for key, value in entry.items() if (key, value) != ("type", "http")})
 
 
 def _windsurf(entry: Entry, around: Surroundings) -> Shape:
@@ -290,6 +296,7 @@ def _codex_headers(entry: Entry, around: Surroundings) -> dict[str, str]:
 
 
 _SHAPES: dict[str, Callable[[Entry, Surroundings], Shape]] = {
+    "vscode": _vscode,
     "windsurf": _windsurf,
     "zed": _zed,
     "gemini": _gemini,

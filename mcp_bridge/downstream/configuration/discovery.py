@@ -31,9 +31,10 @@ from mcp_bridge.downstream.configuration.client_files import Problem, member
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.downstream.configuration.expansion import Expander, UnexpandedError
 from mcp_bridge.downstream.configuration.git_root import git_root
+from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
 from mcp_bridge.downstream.configuration.runners import isolate_runner
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
-from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, spec_from_toml
+from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, TlsFiles, spec_from_toml
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import (
     MAX_FILE_BYTES,
@@ -84,7 +85,7 @@ class Discovery:
     @property
     def folder_servers(self) -> frozenset[str]:
         """The names of servers that the folder configures, and not the user."""
-        return frozenset(name for name, spec in self.servers.items() if spec.scope in {"folder", "project"})
+        return frozenset(name for name, spec in self.servers.items() if spec.comes_with_folder)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -92,27 +93,61 @@ class Discovery:
         return tuple(f"Servers of {Path(row.file).name} are missing: {row.message}" for row in self.problems)
 
 
-def _expanded(spec: ServerSpec, of_text: Callable[[str], str]) -> ServerSpec:
+def _expanded(spec: ServerSpec, expander: Expander) -> ServerSpec:
     """The entry with its texts expanded; what can't be becomes its `problem`."""
 
     def of(what: str, text: str) -> str:
         try:
-            return of_text(text)
+            return expander(text)
         except UnexpandedError as error:
             raise UnexpandedError(f"{what} {error}") from None
 
+    def path(what: str, text: str | None) -> str | None:
+        if text is None:
+            return None
+        try:
+            return str(Path(spec.source).resolve().parent / Path(of(what, text)).expanduser())
+        except RuntimeError:
+            raise UnexpandedError(f"{what} begins with the home directory of an unknown user.") from None
+
     try:
+        if spec.is_remote:
+            return _checked_remote(
+                replace(
+                    spec,
+                    url=None if spec.url is None else of("url", spec.url),
+                    headers={name: of(f"headers.{name}", value) for name, value in spec.headers.items()},
+                    oauth=None if spec.oauth is None else spec.oauth.expanded(of),
+                    tls=TlsFiles(
+                        path("ca_file", spec.tls.ca_file),
+                        path("client_cert", spec.tls.client_cert),
+                        path("client_key", spec.tls.client_key),
+                    ),
+                    variables=frozenset(expander.used),
+                )
+            )
         return replace(
             spec,
             command=of("command", spec.command),
             args=tuple(of(f"args[{index}]", arg) for index, arg in enumerate(spec.args)),
             env={name: of(f"env.{name}", value) for name, value in spec.env.items()},
             cwd=None if spec.cwd is None else of("cwd", spec.cwd),
-            url=None if spec.url is None else of("url", spec.url),
-            headers={name: of(f"headers.{name}", value) for name, value in spec.headers.items()},
         )
     except UnexpandedError as error:
         return replace(spec, problem=str(error))
+
+
+def _checked_remote(spec: ServerSpec) -> ServerSpec:
+    """A remote server's entry, with its `problem` if it can't be used."""
+    problem = spec.problem
+    if problem is None and spec.url is not None:
+        problem = url_problem(spec.url) or headers_problem(spec.headers)
+    if problem is None and spec.comes_with_folder:
+        # The files of a folder's entry are trusted with it; others are the user's, such as a private key.
+        folder = Path(spec.source).resolve().parent
+        outside = [path for path in spec.tls.paths if not Path(path).resolve().is_relative_to(folder)]
+        problem = f"{Path(outside[0]).name} is not in the folder of the configuration." if outside else None
+    return spec if problem is None else replace(spec, problem=problem)
 
 
 def _names(container: Mapping[str, Any], key: str) -> frozenset[str]:
@@ -221,16 +256,19 @@ class _Finder:
 
     def _spec(self, client: Client, name: str, entry: Any, settings: Table, file: Path, scope: Scope) -> ServerSpec:
         """An entry with its variables expanded; an error in it becomes its `problem`."""
+        around = Surroundings(name, settings, self.environ)
         try:
-            found = shape(client.name, entry, Surroundings(name, settings, self.environ))
+            found = shape(client.name, entry, around)
             spec = shaped(decode(name, found.entry, str(file), scope), found)
         except EntryError as error:
             return ServerSpec(name=name, source=str(file), scope=scope, problem=str(error))
         if spec.problem is not None:
             return spec
-        own = scope not in {"folder", "project"}
+        own = scope != "project"
         workspace = self.cwd if own else folder_of(file)
-        return _expanded(spec, Expander(client.variables, self.environ, workspace, self.home, file, own=own))
+        expander = Expander(client.variables, self.environ, workspace, self.home, file, own=own)
+        expander.used |= around.used
+        return _expanded(spec, expander)
 
     def _folder_file(self, client: Client, file: Path, approvals: _Approvals | None) -> Iterator[ServerSpec]:
         """The active servers of a folder's file, and those that the user has refused, which are disabled.

@@ -43,7 +43,7 @@ class Environment:
         """The variables for one server, without the `env` of its own entry."""
         own = self.choice if spec.env_pass is None else spec.env_pass
         # An entry of the folder can restrict the user's choice, and not widen it.
-        choices = (own, self.choice) if spec.scope in {"folder", "project"} else (own,)
+        choices = (own, self.choice) if spec.comes_with_folder else (own,)
         variables = {
             name: value
             for name, value in self.variables.items()

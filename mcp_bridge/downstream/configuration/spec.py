@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.downstream.configuration.env_pass import env_pass
+from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettingError, oauth_settings
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.toml_lines import line_of
 
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.downstream.configuration.env_pass import EnvPass
+    from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
 
-ServerType = Literal["stdio", "http", "sse"]
+ServerType = Literal["stdio", "auto", "http", "sse"]
 Era = Literal["auto", "legacy", "2026-07-28"]
 Scope = Literal["config", "folder", "local", "project", "user"]
 
-TYPES: tuple[ServerType, ...] = ("stdio", "http", "sse")
+TYPES: tuple[ServerType, ...] = ("stdio", "auto", "http", "sse")
 ERAS: tuple[Era, ...] = ("auto", "legacy", "2026-07-28")
 
 # How long a tool call may take once its server is ready; the default of most MCP clients.
@@ -31,6 +33,26 @@ CALL_TIMEOUT = 60.0
 
 # How long from the start of the process to its listing; package runners may have to download packages first.
 START_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The files of a remote server's TLS connection, in PEM.
+
+    Attributes:
+        ca_file: Certificate authorities to trust instead of the system's, or None.
+        client_cert: The certificate (with its chain) that the bridge shows, or None.
+        client_key: Its private key, if that isn't in the same file.
+    """
+
+    ca_file: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that are named."""
+        return tuple(path for path in (self.ca_file, self.client_cert, self.client_key) if path is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +63,22 @@ class ServerSpec:
 
     Attributes:
         name: The name in the configuration.
-        type: The transport. Only `stdio` is supported so far; servers of other types are listed as unsupported.
+        type: The transport: a process's standard input and output (`stdio`), streamable HTTP (`http`), HTTP with
+            server-sent events as in protocol version 2024-11-05 (`sse`), or `auto`: streamable HTTP, and `sse` where
+            the server's answer says that it doesn't speak that.
         command: The executable, looked up on the PATH of the child's environment.
         args: The command's arguments.
         env: Variables in addition to those passed on from the bridge's environment.
         env_pass: Which variables of the bridge's environment are passed on; None for the setting's value.
         cwd: The working directory, or None for the bridge's.
-        url: The URL for `http` and `sse`.
-        headers: The headers for `http` and `sse`.
+        url: The address of a remote server. Its query may contain a secret.
+        headers: The headers of every request to a remote server. A value may contain `vault://secret/…`, which is
+            replaced when a connection is opened.
+        tls: The files of a remote server's TLS connection; once expanded, as absolute paths.
+        oauth: How to get tokens for a remote server, or None if the configuration doesn't say.
+        variables: The environment variables that the URL, the headers and the settings of OAuth were expanded from.
         call_timeout: Seconds that one call may take.
-        start_timeout: Seconds from the start of the process to its listing.
+        start_timeout: Seconds from the start of the process, or of the first connection, to its listing.
         era: The protocol era to speak; `auto` probes.
         include_tools: Shell patterns (`*`, `?`, `[…]`) of the names of the only tools that there are; None for all.
         exclude_tools: Patterns of tools that there aren't, even if `include_tools` has them.
@@ -72,6 +100,9 @@ class ServerSpec:
     cwd: str | None = None
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    tls: TlsFiles = TlsFiles()
+    oauth: OAuthSettings | None = None
+    variables: frozenset[str] = frozenset()
     call_timeout: float = CALL_TIMEOUT
     start_timeout: float = START_TIMEOUT
     era: Era = "auto"
@@ -95,12 +126,22 @@ class ServerSpec:
     def identity(self) -> tuple[object, ...]:
         """What makes it the server that it is, whatever it is called. Entries with the same are one server."""
         env, headers = tuple(sorted(self.env.items())), tuple(sorted(self.headers.items()))
-        return self.type, self.command, self.args, env, self.cwd, self.url, headers
+        return self.is_remote, self.command, self.args, env, self.cwd, self.url, headers
 
     def has_tool(self, name: str) -> bool:
         """Whether the configuration lets through the server's tool of this name."""
         included = self.include_tools is None or any(fnmatchcase(name, pattern) for pattern in self.include_tools)
         return included and not any(fnmatchcase(name, pattern) for pattern in self.exclude_tools)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is reached over HTTP, and not started as a process."""
+        return self.type != "stdio"
+
+    @property
+    def comes_with_folder(self) -> bool:
+        """Whether its entry comes with a folder, and not from the user."""
+        return self.scope in {"folder", "project"}
 
     def fingerprint(self) -> str:
         """SHA-256, in hex, of everything that determines the server's tools; reveals no secret."""
@@ -139,6 +180,21 @@ class _Table:
 
     def error(self, key: str, message: str, hint: str | None = None) -> BridgeError:
         return _error(self._file, message, hint or f"Write {key} = {_EXAMPLES[key]}.", self._name, key)
+
+    def path(self, key: str) -> str | None:
+        text = self.text(key)
+        if text == "":
+            raise self.error(key, "is empty.")
+        return text
+
+    def oauth(self) -> OAuthSettings | None:
+        table = self._table.get("oauth")
+        if table is None:
+            return None
+        try:
+            return oauth_settings(table)
+        except OAuthSettingError as error:
+            raise _error(self._file, error.message, error.hint, self._name, "oauth", *error.keys) from None
 
     def refuse_unknown(self, known: tuple[str, ...]) -> None:
         for key in self._table:
@@ -200,6 +256,10 @@ _KEYS = (
     "cwd",
     "url",
     "headers",
+    "ca_file",
+    "client_cert",
+    "client_key",
+    "oauth",
     "call_timeout",
     "start_timeout",
     "era",
@@ -207,6 +267,9 @@ _KEYS = (
     "exclude_tools",
     "enabled",
 )
+
+_REMOTE_KEYS = ("headers", "ca_file", "client_cert", "client_key", "oauth")
+_STDIO_KEYS = ("args", "env", "env_pass", "cwd")
 
 _EXAMPLES = {
     "type": '"stdio"',
@@ -217,6 +280,9 @@ _EXAMPLES = {
     "cwd": '"/home/me/project"',
     "url": '"https://mcp.example.com/mcp"',
     "headers": '{ Authorization = "Bearer ${TOKEN}" }',
+    "ca_file": '"/etc/ssl/company.pem"',
+    "client_cert": '"/home/me/.certs/me.pem"',
+    "client_key": '"/home/me/.certs/me.key"',
     "call_timeout": "60",
     "start_timeout": "30",
     "era": '"auto"',
@@ -234,6 +300,9 @@ _MEANT = {
     **dict.fromkeys(("env_vars", "inherit", "inherit_env", "pass_env"), "env_pass"),
     **dict.fromkeys(("address", "endpoint", "httpurl", "serverurl", "uri"), "url"),
     **dict.fromkeys(("http_headers",), "headers"),
+    **dict.fromkeys(("ca", "ca_cert", "cacert", "cafile", "ca_bundle"), "ca_file"),
+    **dict.fromkeys(("cert", "certificate", "client_certificate"), "client_cert"),
+    **dict.fromkeys(("auth", "authorization"), "oauth"),
     **dict.fromkeys(("kind", "transport"), "type"),
     **dict.fromkeys(("request_timeout", "timeout", "tool_timeout", "tool_timeout_sec"), "call_timeout"),
     **dict.fromkeys(("startup_timeout", "startup_timeout_sec"), "start_timeout"),
@@ -264,7 +333,7 @@ def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> Ser
         raise _error(str(file), "must be a table.", f"Write [servers.{name}].", name)
     reader = _Table(name, table, str(file))
     reader.refuse_unknown(_KEYS)
-    kind = cast("ServerType", reader.choice("type", TYPES, "http" if "url" in table else "stdio"))
+    kind = cast("ServerType", reader.choice("type", TYPES, "auto" if "url" in table else "stdio"))
     command, url = reader.text("command"), reader.text("url")
     if kind == "stdio":
         if not command:
@@ -273,12 +342,20 @@ def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> Ser
             )
         if url is not None:
             raise reader.error("url", "has no meaning for a stdio server.", 'Set type = "http".')
+        if unused := [key for key in _REMOTE_KEYS if key in table]:
+            hint = "Give the server's url, or leave it out."
+            raise reader.error(unused[0], "has no meaning for a stdio server.", hint)
     else:
         if not url:
             raise reader.error("url", f"is missing for a server of type {kind}.")
         if command is not None:
             hint = 'Leave it out, or set type = "stdio" and leave out url.'
             raise reader.error("command", f"has no meaning for a server of type {kind}.", hint)
+        if unused := [key for key in _STDIO_KEYS if key in table]:
+            hint = "Leave it out: nothing is started for a server with a url."
+            raise reader.error(unused[0], f"has no meaning for a server of type {kind}.", hint)
+        if "client_key" in table and "client_cert" not in table:
+            raise reader.error("client_cert", "is missing for client_key.")
     return ServerSpec(
         name=name,
         type=kind,
@@ -289,6 +366,8 @@ def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> Ser
         cwd=reader.text("cwd"),
         url=url,
         headers=reader.mapping("headers"),
+        tls=TlsFiles(reader.path("ca_file"), reader.path("client_cert"), reader.path("client_key")),
+        oauth=reader.oauth(),
         call_timeout=reader.seconds("call_timeout", CALL_TIMEOUT),
         start_timeout=reader.seconds("start_timeout", START_TIMEOUT),
         era=cast("Era", reader.choice("era", ERAS, "auto")),

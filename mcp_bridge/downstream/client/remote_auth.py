@@ -1,0 +1,49 @@
+"""How the bridge authenticates itself to a remote server.
+
+Static headers are resolved when a connection is opened, and OAuth is an `httpx2.Auth` that runs beside each request.
+Neither is kept after the connection, and neither is in a log, an error or the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
+
+ResolveSecrets = Callable[["ServerSpec", str], str]
+"""Replaces each `vault://secret/…` in a text of a server's entry. May block: call it on a thread.
+
+Raises:
+    BridgeError: `secret_missing`, `secret_denied`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAccess:
+    """What connections to remote servers are authenticated with.
+
+    Attributes:
+        resolve: Replaces the references to secrets in an entry's headers and settings.
+    """
+
+    resolve: ResolveSecrets
+
+
+def open_auth(spec: ServerSpec, access: RemoteAccess) -> httpx2.Auth | None:
+    """What adds credentials to each request to a server; None if its static headers are all that there is.
+
+    Called on a worker thread, once for each connection: it may block. The requests of its flow (metadata, tokens) are
+    sent by the connection's own client, so its TLS files and proxies apply to them; its static headers don't. A
+    `BridgeError` that is raised here or in the flow is what the caller of a tool gets.
+
+    Args:
+        spec: The server's configuration, with variables expanded.
+        access: What connections are authenticated with.
+    """
+    del spec, access
+    return None
