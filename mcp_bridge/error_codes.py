@@ -876,7 +876,8 @@ GROUPS: Final[tuple[Group, ...]] = (
         "client_config": Description("A client's configuration file can't be read.", "Fix the file, for its client."),
         "client_not_read": Description(
             "Another client's file lists servers that the bridge does not read.",
-            "Copy those that belong behind the bridge into its configuration."),
+            "Copy those that belong behind the bridge into its configuration (mcp-bridge servers import), or name the "
+            "client in client_configs."),
         "configuration": Description("Which configuration file is used.", "Nothing."),
         "cpus_not_enforced": Description(
             "The engine does not enforce the limit of processors.",

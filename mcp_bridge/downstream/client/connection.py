@@ -295,7 +295,7 @@ class Connection:
                 endless = True
                 break
             cursors.add(cursor)
-        listing = await on_thread(listing_from_wire, self._spec.name, self._alias, gathered.tools)
+        listing = await on_thread(_let_through, self._spec, self._alias, gathered.tools)
         notices = gathered.notices(self._spec.name)
         if endless:
             notices.append(f"server {self._spec.name!r} lists without end; cut after {len(gathered.tools)} tools")
@@ -361,6 +361,12 @@ def _progress_teller(on_message: Callable[[str], None]) -> Progressed:
         on_message(f"{done} {message}" if message else done)
 
     return progressed
+
+
+def _let_through(spec: ServerSpec, alias: str, tools: list[dict[str, Any]]) -> Listing:
+    """The tools that the configuration lets through. For the bridge there are no others."""
+    named = (raw for raw in tools if not isinstance(raw.get("name"), str) or spec.has_tool(raw["name"]))
+    return listing_from_wire(spec.name, alias, list(named))
 
 
 def _add_page(gathered: BoundedListing, page: ListToolsResult) -> None:
