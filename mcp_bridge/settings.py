@@ -152,6 +152,10 @@ class Settings(BaseModel):
     ] = 4
 
     client_configs: Annotated[bool, Field(description="Read servers from Claude Code's and .mcp.json files")] = True
+    logins: Annotated[
+        Literal["file", "keyring"],
+        Field(description="Where logins to remote servers are kept: the state directory or the system's keyring"),
+    ] = "file"
     allow_self_server: Annotated[bool, Field(description="Allow this bridge behind itself")] = False
     env_pass: Annotated[
         EnvPass,
@@ -372,6 +376,9 @@ def _laid_over(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
             values[key] = min(own[key], table[key], key=_number)
         elif key in PERMISSIONS:
             values[key] = own[key] if not _permits(key, own) else table[key]
+    if "logins" in table:
+        # The user's logins are kept where the user says.
+        values["logins"] = own.get("logins", Settings.model_fields["logins"].default)
     if chosen_variables(own.get("env_pass", "all")) != "all":
         values["env_pass"] = own["env_pass"]
     if "timeout" in table and "max_timeout" in own:
