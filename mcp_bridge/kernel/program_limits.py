@@ -48,5 +48,5 @@ def ends_stalled(level: Level) -> bool:
     if level.stalled < limit:
         return False
     message = f"max_stalled_steps={limit} exceeded: {level.stalled} consecutive step(s) changed nothing"
-    level.end("stalled", "stalled", message)
+    level.end("stalled", code="stalled", message=message)
     return True
