@@ -301,7 +301,7 @@ class Requests:
     async def _search(self, request: messages.CatalogSearch) -> dict[str, Any]:
         limit = max(1, min(request.limit, MAX_SEARCH_HITS))
         found = await self._catalog.search(request.query, limit, strict=request.strict, servers=self._allowed.keys())
-        lines = await _rendered(describe.line, [hit.tool for hit in found.hits])
+        lines = await _rendered(describe.hit_line, [hit.tool for hit in found.hits])
         matches = [
             {
                 "server": hit.tool.server,

@@ -173,8 +173,8 @@ class Sandboxes:
             run, requests = make_run(warm, first, replace(limit, start=HANDOVER_SECONDS))
             try:
                 record = await run.run()
-            except BridgeError:
-                if run.has_begun:
+            except BridgeError as exc:
+                if run.has_begun or exc.code == "not_recorded":
                     await warm.aclose()
                     raise
             except BaseException:

@@ -266,7 +266,7 @@ class Bridge:
             artifacts.abort()
 
     async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
-        script, gate, job, _ = active
+        script, gate, job, *_ = active
         execution = script.execution
         limit = self._check(job.code, job.timeout)
         async with self._queue.place:
@@ -306,12 +306,14 @@ class Bridge:
     ) -> tuple[SandboxRun, Requests]:
         from mcp_bridge.host.request_handlers import Requests
 
-        script, gate, job, _ = active
+        script, gate, job, _, recorded = active
         requests = Requests(
             self._memories, self.files, artifacts, gate, self.programs.effects(gate), self.programs, script
         )
         client = job.client
-        run = SandboxRun(process, script.execution, first, limit, requests, client.progress, client.began, client.live)
+        run = SandboxRun(
+            process, script.execution, first, limit, requests, client.progress, client.began, client.live, recorded
+        )
         return run, requests
 
     def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:

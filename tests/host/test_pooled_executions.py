@@ -1,6 +1,7 @@
 """Executions in containers that were started ahead: what one leaves no other finds, and what happens when they are killed."""
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -14,6 +15,7 @@ from execution_fixtures import printed, until
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host import sandboxes as sandboxes_module
+from mcp_bridge.ledger.log import transaction
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, STARTED_AHEAD
 
 pytestmark = pytest.mark.xdist_group("pooled")
@@ -129,6 +131,22 @@ async def test_a_script_is_told_by_no_clock_of_its_process_how_long_its_containe
         used = json.loads(printed(await bridge.run(CLOCKS)))
     # Processor time only: what the interpreter's start takes.
     assert max(used) < 1.5
+
+
+async def test_a_script_whose_start_the_disk_refuses_is_refused_and_its_container_used_up(sandboxes, monkeypatch):
+    async with sandboxes.open(pooled=True) as bridge:
+        await pooled(bridge)
+        (name,) = await sandboxes.containers()
+
+        def refused(_connection):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(transaction, "take_turn", refused)
+        for _ in range(2):
+            with pytest.raises(BridgeError) as caught:
+                await bridge.run("print('well')")
+            assert caught.value.code == "not_recorded"
+        await until(lambda: is_gone(sandboxes, name))
 
 
 async def test_a_waiting_container_is_labelled_and_gone_with_the_bridge(sandboxes):

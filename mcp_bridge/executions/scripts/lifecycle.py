@@ -52,7 +52,7 @@ from mcp_bridge.ledger.log.payloads import (
 from mcp_bridge.policy.secrets.value_references import equal_by_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.lifecycle import Lifecycle
@@ -76,12 +76,14 @@ class ActiveScript(NamedTuple):
         gate: The gate for its calls.
         job: The script, and the client that it runs for.
         last_record: The record of its last suspension, if it is resumed.
+        recorded: Waits until its start is durable, as `Lifecycle.begin`; None if it is.
     """
 
     script: ScriptRun
     gate: Gate
     job: Job
     last_record: dict[str, Any] | None = None
+    recorded: Callable[[], Awaitable[None]] | None = None
 
 
 class SandboxRunner(Protocol):
@@ -108,6 +110,8 @@ class SandboxRunner(Protocol):
 
     async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
         """Run a script in a sandbox of its own, to its end.
+
+        The sandbox may have the script before its start is recorded; nothing is taken from the sandbox until it is.
 
         Args:
             active: The script.
@@ -224,9 +228,12 @@ class Scripts:
         bundle = {"code": job.code, "servers": servers, "timeout": job.timeout}
         row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
         entry = self.lifecycle.entry(began, execution)
-        if not await self.lifecycle.start(row, gate.values.values_behind(code), entry):
+        values, recorded = gate.values.values_behind(code), None
+        if key is None:
+            recorded = await self.lifecycle.begin(row, values, entry)
+        elif not await self.lifecycle.start(row, values, entry):
             return None
-        return ActiveScript(self._script(execution, gate, row.key), gate, job)
+        return ActiveScript(self._script(execution, gate, row.key), gate, job, recorded=recorded)
 
     async def resume_from_record(self, known: StoredExecution, client: Client) -> ActiveScript | ExecutionRecord | None:
         """Go on with an execution from its record; None if another was quicker.
@@ -365,6 +372,8 @@ class Scripts:
 
     async def _refuse(self, execution: str, exc: BaseException) -> None:
         """Finish a run that has ended without a record, and can't go on."""
+        if self.lifecycle.under_way(execution) is None:
+            return
         refused = _refused(execution, exc)
         entry = self.lifecycle.entry(ScriptEnd(refused["status"]), execution)
         with contextlib.suppress(BridgeError):
