@@ -401,11 +401,11 @@ class ScriptRun:
     async def _program_waits(
         self, call: CallRecorder, asked: CallRequest, answer: dict[str, Any], request: RequestContext
     ) -> dict[str, Any]:
-        """Answer the call of a program that was suspended: by nothing, unless the script may deliver what it waits for.
+        """Answer the call of a program that was suspended: not at all, unless the script may deliver what it waits for.
 
-        In that case the script gets the program's record, and the call is in `lent` until the script's next call. If
-        that call resumes the program, its answer is the resumed program's. If it is any other call, or the script ends, the script is suspended for its program:
-        nothing that it does because the program is suspended takes effect.
+        In that case the script gets the program's record, and the call is in `lent` until the script's next call. That
+        call may resume the program. If it is any other call, or the script ends, the script is suspended for its
+        program: nothing that it does because the program is suspended takes effect.
         """
         record = answer["record"]
         if not any(row["kind"] in _RESUMABLE for row in record["waiting"]):
