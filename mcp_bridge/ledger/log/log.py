@@ -231,7 +231,7 @@ class Log:
     def _in_pieces(
         self, connection: sqlite3.Connection, one: Posted, known: _Execution, key: DataKey
     ) -> tuple[bytes, int]:
-        """Insert the pieces of a payload that aren't stored yet. Returns the manifest, and how many bytes were inserted."""
+        """Insert the pieces of a payload that aren't stored yet. Returns the manifest, and the bytes inserted."""
         names: list[bytes] = []
         size = 0
         for piece in one.payload[1::2]:
