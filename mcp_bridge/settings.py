@@ -10,7 +10,6 @@ limit in the user's own file can be lowered by the folder's, and not raised.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from mcp_bridge.downstream.configuration.env_pass import EnvPass
 from mcp_bridge.downstream.configuration.env_pass import env_pass as chosen_variables
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.config import LedgerConfig
+from mcp_bridge.near_names import spelled_like
 from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.toml_lines import line_of
 from mcp_bridge.workspace.content import CONFIG_NAME, real_folder
@@ -547,7 +547,7 @@ def _bad(message: str, file: Path | None, *path: str, hint: str | None = None) -
 
 def _nearest(name: str, known: list[str], prefix: str = "") -> str:
     """A hint with the nearest name. The prefix is shown and not compared, because it makes all names seem near."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = spelled_like(name, known, cutoff=0.5)
     if close:
         return f"Did you mean {prefix}{close[0]}?"
     return f"Settings: {', '.join(prefix + option for option in sorted(known))}."
