@@ -1,7 +1,7 @@
 """All settings: their names, types, defaults, and sources.
 
 A setting is a key of the TOML file, and an environment variable with the key in capitals after `MCP_BRIDGE_`, which
-takes precedence. The table `ledger` can only be set in the file.
+takes precedence. The tables `ledger` and `search` can only be set in the file.
 
 The file is the one given by `--config` or `$MCP_BRIDGE_CONFIG`, which a person has chosen; otherwise the user's own
 `config.toml` in their configuration directory, overlaid by `./mcp-bridge.toml` if the user has trusted its content. A
@@ -24,6 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from mcp_bridge.downstream.configuration.env_pass import EnvPass
 from mcp_bridge.downstream.configuration.env_pass import env_pass as chosen_variables
+from mcp_bridge.downstream.search.config import SearchConfig
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.near_names import spelled_like
@@ -48,7 +49,7 @@ ENV_ALIASES = {"OUTPUT_MODE": "output"}
 TABLES = ("policy", "tools", "programs", "secrets", "projection", "model")
 """Tables of the file in addition to `[servers.NAME]`; `governance.governance` passes each to its decoder."""
 
-NESTED = {"ledger"}
+NESTED = {"ledger", "search"}
 """Settings that are tables, and so can't be set by environment variables."""
 
 ENV_OTHER = {"CONFIG", "NESTED"}
@@ -176,6 +177,8 @@ class Settings(BaseModel):
     ledger: Annotated[LedgerConfig, Field(description="What is kept of executions; a table of the file")] = (
         LedgerConfig()
     )
+
+    search: Annotated[SearchConfig, Field(description="How tools are searched; a table of the file")] = SearchConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
@@ -313,6 +316,13 @@ def _decoded(raw: list[_Raw], environ: Mapping[str, str]) -> tuple[Settings, tup
     layers = []
     for raw_layer in raw:
         layer, table = _layer(raw_layer)
+        if layer.trusted is not None and "search" in table:
+            raise _bad(
+                "search is not a folder's to set: its model would be sent your queries",
+                layer.file,
+                "search",
+                hint="Write [search] into your own configuration.",
+            )
         layers.append(layer)
         # Validated one by one first, so that an error names the file that has it.
         _settings(table, raw_layer.file, environ)
@@ -397,6 +407,9 @@ def _anchored(table: dict[str, Any], base: Path) -> dict[str, Any]:
     """The table with `log_file` and the files of `[[ledger.publish]]` resolved relative to its own file's folder."""
     if "log_file" in table:
         table = table | {"log_file": str(base / Path(table["log_file"]).expanduser())}
+    embeddings = table.get("search", {}).get("embeddings", "")
+    if embeddings.startswith(("./", "../")):
+        table = table | {"search": table["search"] | {"embeddings": str((base / embeddings).resolve())}}
     ledger = table.get("ledger", {})
     targets = [
         target | {"file": str(base / Path(target["file"]).expanduser())} if "file" in target else target
