@@ -45,7 +45,8 @@ Code = Literal[
     "index_in_text", "internal_error", "interpreter_exited", "interpreter_killed", "interrupted", "invalid_program",
     "kernel_command_line", "key_conflict", "key_missing", "key_unusable", "keyring_missing", "keyring_unusable",
     "ledger_behind", "ledger_damaged", "ledger_full", "ledger_head_damaged", "ledger_in_use", "ledger_missing",
-    "ledger_room", "limits", "limits_refused", "log_unwritable", "memory_not_enforced", "missing_field",
+    "ledger_room", "limits", "limits_refused", "log_unwritable", "login_failed", "login_needed", "login_unavailable",
+    "memory_not_enforced", "missing_field",
     "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge",
     "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "not_allowed", "not_asked",
     "not_awaited", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded", "not_replayable",
@@ -273,6 +274,12 @@ GROUPS: Final[tuple[Group, ...]] = (
         "interrupted": Description(
             "The call was taken back or cut off: it may have happened.",
             "Look whether it happened before you call again."),
+        "login_needed": Description(
+            "A remote server wants a login that isn't there, has ended, or has too few rights. The call was not made.",
+            "The user logs in with `mcp-bridge servers login NAME`."),
+        "login_unavailable": Description(
+            "The authorization server of a remote server gives no token at the moment. The call was not made.",
+            "Try again later."),
         "not_awaited": Description("A call was written without `await`, so it never ran.", "Write `await` before it."),
         "record_limit": Description(
             "This run has recorded as much as `max_run_size` allows. The call was not made.",
@@ -630,6 +637,9 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The library for the system's keyring isn't installed.",
             "Install `mcp-code-bridge[keyring]`, or use the file."),
         "keyring_unusable": Description("The system's keyring can't be used.", "Unlock it, or use the file."),
+        "login_failed": Description(
+            "A login to a remote server didn't succeed. Nothing has changed.",
+            "Read the reason in the message, and log in again with `mcp-bridge servers login NAME`."),
         "secret_elsewhere": Description(
             "The secret is configured to come from elsewhere.",
             "Set it there, or change its table.", exit_status=2),
@@ -876,7 +886,8 @@ GROUPS: Final[tuple[Group, ...]] = (
         "client_config": Description("A client's configuration file can't be read.", "Fix the file, for its client."),
         "client_not_read": Description(
             "Another client's file lists servers that the bridge does not read.",
-            "Copy those that belong behind the bridge into its configuration."),
+            "Copy those that belong behind the bridge into its configuration (mcp-bridge servers import), or name the "
+            "client in client_configs."),
         "configuration": Description("Which configuration file is used.", "Nothing."),
         "cpus_not_enforced": Description(
             "The engine does not enforce the limit of processors.",

@@ -83,6 +83,7 @@ OTHER_VALUES = {
     "output": ("toon", "toon"),
     "structured": ("never", "never"),
     "client_configs": ("false", False),
+    "logins": ("keyring", "keyring"),
     "allow_self_server": ("1", True),
     "state_dir": ("/somewhere", Path("/somewhere")),
     "log_level": ("DEBUG", "debug"),
@@ -347,6 +348,20 @@ def test_a_wrong_value_in_the_file_is_not_blamed_on_the_environment(nowhere):
     assert str(nowhere / FILE_NAME) in found.message
 
 
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [("true", ("claude-code",)), ("0", ()), ("cursor", ("cursor",)), (" codex, claude-code", ("codex", "claude-code"))],
+)
+def test_clients_are_chosen_by_name_or_by_a_flag(nowhere, text, read):
+    assert load(environ={"MCP_BRIDGE_CLIENT_CONFIGS": text}, cwd=nowhere).settings.clients == read
+
+
+def test_a_client_that_there_is_not_is_an_error_that_names_those_that_there_are(nowhere):
+    found = error(nowhere, MCP_BRIDGE_CLIENT_CONFIGS="cursor,emacs")
+    assert "there is no client 'emacs'" in found.message
+    assert "claude-code" in found.message
+
+
 def test_a_value_of_the_wrong_type_in_the_file_is_refused_not_bent(nowhere):
     for content in ("client_configs = 3", "pids = 1.5", "image = 5", "timeout = []", "runtime = ['podman']"):
         (nowhere / FILE_NAME).write_text(content)
@@ -378,8 +393,24 @@ def test_only_the_users_own_file_names_an_embedding_model(tmp_path, monkeypatch)
     file.write_text('[search]\nembeddings = "./model"\ntimeout = 2\n')
     search = load(file, environ={}, cwd=tmp_path).settings.search
     assert (search.embeddings, search.timeout) == (str(tmp_path / "model"), 2.0)
-    for wrong in ('embedding = "x"', "embeddings = ''", "timeout = 0", 'base_url = "ftp://x"', 'base_url = "http://me:pw@x"'):
+    for wrong in (
+        'embedding = "x"',
+        "embeddings = ''",
+        "timeout = 0",
+        'base_url = "ftp://x"',
+        'base_url = "http://me:pw@x"',
+    ):
         file.write_text(f"[search]\n{wrong}\n")
         with pytest.raises(BridgeError) as caught:
             load(file, environ={}, cwd=tmp_path)
         assert caught.value.code == "bad_config"
+
+
+def test_a_folder_names_no_embedding_model(nowhere):
+    file = nowhere / FILE_NAME
+    file.write_text('[search]\nembeddings = "openai/m"\n')
+    with pytest.raises(BridgeError) as caught:
+        trust(nowhere)
+        load(environ={}, cwd=nowhere)
+    assert caught.value.code == "bad_config"
+    assert "not a folder's to set" in caught.value.message
