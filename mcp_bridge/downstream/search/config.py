@@ -35,6 +35,6 @@ class SearchConfig(BaseModel):
         Field(min_length=1, max_length=4096, description="Embedding model: a LiteLLM name, or a local model's folder"),
     ] = None
     base_url: Annotated[
-        str | None, Field(pattern=r"^https?://[^/@\s?#]+", description="Server that replaces the LiteLLM provider's")
+        str | None, Field(pattern=r"^https?://[^@\s?#]+$", description="Server that replaces the LiteLLM provider's")
     ] = None
     timeout: Annotated[Seconds, Field(description="How long a search waits for the embedding model")] = 5.0
