@@ -137,11 +137,14 @@ async def _found(configuration: common.Configuration, query: str, limit: int) ->
     from mcp_bridge.downstream.catalog import describe
     from mcp_bridge.downstream.catalog.catalog import Catalog
     from mcp_bridge.downstream.client.fleet import Fleet
+    from mcp_bridge.governance.search_embedder import search_embedder
     from mcp_bridge.governance.server_environment import environment
 
-    given = environment(configuration.settings, configuration.governance)
+    settings = configuration.settings
+    given = environment(settings, configuration.governance)
     async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:
-        result = await Catalog(fleet, configuration.settings.state_dir).search(query, limit)
+        catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
+        result = await catalog.search(query, limit)
     rows = [
         {
             "server": hit.tool.server,
