@@ -172,6 +172,10 @@ class Settings(BaseModel):
         BeforeValidator(_clients),
         Field(description="Clients whose files servers are read from; true is Claude Code alone, false none"),
     ] = True
+    logins: Annotated[
+        Literal["file", "keyring"],
+        Field(description="Where logins to remote servers are kept: the state directory or the system's keyring"),
+    ] = "file"
     allow_self_server: Annotated[bool, Field(description="Allow this bridge behind itself")] = False
     env_pass: Annotated[
         EnvPass,
@@ -402,6 +406,9 @@ def _laid_over(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
     if "client_configs" in table:
         permitted = _read_clients(own.get("client_configs", True))
         values["client_configs"] = [name for name in _read_clients(table["client_configs"]) if name in permitted]
+    if "logins" in table:
+        # The user's logins are kept where the user says.
+        values["logins"] = own.get("logins", Settings.model_fields["logins"].default)
     if chosen_variables(own.get("env_pass", "all")) != "all":
         values["env_pass"] = own["env_pass"]
     if "timeout" in table and "max_timeout" in own:

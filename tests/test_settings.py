@@ -83,6 +83,7 @@ OTHER_VALUES = {
     "output": ("toon", "toon"),
     "structured": ("never", "never"),
     "client_configs": ("false", False),
+    "logins": ("keyring", "keyring"),
     "allow_self_server": ("1", True),
     "state_dir": ("/somewhere", Path("/somewhere")),
     "log_level": ("DEBUG", "debug"),

@@ -261,6 +261,7 @@ COMMANDS = [
     ("image", "list"),
     ("image", "inspect"),
     ("servers", "list"),
+    ("servers", "search", "x"),
     ("program", "run", "x"),
     ("program", "list"),
     ("program", "plan", "x"),
@@ -506,6 +507,20 @@ def test_images_are_built_listed_and_inspected(setup, image):
     assert setup.run("image", "list").returncode == 0
     says(setup.run("image", "inspect", "no/such:image"), 3, "image_missing", "no/such:image")
     says(setup.run("image", "build", "--profile", "bsae"), 2, "unknown_profile", "base")
+
+
+def test_tools_are_searched_on_the_command_line_as_scripts_search_them(configure, time_server):
+    dead = ServerSpec(name="dead", command="/nowhere/at-all")
+    setup = configure(time_server, dead)
+    ended = setup.run("servers", "search", "what", "tiem", "is", "it", "in", "Tokyo")
+    assert ended.returncode == 0
+    assert ended.stdout.decode().splitlines()[0].startswith("time.")
+    assert "dead" in ended.stderr.decode(), "what couldn't be searched is said"
+    found = json.loads(setup.run("servers", "search", "--json", "--limit", "1", "convert timezones").stdout)
+    [row] = found["matches"]
+    assert (row["server"], row["tool"], row["name"]) == ("time", "convert_time", "time.convert_time")
+    assert row["line"].startswith("time.convert_time(source_timezone, time, target_timezone) — ")
+    assert setup.run("servers", "search", "xyzzyplugh").stdout.decode() == "No tool was found.\n"
 
 
 def test_servers_are_listed_with_what_is_wrong_and_what_was_left_out(configure, time_server):

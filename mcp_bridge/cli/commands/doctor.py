@@ -17,7 +17,7 @@ from mcp_bridge.cli import common, environment_checks
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.downstream.configuration.discovery import user_servers
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.retention import FULL
+from mcp_bridge.executions.early_erasure import FULL
 from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.pool_report import pool_reports
 from mcp_bridge.host.service import open_bridge
@@ -83,7 +83,7 @@ async def _try(configuration: common.Configuration, find: Any) -> float:
     async with open_bridge(configuration.settings, []) as bridge:
         ledger = bridge.measured()
         find(*_room(configuration.settings.ledger, ledger, bridge.files.used()))
-        await bridge.prepare()
+        await bridge.sandboxes.prepare()
         began = time.monotonic()
         record = await bridge.run("print('ok')")
         took = (time.monotonic() - began) * 1000

@@ -35,6 +35,7 @@ from mcp_bridge.downstream.configuration.remote_entries import headers_problem, 
 from mcp_bridge.downstream.configuration.runners import isolate_runner
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
 from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, TlsFiles, spec_from_toml
+from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import (
     MAX_FILE_BYTES,
@@ -142,6 +143,8 @@ def _checked_remote(spec: ServerSpec) -> ServerSpec:
     problem = spec.problem
     if problem is None and spec.url is not None:
         problem = url_problem(spec.url) or headers_problem(spec.headers)
+        if problem is None and spec.oauth is not None and not may_carry_tokens(spec.url):
+            problem = "oauth needs a url that begins with https://."
     if problem is None and spec.comes_with_folder:
         # The files of a folder's entry are trusted with it; others are the user's, such as a private key.
         folder = Path(spec.source).resolve().parent
