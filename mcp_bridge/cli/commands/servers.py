@@ -1,4 +1,4 @@
-"""`mcp-bridge servers list`."""
+"""`mcp-bridge servers`: which there are, and those of the bridge's own configuration."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import typer
 
 from mcp_bridge import escaping
 from mcp_bridge.cli import common, showing
+from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, ClientName
 from mcp_bridge.errors import BridgeError
 
-servers = typer.Typer(help="Look at the servers behind the bridge.", no_args_is_help=True)
+servers = typer.Typer(help="The servers behind the bridge: list, add, remove, import.", no_args_is_help=True)
 
 
 @servers.command("list")
@@ -68,6 +70,85 @@ def list_(
         left_out = f"{row['name']} in {row['file']} left out: {row['reason']}"
         console.print(escaping.escape_controls(left_out), style="dim", markup=False)
     raise typer.Exit(_status(rows, start=start))
+
+
+@servers.command(
+    epilog="Examples:\n\nmcp-bridge servers add git -- uvx mcp-server-git\n\n"
+    "mcp-bridge servers add github --url https://api.githubcopilot.com/mcp/ "
+    "--header 'Authorization=Bearer ${GITHUB_TOKEN}'"
+)
+def add(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND ARGS]", help="What starts it.", show_default=False)
+    ] = None,
+    url: Annotated[str | None, typer.Option(metavar="URL", help="The address of a remote server.")] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable; repeatable.")] = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; repeatable.")] = None,
+    cwd: Annotated[str | None, typer.Option(metavar="FOLDER", help="The folder to start it in.")] = None,
+    config: Config = None,
+) -> None:
+    """Write a server into your configuration. ${NAME} in it is taken from the environment when the server starts."""
+    from mcp_bridge.cli.client_setup import own_configuration
+
+    def done() -> int:
+        table: dict[str, Any] = {}
+        if command:
+            table = {"command": command[0], "args": command[1:]} if command[1:] else {"command": command[0]}
+        if url is not None:
+            table["url"] = url
+        if not table:
+            raise BridgeError("bad_argument", "There is nothing to start.", hint=f"Write `{_ADD.format(name)}`.")
+        for key, rows in (("env", env), ("headers", header)):
+            if rows:
+                table[key] = dict(_pair(row) for row in rows)
+        if cwd is not None:
+            table["cwd"] = cwd
+        named = config or ctx.obj
+        return own_configuration.add(common.load(named, folder=False), named, name, table)
+
+    finish(done)
+
+
+_ADD = "mcp-bridge servers add {} -- COMMAND ARGS"
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise BridgeError("bad_argument", f"{key!r} has no value.", hint="Write NAME=VALUE.")
+    return key, value
+
+
+@servers.command(epilog="Example:\n\nmcp-bridge servers remove git")
+def remove(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `mcp-bridge servers list` has it.")],
+    config: Config = None,
+) -> None:
+    """Remove a server from your configuration."""
+    from mcp_bridge.cli.client_setup import own_configuration
+
+    named = config or ctx.obj
+    finish(lambda: own_configuration.remove(common.load(named, folder=False), named, name))
+
+
+@servers.command(
+    "import", epilog="Examples:\n\nmcp-bridge servers import cursor\n\nmcp-bridge servers import codex github --yes"
+)
+def import_(
+    ctx: typer.Context,
+    client: Annotated[ClientName, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENT_NAMES)}.")],
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAMES]", help="By default all.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    config: Config = None,
+) -> None:
+    """Copy a client's servers into your configuration. The client's file stays as it is."""
+    from mcp_bridge.cli.client_setup import own_configuration
+
+    named = config or ctx.obj
+    finish(lambda: own_configuration.import_(common.load(named, folder=False), named, client, names or [], yes=yes))
 
 
 def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
