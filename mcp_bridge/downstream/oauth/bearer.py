@@ -1,4 +1,7 @@
-"""Puts a server's access token on each request, and another one when the server refuses it: once a request."""
+"""Puts a server's access token on each request, and another one when the server refuses it: once a request.
+
+What the server answers has the token masked: it is neither for the container nor for the record.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import httpx2
 from mcp.client.auth.utils import extract_field_from_www_auth
 
 from mcp_bridge.downstream.oauth.failures import login_needed
+from mcp_bridge.downstream.oauth.masked_stream import MaskedStream, NoBody
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -47,8 +51,11 @@ class BearerAuth(httpx2.Auth):
             request.headers[_FIELD] = f"Bearer {token}"
         answer = yield request
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
+            # The client reads the body before it goes on, and the headers say it all.
+            answer.stream = NoBody(_stream(answer))
             other = await self._tokens.replacement(token, answer)
             request.headers[_FIELD] = f"Bearer {other}"
+            token = other
             answer = yield request
             if answer.status_code == httpx2.codes.UNAUTHORIZED:
                 raise login_needed(self._server, "needs a new login: it refuses the tokens of the last one")
@@ -57,6 +64,13 @@ class BearerAuth(httpx2.Auth):
             and extract_field_from_www_auth(answer, "error") == "insufficient_scope"
         ):
             raise login_needed(self._server, "needs a login with more rights: add them to its scopes")
+        if token is not None:
+            answer.stream = MaskedStream(_stream(answer), token)
+
+
+def _stream(answer: httpx2.Response) -> httpx2.AsyncByteStream:
+    assert isinstance(answer.stream, httpx2.AsyncByteStream)  # noqa: S101  (of an asynchronous client)
+    return answer.stream
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
