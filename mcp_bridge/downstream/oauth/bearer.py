@@ -1,7 +1,4 @@
-"""Puts a server's access token on each request, and another one when the server refuses it: once a request.
-
-What the server answers has the token masked: it is neither for the container nor for the record.
-"""
+"""Puts a server's access token on each request, and another one when the server refuses it: once a request."""
 
 from __future__ import annotations
 
@@ -11,10 +8,9 @@ import httpx2
 from mcp.client.auth.utils import extract_field_from_www_auth
 
 from mcp_bridge.downstream.oauth.failures import login_needed
-from mcp_bridge.downstream.oauth.masked_stream import MaskedStream, NoBody
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from mcp_bridge.downstream.oauth.token_sources import TokenSource
 
@@ -52,10 +48,9 @@ class BearerAuth(httpx2.Auth):
         answer = yield request
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
             # The client reads the body before it goes on, and the headers say it all.
-            answer.stream = NoBody(_stream(answer))
+            answer.stream = _NoBody(answer.stream)
             other = await self._tokens.replacement(token, answer)
             request.headers[_FIELD] = f"Bearer {other}"
-            token = other
             answer = yield request
             if answer.status_code == httpx2.codes.UNAUTHORIZED:
                 raise login_needed(self._server, "needs a new login: it refuses the tokens of the last one")
@@ -64,13 +59,22 @@ class BearerAuth(httpx2.Auth):
             and extract_field_from_www_auth(answer, "error") == "insufficient_scope"
         ):
             raise login_needed(self._server, "needs a login with more rights: add them to its scopes")
-        if token is not None:
-            answer.stream = MaskedStream(_stream(answer), token)
 
 
-def _stream(answer: httpx2.Response) -> httpx2.AsyncByteStream:
-    assert isinstance(answer.stream, httpx2.AsyncByteStream)  # noqa: S101  (of an asynchronous client)
-    return answer.stream
+class _NoBody(httpx2.AsyncByteStream):
+    """An empty body in place of one that nobody needs, however large it is."""
+
+    def __init__(self, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        nothing: tuple[bytes, ...] = ()
+        for chunk in nothing:
+            yield chunk
+
+    async def aclose(self) -> None:
+        if isinstance(self._stream, httpx2.AsyncByteStream):
+            await self._stream.aclose()
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
