@@ -27,6 +27,7 @@ from mcp_bridge.executions.retention import keep_tidy, make_room, tidy
 from mcp_bridge.executions.retention import sweep as sweep_files
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, refuse_local
+from mcp_bridge.governance.server_credentials import remote_access
 from mcp_bridge.governance.server_environment import environment, shown_output
 from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, servers_named
 from mcp_bridge.host import guest_bundle, warm_pool
@@ -719,6 +720,7 @@ async def open_bridge(
                     specs,
                     idle_timeout=settings.runtime_idle_timeout,
                     environment=environment(settings, governance),
+                    access=remote_access(governance),
                     mask_output=shown_output(governance),
                     missing=missing,
                 ) as fleet,

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mcp_bridge.errors import BridgeError
+
 if TYPE_CHECKING:
     import httpx2
 
@@ -32,6 +34,18 @@ class RemoteAccess:
     """
 
     resolve: ResolveSecrets
+
+
+def without_secrets(spec: ServerSpec, text: str) -> str:
+    """As `ResolveSecrets`, where there are no secrets.
+
+    Raises:
+        BridgeError: `secret_missing`.
+    """
+    if "vault://" in text:
+        message = f"There are no secrets that the server {spec.name!r} could be given."
+        raise BridgeError("secret_missing", message, server=spec.name)
+    return text
 
 
 def open_auth(spec: ServerSpec, access: RemoteAccess) -> httpx2.Auth | None:
