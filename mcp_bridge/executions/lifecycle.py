@@ -27,8 +27,8 @@ from mcp_bridge.sandbox.ownership import owner_label
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from mcp_bridge.executions.idempotency_key import Key
-    from mcp_bridge.executions.request_identity import Keys
+    from mcp_bridge.executions.idempotency.keys import Key
+    from mcp_bridge.executions.idempotency.request_identity import Keys
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.payloads import Payload
     from mcp_bridge.ledger.log.recorder import Recorder

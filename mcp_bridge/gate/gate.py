@@ -26,6 +26,7 @@ from mcp_bridge.gate.policy_check import Admission, projected
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.budgets import Amounts, Budget, Share, cut_short
+from mcp_bridge.policy.rules.trusted_hints import is_trusted_idempotent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -218,10 +219,11 @@ class Gate:
             return False
 
     def _is_idempotent(self, tool: BoundTool) -> bool:
-        """Whether a tool is idempotent, by a hint that is trusted."""
-        # A server's own hint is trusted if the operator configures that.
-        is_believed = tool.is_operators or self._governance.snapshot.believes(tool.info.server)
-        return is_believed and tool.info.annotations.get("idempotentHint") is True
+        """Whether a tool is idempotent: an operator's own tool by what it says, a server's by a trusted hint."""
+        hints = tool.info.annotations
+        if tool.is_operators:
+            return hints.get("idempotentHint") is True
+        return is_trusted_idempotent(self._governance.snapshot, tool.info.server, hints)
 
     def adopt(self, used: Mapping[str, Any], program: str | None = None) -> None:
         """Count usage in another process, as `Budget.adopt` takes it.

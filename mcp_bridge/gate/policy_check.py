@@ -22,7 +22,7 @@ from mcp_bridge.offload import is_large, off_loop
 from mcp_bridge.policy.rules.call import Call
 from mcp_bridge.policy.rules.comparisons import Unknown
 from mcp_bridge.policy.rules.decision import arguments_in_conditions, decide
-from mcp_bridge.policy.rules.schemas import Filled, is_plain, with_defaults, with_unknown_defaults
+from mcp_bridge.policy.rules.schema_defaults import Filled, is_plain, with_defaults, with_unknown_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -95,7 +95,7 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
         "asyncio": lineage.follow_tasks,
         "concurrent.futures.thread": lineage.follow_pools,
         "inspect": proxies.show_asynchronous,
-        "warnings": calls.follow_coroutines,
+        "warnings": calls.unawaited.follow_coroutines,
         "matplotlib.figure": shower.follow_figures,
     }
     for name in [name for name in prepared if name in sys.modules]:
@@ -123,10 +123,10 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     def show(value: Any) -> str | None:
         return shower.show(None if isinstance(value, runtime.Nothing) else value)
 
-    hooks = runner.Hooks(show, calls.check_awaited, calls.report_unfinished, advise, repair)
+    hooks = runner.Hooks(show, calls.unawaited.check_awaited, calls.unawaited.report_unfinished, advise, repair)
     outcome = runner.run(source, names | modules.names(start.servers), hooks)
     error = outcome.error
-    if error and error["type"] != "NotAwaitedError" and (note := calls.unawaited_note()):
+    if error and error["type"] != "NotAwaitedError" and (note := calls.unawaited.unawaited_note()):
         error["message"] += f" ({note})"
         error["traceback"] += f"\n({note})"
     capture.finish()

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mcp_bridge.guest.channel import Channel, InLoop, RequestError
-from mcp_bridge.guest.proxies import ASYNCHRONOUS, Calls, MCPError
+from mcp_bridge.guest.host_requests import MCPError
+from mcp_bridge.guest.proxies import ASYNCHRONOUS, Calls
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Effect, Outcome, Usage
 from mcp_bridge.kernel.machine import Machine
@@ -465,7 +466,7 @@ def build(channel: Channel, calls: Calls, name: str) -> types.ModuleType:
                 raise _error(exc) from None
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return calls.pending(work(request(*args, **kwargs)), f"{short_name}.{short}", 2)
+            return calls.unawaited.track(work(request(*args, **kwargs)), f"{short_name}.{short}", 2)
 
         function = call_blocking if blocking else call
         # Python's messages about wrong arguments contain the function's own name.

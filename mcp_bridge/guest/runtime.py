@@ -10,16 +10,14 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from mcp_bridge.guest.channel import Channel
+from mcp_bridge.guest.host_requests import MCPError, ToolError, call_host
+from mcp_bridge.guest.not_awaited import NotAwaitedError
 from mcp_bridge.guest.proxies import (
     ASYNCHRONOUS,
     CALLS,
     LISTS,
     OMITTED,
     Calls,
-    MCPError,
-    NotAwaitedError,
-    ToolError,
-    call_host,
     nearest,
 )
 from mcp_bridge.wire.messages import (
@@ -257,7 +255,7 @@ def _asynchronous(name: str, blocking: Callable[..., Any], calls: Calls) -> Any:
         return await asyncio.to_thread(blocking, *args, **kwargs)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return calls.pending(work(args, kwargs), f"runtime.{name}", 2)
+        return calls.unawaited.track(work(args, kwargs), f"runtime.{name}", 2)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = blocking.__doc__

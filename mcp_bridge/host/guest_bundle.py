@@ -10,7 +10,7 @@ import importlib.util
 import marshal
 from importlib import resources
 
-PARTS = ("wire", "kernel", "guest", "guest/advice")
+PARTS = ("wire", "kernel", "guest", "guest/advice", "guest/values")
 """Sub-packages that run inside. Standard library only; an import contract holds them to it."""
 
 _HOST_MAGIC = importlib.util.MAGIC_NUMBER.hex()

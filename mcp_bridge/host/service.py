@@ -167,8 +167,8 @@ class Bridge:
     @functools.cached_property
     def lifecycle(self) -> Lifecycle:
         """That of the bridge's executions."""
+        from mcp_bridge.executions.idempotency.request_identity import Keys
         from mcp_bridge.executions.lifecycle import Lifecycle
-        from mcp_bridge.executions.request_identity import Keys
 
         return Lifecycle(
             ProgramStore(self._database),

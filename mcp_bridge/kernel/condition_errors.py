@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from mcp_bridge.kernel.conditions import ConditionError, Reference
+from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
 from mcp_bridge.kernel.references import MISSING, Lookup, quoted
-from mcp_bridge.kernel.values import NotJSONError, canonical, parsed
+from mcp_bridge.kernel.values import canonical
 
 _SHOWN_CHARS = 60
 _SHOWN_NAMES = 10

@@ -51,11 +51,13 @@ from mcp_bridge.kernel.events import (
     checked_outcome,
     checked_value,
 )
+from mcp_bridge.kernel.json_parsing import Read, parsed
 from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Task
+from mcp_bridge.kernel.program_limits import count_tokens
 from mcp_bridge.kernel.program_parser import Program
 from mcp_bridge.kernel.step_execution import MAX_WORK, Interpreter, late
-from mcp_bridge.kernel.step_types import CompensationStep, Read
-from mcp_bridge.kernel.values import normal, parsed
+from mcp_bridge.kernel.step_types import CompensationStep
+from mcp_bridge.kernel.values import normal
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
@@ -378,7 +380,7 @@ class Machine(Interpreter):
         usage = event.usage
         if usage is not None:
             task.usage = usage if task.usage is None else task.usage.plus(usage)
-            task.level.count_tokens(usage.total_tokens)
+            count_tokens(task.level, usage.total_tokens)
         result: StepResult | None = _ON_OUTCOME[task.phase][event.status](self, task, event)
         if result is not None:
             self._climb(task, result)

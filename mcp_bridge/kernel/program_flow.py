@@ -1,4 +1,4 @@
-"""A program under way: its position, its values, its budgets. Which step comes next, and how the program ends.
+"""A program under way: its position and its values. Which step comes next, and how the program ends.
 
 Its steps under way are a tree of tasks: a leaf waits for an effect, a group for its tasks, a nested task for a program.
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.kernel.references import MISSING, TextTooLongError, quoted, walk
+from mcp_bridge.kernel.references import MISSING, quoted, walk
 from mcp_bridge.kernel.step_types import (
     END,
     AnyLeaf,
     ApprovalStep,
-    CompensationStep,
     ConditionStep,
     Instruction,
     MapStep,
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
 
 CONTEXT = "ctx"
 """`$ctx.k` reads the context, unless something else has that name."""
-
-DEFAULT_MAX_STEPS = 10_000
-"""Steps that a program without `max_steps` may execute beyond the length of its list: the bound on loops."""
 
 Undo = tuple[str, str, dict[str, Any] | None]
 """Path, tool and filled-in arguments of a compensation; None where the arguments were too large."""
@@ -88,8 +84,7 @@ class Level:
         self.last_output: Any = None
         self.stalled = 0
         self.changed: bool | None = None
-        limit = program.max_steps
-        self.max_steps = DEFAULT_MAX_STEPS + len(program.steps) if limit is None else limit
+        self.max_steps = program.step_limit
         self.has_token_budget: bool = program.max_tokens is not None or (
             owner is not None and owner.level.has_token_budget
         )
@@ -140,18 +135,14 @@ class Level:
             return self.filled
         return lambda root, path: walk(scope[root], path, of_step=False) if root in scope else self.filled(root, path)
 
-    def take_output(
-        self, instruction: Instruction, result: StepResult, scope: dict[str, Any] | None, *, is_referable: bool = True
-    ) -> None:
-        """Keep what a step has given, and how it is undone.
+    def take_output(self, instruction: Instruction, output: Any, *, is_referable: bool = True) -> None:
+        """Keep a step's output.
 
         Args:
             instruction: The step.
-            result: Of which the output is kept.
-            scope: The names that only the step knows (a map's item), or None.
+            output: Its output, a normal value.
             is_referable: Whether the output can be referred to by the step's id.
         """
-        output = result.output
         if is_referable:
             name = instruction.id
             if self.program.max_stalled_steps is not None and not self.changed:
@@ -159,14 +150,6 @@ class Level:
             self.outputs[name] = output
         if instruction.output_key:
             self.context[instruction.output_key] = output
-        compensation = instruction.compensation
-        if compensation is not None and result.status != "skipped":
-            lookup = self.within((scope or {}) | ({instruction.id: output} if instruction.id else {}))
-            try:
-                arguments = compensation.args.fill(lookup)
-            except TextTooLongError:
-                arguments = None
-            self.undo.append((result.id, compensation.tool, arguments))
 
     # --- flow ---
 
@@ -209,44 +192,6 @@ class Level:
         else:
             self.position = target
             self.branch = as_branch
-
-    # --- budgets ---
-
-    def exceeded(self) -> str | None:
-        """Which of its budgets is used up, in words; None if none is."""
-        if self.steps >= self.max_steps:
-            return f"max_steps={self.max_steps} exceeded after {self.steps} step(s)"
-        return self.exceeded_tokens() if self.has_token_budget else None
-
-    def exceeded_tokens(self) -> str | None:
-        """Which limit on tokens is used up, its own or that of a level above, in words; None if none is."""
-        level: Level | None = self
-        while level is not None:
-            limit = level.program.max_tokens
-            if limit is not None and level.tokens >= limit:
-                return f"max_tokens={limit} exceeded: {level.tokens} tokens consumed"
-            level = level.outer
-        return None
-
-    def count_tokens(self, tokens: int) -> None:
-        """Count tokens here and in the levels above."""
-        level: Level | None = self
-        while level is not None:
-            level.tokens += tokens
-            level = level.outer
-
-    def stalls(self) -> bool:
-        """Count a step that has ended; whether it was one too many that changed no output, which ends the program."""
-        limit = self.program.max_stalled_steps
-        if limit is None or self.branch:
-            return False
-        self.stalled = self.stalled + 1 if self.changed is False else 0
-        self.changed = False
-        if self.stalled < limit:
-            return False
-        message = f"max_stalled_steps={limit} exceeded: {self.stalled} consecutive step(s) changed nothing"
-        self.end("stalled", "stalled", message)
-        return True
 
 
 Scope = dict[str, Any]
@@ -429,9 +374,3 @@ def task_for(level: Level, instruction: Instruction, items: list[Any]) -> Task:
         return Map(instruction, level, path, items)
     assert isinstance(step, ParallelStep)  # noqa: S101 - conditions have no tasks
     return Parallel(instruction, level, path)
-
-
-def compensation_for(level: Level) -> Leaf:
-    """A new task that undoes what a level has done last."""
-    path, tool, arguments = level.undo[-1]
-    return Leaf(Instruction(CompensationStep(tool, arguments)), level, f"{path}.compensate")

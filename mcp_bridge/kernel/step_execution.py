@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.kernel.compensation import compensation_for, record_compensation
 from mcp_bridge.kernel.condition_errors import counted_as_none, reason
 from mcp_bridge.kernel.conditions import ConditionError, condition
 from mcp_bridge.kernel.events import Effect, EffectKind, StepResult, StepStatus, new
-from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Parallel, Task, compensation_for, task_for
+from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Parallel, Task, task_for
+from mcp_bridge.kernel.program_limits import ends_stalled, exceeded_limit, exceeded_token_limit
 from mcp_bridge.kernel.references import Lookup, TextTooLongError, measured, quoted, written
 from mcp_bridge.kernel.step_types import ConditionStep, MapStep, ModelStep, StepFailedError
 
@@ -88,7 +90,7 @@ class Interpreter:
                 level.status = level.ending[0]
             elif level.position >= len(instructions):
                 level.end("success")
-            elif (level.has_token_budget or level.steps >= level.max_steps) and (exceeded := level.exceeded()):
+            elif (level.has_token_budget or level.steps >= level.max_steps) and (exceeded := exceeded_limit(level)):
                 level.end("budget_exceeded", "budget_exceeded", exceeded)
             elif self._work_left < 0:
                 level.end("budget_exceeded", "too_much_at_once", _TOO_MUCH)
@@ -162,20 +164,21 @@ class Interpreter:
     def _finish(self, level: Level, instruction: Instruction, result: StepResult, scope: Scope | None) -> None:
         """Take the result of a level's step, and find the next step."""
         status = result.status
+        if status == "success" or status == "pending":  # noqa: PLR1714 - a tuple is made and searched
+            level.take_output(instruction, result.output)
+            if instruction.compensation is not None:
+                record_compensation(level, instruction, instruction.compensation, result, scope)
         if status == "success":
-            level.take_output(instruction, result, scope)
             self.rows.append(result)
             level.last_output = result.output
-        elif status == "pending":
-            level.take_output(instruction, result, scope)
-        else:
+        elif status != "pending":
             self.rows.append(result)
-        if level.ending is not None or (level.program.max_stalled_steps is not None and level.stalls()):
+        if level.ending is not None or (level.program.max_stalled_steps is not None and ends_stalled(level)):
             return
         if status != "failed":
             level.follow(instruction, result)
             return
-        exceeded = level.exceeded() if result.code == "budget_exceeded" else None
+        exceeded = exceeded_limit(level) if result.code == "budget_exceeded" else None
         if exceeded is not None:
             level.end("budget_exceeded", "budget_exceeded", exceeded)
         else:
@@ -229,7 +232,7 @@ class Interpreter:
     def _exceeded_tokens(self, task: Task) -> str | None:
         """Why a task may not begin, or begin again: siblings and earlier attempts may have used up what was left."""
         level = task.level
-        return level.exceeded_tokens() if level.has_token_budget and not task.instruction.undoes else None
+        return exceeded_token_limit(level) if level.has_token_budget and not task.instruction.undoes else None
 
     def _complete(self, task: Leaf, event: Outcome) -> StepResult | None:
         """The effect has succeeded."""
@@ -330,7 +333,7 @@ class Interpreter:
             code, message = "sub_steps_failed", f"sub-steps failed: {', '.join(row.id for row in failed)}"
             if aborted:
                 code, message = failed[0].code or code, failed[0].error or message
-            elif any(row.code == "budget_exceeded" for row in failed) and group.level.exceeded_tokens():
+            elif any(row.code == "budget_exceeded" for row in failed) and exceeded_token_limit(group.level):
                 code = "budget_exceeded"
             result = self._failed(group, code, message)
             if result is None:
@@ -349,7 +352,9 @@ class Interpreter:
         for slot, row in enumerate(rows):
             if row.status == "success" or (row.status == "skipped" and is_parallel):
                 instruction, scope, _ = group.child(slot)
-                group.level.take_output(instruction, row, scope, is_referable=is_parallel)
+                group.level.take_output(instruction, row.output, is_referable=is_parallel)
+                if instruction.compensation is not None and row.status == "success":
+                    record_compensation(group.level, instruction, instruction.compensation, row, scope)
 
     # --- nested programs: call and return ---
 

@@ -1,25 +1,27 @@
 """The kinds of steps: one type each, with the effect that a step of the kind asks for and what an outcome means to it.
 
-The parser makes a step from a row that it has found valid (`format` defines the rows); nothing changes it afterwards.
-What happens between steps (their order, retries, deadlines, budgets) is in `level` and `interpreter`.
+The parser makes a step from a row that it has found valid (`program_schema` defines the rows); nothing changes it
+afterwards. What happens between steps (their order, retries, deadlines, limits) is in `program_flow`, `program_limits`
+and `step_execution`.
 
 These are plain classes: in the container, importing `dataclasses` would cost more than the rest of this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 from mcp_bridge.kernel.events import EffectKind
+from mcp_bridge.kernel.json_parsing import NotJSONError
 from mcp_bridge.kernel.program_schema import MAX_SECONDS
 from mcp_bridge.kernel.references import Template, TextTooLongError, dotted, quoted, written
 from mcp_bridge.kernel.retry import BACKOFF_SECONDS, Retry
-from mcp_bridge.kernel.values import NotJSONError, digest
+from mcp_bridge.kernel.values import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from mcp_bridge.kernel.json_parsing import Read
     from mcp_bridge.kernel.references import Lookup
 
 Kind = Literal["tool", "llm", "condition", "parallel", "approval", "wait", "map", "program"]
@@ -34,12 +36,11 @@ Targets = dict[str, int]
 Request = tuple[EffectKind, str, dict[str, Any]]
 """Kind, name and arguments of the effect that a step asks for."""
 
-Read = Callable[[str], Any]
-"""Parses a text as `values.parsed` does."""
-
-
 COMPENSATION: Row = {"retry": {"max_attempts": 3}}
 """The row of every compensation."""
+
+DEFAULT_MAX_STEPS = 10_000
+"""Steps that a program without `max_steps` may execute beyond the length of its list: the bound on loops."""
 
 END = -1
 """In place of the index of the next step: the program ends."""
@@ -512,6 +513,7 @@ class Program:
         hash: SHA-256 of its canonical form, with those of the programs that it runs by name.
         steps: In the order of the list.
         instructions: Of its steps.
+        step_limit: Most steps that it may execute.
         index: From a step's id to its index in the list.
         uses: The programs that its steps (and programs written out in them) run by name.
         nested: Levels of programs beneath it.
@@ -519,7 +521,7 @@ class Program:
 
     __slots__ = (
         "data", "description", "hash", "index", "instructions", "max_stalled_steps", "max_steps", "max_tokens", "name",
-        "nested", "steps", "uses", "version",
+        "nested", "step_limit", "steps", "uses", "version",
     )  # fmt: skip
 
     def __init__(self, data: dict[str, Any], steps: list[Step], uses: Mapping[str, Program]) -> None:
@@ -528,6 +530,7 @@ class Program:
         self.description: str = data.get("description", "")
         self.version: str = data.get("version", "1.0")
         self.max_steps: int | None = data.get("max_steps")
+        self.step_limit: int = DEFAULT_MAX_STEPS + len(steps) if self.max_steps is None else self.max_steps
         self.max_stalled_steps: int | None = data.get("max_stalled_steps")
         self.max_tokens: int | None = data.get("max_tokens")
         self.steps = tuple(steps)

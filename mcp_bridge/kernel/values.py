@@ -20,9 +20,6 @@ MAX_DEPTH = 48
 MAX_INTEGER = 10**100
 """Integers are below this: Python reads longer ones in quadratic time, and refuses some."""
 
-MAX_PARSED_CHARS = 1 << 20
-"""Longest text that is parsed as JSON."""
-
 _SMALL = 1 << 60
 """Integers that are compared in no time."""
 
@@ -58,10 +55,6 @@ class ValueFaultError(ValueError):
         super().__init__(f"{path}: {reason}" if path else reason)
         self.path = path
         self.reason = reason
-
-
-class NotJSONError(ValueError):
-    """A text that isn't JSON, or is too long."""
 
 
 def normal(value: Any, path: str = "") -> Any:
@@ -176,34 +169,6 @@ def _number(value: float) -> int | float:
     if value.is_integer() and abs(value) < _ES6_DECIMAL_BELOW:
         return int(es6_number(value))
     return value
-
-
-_FENCE, _SPACE = "```", " \t\r\n"
-
-
-def parsed(text: str) -> Any:
-    """The value of a JSON text (RFC 8259), in normal form. A code block of Markdown stands for its content.
-
-    The result is the same on every version of Python. So the error doesn't say what is wrong: parsers differ in that.
-
-    Raises:
-        NotJSONError: The text isn't JSON, has NaN, an infinity or another value without a normal form, or is longer
-            than `MAX_PARSED_CHARS`.
-    """
-    if len(text) > MAX_PARSED_CHARS:
-        raise NotJSONError
-    stripped = text.strip(_SPACE)
-    if stripped.startswith(_FENCE) and stripped.endswith(_FENCE) and len(stripped) > 2 * len(_FENCE):
-        language, _, body = stripped[len(_FENCE) : -len(_FENCE)].partition("\n")
-        stripped = body if language.strip(_SPACE) in {"", "json"} else stripped
-    try:
-        return normal(json.loads(stripped, parse_constant=_no_constant))
-    except (ValueError, RecursionError):
-        raise NotJSONError from None
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)
 
 
 def es6_number(value: float) -> str:

@@ -15,7 +15,7 @@ from downstream_calls import call_tool
 from servers.specs import faulty
 
 from mcp_bridge.downstream.catalog import listing_limits
-from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, ArgumentError, UncheckedError
+from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.catalog.results import convert
 from mcp_bridge.downstream.client import connection as connection_module

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, ArgumentError
+from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.catalog.flat_schema import flat_schema
 
 PROPERTIES = [

@@ -6,9 +6,9 @@ import anyio
 import pytest
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.idempotency_key import Key
+from mcp_bridge.executions.idempotency.keys import Key
+from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.lifecycle import Lifecycle, new_execution
-from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.log.payloads import ScriptEnd, ScriptStart, ScriptSuspension
 from mcp_bridge.ledger.log.recorder import SqliteRecorder

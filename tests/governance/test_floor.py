@@ -17,6 +17,7 @@ from mcp_bridge.policy.rules.explain import explain
 from mcp_bridge.policy.rules.globs import ToolNames
 from mcp_bridge.policy.rules.policy_settings import Policy
 from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze, layered
+from mcp_bridge.policy.rules.trusted_hints import is_trusted_idempotent
 from mcp_bridge.settings import Layer
 from mcp_bridge.workspace.content import Content
 
@@ -119,7 +120,9 @@ def test_the_hash_is_of_both_and_of_one_alone_what_it_was():
 
 def test_a_call_in_doubt_is_repeated_only_by_hints_that_both_believe():
     one, other = snapshot(trust_hints=["a", "b"]), snapshot(trust_hints=["b", "c"])
-    assert [server for server in "abc" if layered(one, other).believes(server)] == ["b"]
+    assert [
+        server for server in "abc" if is_trusted_idempotent(layered(one, other), server, {"idempotentHint": True})
+    ] == ["b"]
 
 
 # --- what goes with a policy ---

@@ -11,10 +11,10 @@ from kernel_driver import Script, drive
 from program_cases import CASES, NEEDED, SAME, llm, parallel, steps, tool
 from program_tools import Tools, driven
 
+from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.executions.programs.replay import replayed_program
-from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import IllegalEventError, Outcome, Resume
 from mcp_bridge.kernel.machine import Machine

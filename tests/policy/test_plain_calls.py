@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from mcp_bridge.policy.redaction.patterns import NAMES, ProjectionConfig
 from mcp_bridge.policy.redaction.projection import PLAIN_CONTAINERS, Projector
-from mcp_bridge.policy.rules import schemas
+from mcp_bridge.policy.rules import schema_defaults
 from mcp_bridge.policy.rules.globs import ToolNames
-from mcp_bridge.policy.rules.schemas import is_plain, with_defaults
+from mcp_bridge.policy.rules.schema_defaults import is_plain, with_defaults
 from mcp_bridge.policy.secrets.value_references import MemoryReferences
 from mcp_bridge.policy.secrets.vault import Secrets
 
@@ -106,10 +106,10 @@ def test_a_plain_schema_puts_nothing_in(properties, row, arguments):
 
 
 def test_large_schemas_are_neither_plain_nor_remembered(monkeypatch):
-    monkeypatch.setattr(schemas, "_plain", {})
+    monkeypatch.setattr(schema_defaults, "_plain", {})
     for large in ({"description": "x" * 10_000}, {"properties": {str(number): {} for number in range(200)}}):
         assert not is_plain(large)
-    assert not schemas._plain
-    small = [{"title": str(number)} for number in range(schemas._MAX_KNOWN + 1)]
+    assert not schema_defaults._plain
+    small = [{"title": str(number)} for number in range(schema_defaults._MAX_KNOWN + 1)]
     assert all(map(is_plain, small))
-    assert 0 < len(schemas._plain) <= schemas._MAX_KNOWN
+    assert 0 < len(schema_defaults._plain) <= schema_defaults._MAX_KNOWN

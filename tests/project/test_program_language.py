@@ -7,13 +7,22 @@ import pytest
 import yaml
 from pages import text_of
 
-from mcp_bridge.executions import idempotency_key
+from mcp_bridge.executions.idempotency import keys
 from mcp_bridge.executions.programs import effects, lifecycle, session
 from mcp_bridge.governance import yaml_text
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.guest.programs import Trace
 from mcp_bridge.host.service import open_bridge
-from mcp_bridge.kernel import conditions, program_flow, program_parser, references, retry, step_execution, values
+from mcp_bridge.kernel import (
+    conditions,
+    json_parsing,
+    program_parser,
+    references,
+    retry,
+    step_execution,
+    step_types,
+    values,
+)
 from mcp_bridge.kernel import program_schema as form
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.settings import Settings
@@ -141,12 +150,12 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
     assert 4 * mebi == lifecycle.MAX_CONTEXT_BYTES
     assert (values.MAX_DEPTH, values.MAX_INTEGER) == (48, 10**100)
     assert (conditions.MAX_CHARS, conditions.MAX_DEPTH) == (10_000, 50)
-    assert mebi == values.MAX_PARSED_CHARS
+    assert mebi == json_parsing.MAX_PARSED_CHARS
     assert (4 * mebi, 8 * mebi) == (references.MAX_TEXT_CHARS, references.MAX_FILLED)
-    assert (step_execution.MAX_ITEMS, form.MAX_ATTEMPTS, idempotency_key.MAX_KEY_CHARS) == (10_000, 1000, 1000)
+    assert (step_execution.MAX_ITEMS, form.MAX_ATTEMPTS, keys.MAX_KEY_CHARS) == (10_000, 1000, 1000)
     assert (yaml_text.MAX_DEPTH, step_execution.MAX_WORK) == (64, 50_000)
     assert effects.LONGEST_WAIT_SECONDS == retry.BACKOFF_SECONDS == 30
-    assert program_flow.DEFAULT_MAX_STEPS == 10_000
+    assert step_types.DEFAULT_MAX_STEPS == 10_000
     assert 64 * mebi == session.MAX_HELD_BYTES
     assert [form.PROGRAM[name][1] for name in ("name", "version")] == ["unnamed", "1.0"]
     assert (form.FIELDS["max_retries"][1], form.FIELDS["on_error"][1], form.FIELDS["as"][1]) == (3, "fail", "item")

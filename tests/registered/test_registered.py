@@ -31,7 +31,7 @@ from typing_extensions import TypedDict
 
 import mcp_bridge
 from mcp_bridge.downstream.catalog import describe
-from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, ArgumentError
+from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.registered.declaring import DECLARATIONS_NAME
 

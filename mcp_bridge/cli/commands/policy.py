@@ -248,7 +248,7 @@ def explain(
         from mcp_bridge.policy.rules import explain as explaining
         from mcp_bridge.policy.rules.call import Call
         from mcp_bridge.policy.rules.decision import arguments_in_conditions
-        from mcp_bridge.policy.rules.schemas import with_defaults
+        from mcp_bridge.policy.rules.schema_defaults import with_defaults
 
         arguments = inputs.json_object(args, "--args")
         if step is not None and program is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 
 from mcp_bridge import fair_share
-from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, ArgumentError
+from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.catalog.search import Hit, SearchIndex
 from mcp_bridge.downstream.catalog.store import ListingStore
 from mcp_bridge.downstream.client.failures import first_line

@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
-from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, ArgumentError, UncheckedError
+from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.catalog.bound_tool import ToolResult
 from mcp_bridge.downstream.catalog.describe import call_hint
 from mcp_bridge.downstream.client import failures

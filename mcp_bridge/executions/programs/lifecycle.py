@@ -15,15 +15,15 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt
-from mcp_bridge.executions.idempotency import find_or_start
-from mcp_bridge.executions.idempotency_key import Key
+from mcp_bridge.executions.idempotency.keyed_requests import find_or_start
+from mcp_bridge.executions.idempotency.keys import Key
+from mcp_bridge.executions.idempotency.request_identity import ProgramIdentity, whole_key
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.programs.effects import ProgramEffects
 from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.record import run_record
 from mcp_bridge.executions.programs.recovery import apply_recorded, state_hash
 from mcp_bridge.executions.programs.run import Earlier, ProgramRun
-from mcp_bridge.executions.request_identity import ProgramIdentity, whole_key
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied

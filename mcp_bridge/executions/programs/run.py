@@ -22,8 +22,9 @@ from mcp_bridge.executions import in_doubt
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, Effect, IllegalEventError, Outcome, Resume
+from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
 from mcp_bridge.kernel.machine import IN_DOUBT
-from mcp_bridge.kernel.values import NotJSONError, canonical, parsed
+from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.log.payloads import outcome_object
 from mcp_bridge.offload import is_large, off_loop, on_thread
 from mcp_bridge.policy.secrets.value_references import renamed

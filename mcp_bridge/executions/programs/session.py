@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 
 from mcp_bridge.errors import BridgeError, log_failure
-from mcp_bridge.executions.idempotency_key import Key
+from mcp_bridge.executions.idempotency.keys import Key
 from mcp_bridge.executions.status import effective_status, not_suspended
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.gate.request_context import NO_REQUEST

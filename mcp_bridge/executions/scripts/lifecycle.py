@@ -21,12 +21,12 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.commands import Client
-from mcp_bridge.executions.idempotency import KeyedRequest, find_or_start
-from mcp_bridge.executions.idempotency_key import Key, execution_of, if_generated, names_of_code
+from mcp_bridge.executions.idempotency.keyed_requests import KeyedRequest, find_or_start
+from mcp_bridge.executions.idempotency.keys import Key, execution_of, if_generated, names_of_code
+from mcp_bridge.executions.idempotency.request_identity import script_macs, whole_key
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.readiness import can_resume
 from mcp_bridge.executions.record import ExecutionRecord
-from mcp_bridge.executions.request_identity import script_macs, whole_key
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.held_calls import ask
 from mcp_bridge.executions.scripts.job import Job

@@ -12,8 +12,10 @@ from mcp_bridge.guest.advice import names as advice_names
 from mcp_bridge.guest.advice import packages, syntax, trees
 from mcp_bridge.guest.advice.script_environment import World
 from mcp_bridge.guest.advice.trees import Failure
-from mcp_bridge.guest.jsontext import JsonText
-from mcp_bridge.guest.proxies import MCPError, PendingCall, ServerModule
+from mcp_bridge.guest.host_requests import MCPError
+from mcp_bridge.guest.not_awaited import PendingCall
+from mcp_bridge.guest.proxies import ServerModule
+from mcp_bridge.guest.values.jsontext import JsonText
 
 MAX_LEAVES = 10
 """How many exceptions of a group are examined."""

@@ -24,18 +24,18 @@ deny before approve before allow.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.rules.matching import Cause
+from mcp_bridge.policy.rules.presets import preset_effect
 
 if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Call
     from mcp_bridge.policy.rules.globs import ToolNames
     from mcp_bridge.policy.rules.matching import CompiledRule
+    from mcp_bridge.policy.rules.presets import Outcome
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
-
-Outcome = Literal["allow", "approve", "deny"]
 
 _FOR_THE_AGENT = {
     Cause.NOT_A_STEP: "it may only be called as a step of one of the operator's programs",
@@ -158,25 +158,6 @@ def arguments_in_conditions(snapshot: PolicySnapshot, tool: ToolNames) -> frozen
     """The arguments of a tool that a condition of the policy, or of the floor beneath it, refers to."""
     roots = snapshot.compiled.fitting(tool).roots
     return roots if snapshot.floor is None else roots | arguments_in_conditions(snapshot.floor, tool)
-
-
-def preset_effect(snapshot: PolicySnapshot, call: Call) -> Outcome:
-    """What the preset does with a call that no rule decides."""
-    match snapshot.preset:
-        case "open":
-            return "allow"
-        case "locked":
-            return "deny"
-    if is_trusted_read_only(snapshot, call):
-        return "allow"
-    return "deny" if snapshot.preset == "read-only" else "approve"
-
-
-def is_trusted_read_only(snapshot: PolicySnapshot, call: Call) -> bool:
-    """Whether a trusted server's hints say that the tool is read-only, and don't also say that it is destructive."""
-    if call.names.server not in snapshot.trust_hints:
-        return False
-    return call.hints.get("readOnlyHint") is True and call.hints.get("destructiveHint") is not True
 
 
 def _by_rule(

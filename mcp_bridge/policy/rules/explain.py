@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.policy.rules.decision import decide, decide_alone, preset_effect
+from mcp_bridge.policy.rules.decision import decide, decide_alone
 from mcp_bridge.policy.rules.matching import Cause
+from mcp_bridge.policy.rules.presets import preset_effect
 
 if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Call

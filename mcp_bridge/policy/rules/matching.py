@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mcp_bridge.kernel.conditions import Condition, ConditionError
 from mcp_bridge.kernel.references import MISSING, walk
-from mcp_bridge.policy.rules import schemas
+from mcp_bridge.policy.rules import schema_defaults
 from mcp_bridge.policy.rules.comparisons import STRICT, Unannounced, truth
 from mcp_bridge.policy.rules.globs import ToolGlob
 from mcp_bridge.policy.rules.policy_settings import is_hash
@@ -175,7 +175,7 @@ def _argument(call: Call, root: str, path: tuple[str, ...]) -> Any:
         value = walk(value, (name,), of_step=False)
     if value is MISSING and not call.complete:
         raise ConditionError(f"whether its tool has a default for ${root} isn't known")
-    if isinstance(value, list) and not schemas.announces_array(call.schema, (root, *path)):
+    if isinstance(value, list) and not schema_defaults.announces_array(call.schema, (root, *path)):
         return Unannounced(value)
     return value
 

@@ -91,10 +91,6 @@ class PolicySnapshot(BaseModel):
         )
         return denies or (self.floor is not None and self.floor.may_deny)
 
-    def believes(self, server: str) -> bool:
-        """Whether a server's hints are trusted, by this policy and by the floors beneath it."""
-        return server in self.trust_hints and (self.floor is None or self.floor.believes(server))
-
     @functools.cached_property
     def hash(self) -> str:
         """SHA-256 of `canonical()`, in hexadecimal."""

@@ -8,9 +8,9 @@ import pytest
 from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.replay import replayed
-from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.scripts.settling import cancel_script
 from mcp_bridge.executions.status import effective_status

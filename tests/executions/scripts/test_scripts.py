@@ -10,11 +10,11 @@ import pytest
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
-from mcp_bridge.executions.idempotency_key import generated_key
+from mcp_bridge.executions.idempotency.keys import generated_key
+from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.record import ExecutionRecord
-from mcp_bridge.executions.request_identity import Keys
 from mcp_bridge.executions.scripts.call_history import CallRequest, RecordedCall
 from mcp_bridge.executions.scripts.divergence import Divergence
 from mcp_bridge.executions.scripts.held_calls import HeldCall

@@ -27,7 +27,7 @@ from tampered_fixtures import ANNA, HOLDER, Writer, dump, verdict
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import retention
 from mcp_bridge.executions.commands import Client
-from mcp_bridge.executions.request_identity import Keys, script_macs
+from mcp_bridge.executions.idempotency.request_identity import Keys, script_macs
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.kernel.events import Resume

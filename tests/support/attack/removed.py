@@ -10,7 +10,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp_bridge.downstream.catalog.arguments import ArgumentCheck, json_size
+from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, json_size
 from mcp_bridge.downstream.client.supervisor import DownstreamServer, ListedTool
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
@@ -24,7 +24,7 @@ from mcp_bridge.policy.redaction import patterns
 from mcp_bridge.policy.redaction.patterns import Span
 from mcp_bridge.policy.redaction.projection import Projector
 from mcp_bridge.policy.rules import matching
-from mcp_bridge.policy.rules.schemas import Filled
+from mcp_bridge.policy.rules.schema_defaults import Filled
 from mcp_bridge.server import questions
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.idempotency_key import MAX_KEY_CHARS, execution_of
+from mcp_bridge.executions.idempotency.keys import MAX_KEY_CHARS, execution_of
 from mcp_bridge.executions.readiness import can_resume_with_answers
 from mcp_bridge.executions.status import UNFINISHED, effective_status
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:
-    from mcp_bridge.executions.idempotency_key import Key
+    from mcp_bridge.executions.idempotency.keys import Key
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.gate.request_context import RequestContext

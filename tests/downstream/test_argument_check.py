@@ -8,8 +8,8 @@ import pytest
 from downstream_calls import call_tool
 from servers.specs import faulty
 
-from mcp_bridge.downstream.catalog import arguments as arguments_module
-from mcp_bridge.downstream.catalog.arguments import MAX_STEPS, ArgumentCheck, ArgumentError, UncheckedError
+from mcp_bridge.downstream.catalog import argument_check as arguments_module
+from mcp_bridge.downstream.catalog.argument_check import MAX_STEPS, ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
 

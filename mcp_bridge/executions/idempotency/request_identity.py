@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp_bridge.executions.idempotency_key import Key
+from mcp_bridge.executions.idempotency.keys import Key
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.secrets.value_references import fill_in, ids_of, renamed

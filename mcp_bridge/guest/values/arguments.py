@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mcp_bridge.guest.jsontext import JsonText
+from mcp_bridge.guest.values.jsontext import JsonText
 
 ARGUMENTS = frozenset({"args", "arguments", "input", "kwargs", "parameters", "params"})
 """Parameter names that other clients use for the dict of a tool's arguments."""

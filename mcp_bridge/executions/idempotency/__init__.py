@@ -1,0 +1,1 @@
+"""Idempotency: one execution for each key, however often it is requested."""

@@ -1,0 +1,165 @@
+"""Calls that a script wrote without `await`: they never ran, which is an error and not a silent success."""
+
+import sys
+import threading
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+from mcp_bridge.guest import runner
+from mcp_bridge.guest.host_requests import MCPError
+
+
+class NotAwaitedError(MCPError):
+    """A call was created and never awaited, so it was not made. `line` is the line of the call, or None."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message, code="not_awaited")
+        self.line = line
+
+
+NotAwaitedError.__module__ = "mcp"
+
+
+class UnawaitedCalls:
+    """Tracks which calls were never awaited."""
+
+    def __init__(self) -> None:
+        self._unawaited: dict[int, tuple[str, int | None]] = {}
+        self._forgotten: list[tuple[str, int | None]] = []
+        self._serial = 0
+
+    def track(self, work: Coroutine[Any, Any, Any], shown: str, depth: int) -> "PendingCall":
+        """A call that starts when it is awaited.
+
+        Args:
+            work: Makes the call.
+            shown: How the script wrote it, up to the parenthesis.
+            depth: The distance to the caller's frame, for its line number.
+        """
+        self._serial += 1
+        serial = self._serial
+        frame = sys._getframe(depth)  # noqa: SLF001
+        # The caller may be a library, such as a thread pool.
+        line = frame.f_lineno if frame.f_code.co_filename == runner.FILENAME else None
+        self._unawaited[serial] = (shown if _may_await() else f"{IN_THREAD}{shown}", line)
+        return PendingCall(work, lambda: self._unawaited.pop(serial, None), shown)
+
+    def check_awaited(self) -> None:
+        """Raise an error if a call was never awaited.
+
+        Raises:
+            NotAwaitedError: Names the call and its line.
+        """
+        for _, line in self._unawaited.values():
+            raise NotAwaitedError(self.unawaited_note() or "", line)
+        for shown, place in self._forgotten:
+            raise NotAwaitedError(_not_awaited(shown, place), place)
+        # A coroutine in a variable isn't garbage-collected.
+        for value in list(sys.modules["__main__"].__dict__.values()):
+            if type(value) is types.CoroutineType and _is_unstarted(value):
+                value.close()
+                raise NotAwaitedError(_not_awaited(value.__qualname__, None))
+
+    def follow_coroutines(self) -> None:
+        """Make a coroutine that was never awaited an error and not a warning. Called once `warnings` is imported."""
+        import warnings
+
+        original = warnings._warn_unawaited_coroutine  # type: ignore[attr-defined]  # noqa: SLF001
+
+        def warn(coroutine: Any) -> None:
+            frame = sys._getframe(1)  # noqa: SLF001
+            if getattr(getattr(coroutine, "cr_code", None), "co_filename", "") == runner.FILENAME:
+                line = frame.f_lineno if frame.f_code.co_filename == runner.FILENAME else None
+                self._forgotten.append((coroutine.__qualname__, line))
+            else:
+                original(coroutine)
+
+        warnings._warn_unawaited_coroutine = warn  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def report_unfinished(self, tasks: Any) -> None:
+        """Report tasks that are about to be cancelled because the script has ended."""
+        for task in sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name())):
+            coroutine = task.get_coro()
+            shown = coroutine.shown if isinstance(coroutine, PendingCall) else getattr(coroutine, "__qualname__", "?")
+            print(  # noqa: T201
+                f"the task of {shown}(...) had not ended when the script did, and was cancelled; "
+                "keep the task and write: await task",
+                file=sys.stderr,
+            )
+
+    def unawaited_note(self) -> str | None:
+        """One sentence about the first call that was never awaited, or None."""
+        for shown, line in self._unawaited.values():
+            return _not_awaited(shown, line)
+        return None
+
+
+def _is_unstarted(coroutine: Any) -> bool:
+    return coroutine.cr_frame is not None and not coroutine.cr_suspended and not coroutine.cr_running
+
+
+IN_THREAD = "in a thread, "
+
+
+def _may_await() -> bool:
+    """Whether a call can be awaited here; False in a thread without an event loop."""
+    if threading.current_thread() is threading.main_thread():
+        return True
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001
+
+
+def _not_awaited(shown: str, line: int | None) -> str:
+    where = "" if line is None else f"line {line}: "
+    told = f"{where}{shown}(...) was never awaited, so it never ran; write: "
+    if shown.startswith(IN_THREAD):
+        name = shown.removeprefix(IN_THREAD)
+        module = name.partition(".")[0]
+        return told + (f"{name}_sync(...)" if module == "runtime" else f"from mcp.sync.servers import {module}")
+    return told + ("await asyncio.gather(...)" if _is_gathered(line) else f"await {shown}(...)")
+
+
+def _is_gathered(line: int | None) -> bool:
+    """Whether the line passes a call that isn't awaited to a gathering function."""
+    source = getattr(sys.modules.get("__main__"), "__loader__", None)
+    if line is None or not isinstance(source, runner.Source):
+        return False
+    text = source.code.split("\n")[line - 1 : line]
+    return any("asyncio.gather(" in one and "await" not in one for one in text)
+
+
+class PendingCall(Coroutine[Any, Any, Any]):
+    """The coroutine of a call (for `await`, `asyncio.gather`, `create_task`) that records when it is started."""
+
+    def __init__(self, inner: Coroutine[Any, Any, Any], started: Callable[[], Any], shown: str) -> None:
+        self._inner = inner
+        self._started = started
+        self.shown = shown
+
+    def __repr__(self) -> str:
+        return f"<{self.shown}(...), not awaited>"
+
+    def send(self, value: Any) -> Any:
+        """See `Coroutine.send`."""
+        self._started()
+        return self._inner.send(value)
+
+    def throw(self, *args: Any) -> Any:
+        """See `Coroutine.throw`."""
+        self._started()
+        return self._inner.throw(*args)
+
+    def close(self) -> None:
+        """See `Coroutine.close`. A call that is closed explicitly was not forgotten."""
+        self._started()
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        # A generator, which keeps this object alive (so that __del__ doesn't close it) while it is awaited.
+        self._started()
+        return (yield from self._inner.__await__())
+
+    def __del__(self) -> None:
+        # Closing an unstarted coroutine suppresses the interpreter's own warning, which is less precise than ours.
+        self._inner.close()

@@ -1,0 +1,1 @@
+"""How values go between a script and the channel: arguments, results, JSON."""

@@ -1,0 +1,52 @@
+"""The limits that a program sets itself: `max_steps`, `max_tokens` and `max_stalled_steps`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcp_bridge.kernel.program_flow import Level
+
+
+def exceeded_limit(level: Level) -> str | None:
+    """Which limit on steps or tokens is used up, as a message; None if none is."""
+    if level.steps >= level.max_steps:
+        return f"max_steps={level.max_steps} exceeded after {level.steps} step(s)"
+    return exceeded_token_limit(level) if level.has_token_budget else None
+
+
+def exceeded_token_limit(level: Level) -> str | None:
+    """Which limit on tokens is used up, the level's own or that of a level above it, as a message; None if none is."""
+    each: Level | None = level
+    while each is not None:
+        limit = each.program.max_tokens
+        if limit is not None and each.tokens >= limit:
+            return f"max_tokens={limit} exceeded: {each.tokens} tokens consumed"
+        each = each.outer
+    return None
+
+
+def count_tokens(level: Level, tokens: int) -> None:
+    """Add tokens to the usage of a level and of the levels above it."""
+    each: Level | None = level
+    while each is not None:
+        each.tokens += tokens
+        each = each.outer
+
+
+def ends_stalled(level: Level) -> bool:
+    """Count a step that has ended. If it is the last of `max_stalled_steps` that changed no output, end the program.
+
+    Returns:
+        Whether the program has been ended, as `stalled`.
+    """
+    limit = level.program.max_stalled_steps
+    if limit is None or level.branch:
+        return False
+    level.stalled = level.stalled + 1 if level.changed is False else 0
+    level.changed = False
+    if level.stalled < limit:
+        return False
+    message = f"max_stalled_steps={limit} exceeded: {level.stalled} consecutive step(s) changed nothing"
+    level.end("stalled", code="stalled", message=message)
+    return True
