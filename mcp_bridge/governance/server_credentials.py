@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.downstream.client.remote_auth import RemoteAccess
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.policy.secrets.strength import MIN_BITS, bits
 from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX, mentions
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def remote_access(governance: Governance | None) -> RemoteAccess:
             end = mention.end
         return "".join([*resolved, text[end:]])
 
-    return RemoteAccess(resolve)
+    return RemoteAccess(resolve, lambda credential: bits(credential) >= MIN_BITS)
 
 
 def _reveal(secrets: Secrets | None, secret_id: str, spec: ServerSpec) -> str:

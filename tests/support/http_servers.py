@@ -162,13 +162,14 @@ class CuttingProxy:
     Args:
         port: The port that it connects to.
         seed: For the numbers.
+        least: The least bytes of a connection.
         most: The most bytes of a connection; drawn evenly by order of magnitude, so that any part may be cut.
     """
 
-    def __init__(self, port, seed, most):
+    def __init__(self, port, seed, least, most):
         self._port = port
         self._random = random.Random(seed)  # noqa: S311
-        self._most = most
+        self._range = (math.log10(least), math.log10(most))
         self.cuts = 0
         self.is_cutting = False
 
@@ -197,7 +198,7 @@ class CuttingProxy:
         try:
             while data := await reader.read(1 << 16):
                 if self.is_cutting and left[0] is None:
-                    left[0] = int(10 ** self._random.uniform(0, math.log10(self._most)))
+                    left[0] = int(10 ** self._random.uniform(*self._range))
                 writer.write(data[: left[0]])
                 await writer.drain()
                 if left[0] is not None:

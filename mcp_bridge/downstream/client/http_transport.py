@@ -17,7 +17,7 @@ import functools
 import logging
 import random
 import re
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
@@ -52,12 +52,14 @@ from mcp_bridge.downstream.client.http_client import (
 )
 from mcp_bridge.downstream.client.large_parts import DetachedArguments
 from mcp_bridge.downstream.client.lines import Oversized
+from mcp_bridge.downstream.client.remote_auth import SECRET_SCHEME
 from mcp_bridge.downstream.client.transport import LogRing, MessageReader, encoded_request
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from contextlib import AbstractAsyncContextManager
 
     from anyio.abc import TaskGroup
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -105,6 +107,15 @@ _REFUSAL_BYTES = 64 * 1024
 
 # Messages that wait to be processed. Senders wait above that.
 _INBOX = 8
+
+HIDDEN = b"[hidden]"
+"""What stands for a credential that a server repeats."""
+
+_CREDENTIAL_NAME = re.compile(r"auth|cookie|credential|key|pass|secret|signature|token", re.IGNORECASE)
+"""Headers whose values are credentials, by their names. Another's value may be in an answer for good reason."""
+
+# Values of credentials' headers that are remembered; a token is renewed every few minutes at most.
+_MAX_CREDENTIALS = 1000
 
 # A server's stream for messages that answer nothing: the longest wait between two attempts to open it.
 _STREAM_WAIT_CAP = 60.0
@@ -179,6 +190,13 @@ class HttpTransport:
         self.session: str | None = None
         self.version: str | None = None
         self.posts: dict[object, Post] = {}
+        self._credential_headers = {"authorization"} | {
+            name.lower()
+            for name, value in spec.headers.items()
+            if _CREDENTIAL_NAME.search(name) or SECRET_SCHEME in value
+        }
+        self._credentials: set[bytes] = set()
+        self._noted: set[str] = set()
         self._askers: dict[object, fair_share.Tenant] = {}
         self._client: httpx2.AsyncClient | None = None
         self._tasks: TaskGroup | None = None
@@ -277,7 +295,7 @@ class HttpTransport:
         url: str | None = None,
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Any:
+    ) -> AbstractAsyncContextManager[httpx2.Response]:
         """As `http_client.opened`, with the headers of the session."""
         assert self._client is not None  # noqa: S101 - entered
         ours = {"accept": "application/json, text/event-stream"}
@@ -288,7 +306,17 @@ class HttpTransport:
         if self.version is not None:
             ours[MCP_PROTOCOL_VERSION_HEADER] = self.version
         sent = ours | dict(headers or {})
-        return opened(self._client, method, url or self.url, headers=sent, content=content, attempt=attempt)
+        return self._noted_response(
+            opened(self._client, method, url or self.url, headers=sent, content=content, attempt=attempt)
+        )
+
+    @asynccontextmanager
+    async def _noted_response(
+        self, opening: AbstractAsyncContextManager[httpx2.Response]
+    ) -> AsyncGenerator[httpx2.Response]:
+        async with opening as response:
+            self.note_credentials(response.request)
+            yield response
 
     def track(self, message: JSONRPCRequest) -> Post:
         """Register a request that is about to be sent."""
@@ -474,8 +502,13 @@ class HttpTransport:
                 await anyio.sleep(_RESUME_WAIT * 2 ** (failures - 1) * random.uniform(0.5, 1))  # noqa: S311
 
     async def pass_on(self, item: bytes | Oversized) -> None:
-        """Have a message processed."""
+        """Have a message processed. Credentials that the server repeats are hidden in it."""
         assert self._send is not None  # noqa: S101 - entered
+        if isinstance(item, bytes):
+            for credential in self._credentials:
+                # A search of a message's bytes takes less than its parsing by orders of magnitude.
+                if credential in item:
+                    item = item.replace(credential, HIDDEN)
         await self._send.send(item)
 
     async def _flush(self) -> None:
@@ -484,6 +517,20 @@ class HttpTransport:
         reached = anyio.Event()
         await self._send.send(_Reached(reached))
         await reached.wait()
+
+    def note_credentials(self, request: httpx2.Request) -> None:
+        """Know what a request was authenticated with: tokens change while a connection lasts."""
+        for name in self._credential_headers:
+            value = request.headers.get(name)
+            if value is None or value in self._noted:
+                continue
+            if len(self._noted) >= _MAX_CREDENTIALS:
+                self._noted.clear()
+            self._noted.add(value)
+            # The scheme of `Authorization` is no secret: `Bearer`.
+            credential = value.partition(" ")[2].strip() or value if name == "authorization" else value
+            if self._access.is_hidden(credential):
+                self._credentials |= {part.encode() for part in (credential, credential.replace("/", r"\/"))}
 
     async def tell(self, message: JSONRPCNotification | JSONRPCResponse | JSONRPCError) -> bool:
         """Send a message that has no answer; whether the server has accepted it."""

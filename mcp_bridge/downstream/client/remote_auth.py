@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
 
+SECRET_SCHEME = "vault://"  # noqa: S105 - a scheme, no secret
+"""What references to secrets begin with."""
+
+IsHidden = Callable[[str], bool]
+"""Whether a credential is hidden in what its server answers: one that can be guessed would be confirmed by that."""
+
 ResolveSecrets = Callable[["ServerSpec", str], str]
 """Replaces each `vault://secret/…` in a text of a server's entry. May block: call it on a thread.
 
@@ -25,15 +31,25 @@ Raises:
 """
 
 
+_LONG = 20
+"""Characters of a credential that nobody guesses."""
+
+
+def _is_long(credential: str) -> bool:
+    return len(credential) >= _LONG
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteAccess:
     """What connections to remote servers are authenticated with.
 
     Attributes:
         resolve: Replaces the references to secrets in an entry's headers and settings.
+        is_hidden: Whether a credential is hidden where its server repeats it.
     """
 
     resolve: ResolveSecrets
+    is_hidden: IsHidden = _is_long
 
 
 def without_secrets(spec: ServerSpec, text: str) -> str:
@@ -42,7 +58,7 @@ def without_secrets(spec: ServerSpec, text: str) -> str:
     Raises:
         BridgeError: `secret_missing`.
     """
-    if "vault://" in text:
+    if SECRET_SCHEME in text:
         message = f"There are no secrets that the server {spec.name!r} could be given."
         raise BridgeError("secret_missing", message, server=spec.name)
     return text
