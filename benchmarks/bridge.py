@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ import anyio
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from mcp_bridge.host import pool_report, warm_pool
 from mcp_bridge.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,9 +29,8 @@ COMMAND = str(Path(sys.executable).with_name("mcp-bridge"))
 SETTLE_SECONDS = 20.0
 """For a finished container to be gone."""
 
-
-STEADY_SECONDS = 0.5
-"""After which a pool's size is taken for the one that it keeps."""
+REPORTS_WITHIN = 1.5
+"""A bridge that has written no report for so many of its intervals has nothing new to say."""
 
 
 def without_pool() -> str:
@@ -95,23 +97,40 @@ class Bench:
         defaults = Settings()
         return int(getattr(defaults, "pool_min", 0)) if getattr(defaults, "pool_max", 0) else 0
 
-    async def settled(self, ready: int | None = None) -> None:
+    async def settled(self, ready: int | None = None) -> float:
         """Wait until every finished container has been removed: what follows is measured without its end.
 
-        Where a pool keeps some ready, wait until it is full again, or is steady where it has grown.
+        Where a pool keeps some, wait until as many as it keeps are ready, their guests loaded. A bridge writes what its
+        pool is doing within a second of a change, so this takes up to a second longer than what it waits for.
 
         Args:
             ready: How many the bridge keeps ready, where that isn't the default.
+
+        Returns:
+            When the last change was seen, by `time.perf_counter`.
         """
         ready = self.pool if ready is None else ready
-        last, since = -1, anyio.current_time()
+        began, count, changed = time.time(), -1, time.perf_counter()
         with anyio.move_on_after(SETTLE_SECONDS):
-            while (count := self.containers()) != ready:
-                if count != last:
-                    last, since = count, anyio.current_time()
-                elif ready and count > ready and anyio.current_time() - since > STEADY_SECONDS:
-                    return
+            while True:
+                if (found := self.containers()) != count:
+                    began, count, changed = time.time(), found, time.perf_counter()
+                if count == 0 if ready == 0 else self._are_ready(ready, count, began):
+                    break
                 await anyio.sleep(0.01)
+        return changed
+
+    def _are_ready(self, least: int, count: int, since: float) -> bool:
+        """Whether all containers are ready, by reports that were written after a time, or would have been by now."""
+        reports = pool_report.pool_reports(self.state_dir)
+        if count < least or sum(report.ready for report in reports) != count:
+            return False
+        if any(report.starting or report.ready != report.target for report in reports):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            written = [file.stat().st_mtime for file in self.state_dir.glob("run/pool-*.json")]
+            return min(written) > since or time.time() - since > REPORTS_WITHIN * warm_pool.REPORT_SECONDS
+        return False
 
     def containers(self) -> int:
         """How many there are of the state directory's bridges, whatever driver they have."""

@@ -27,6 +27,7 @@ from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.service import open_bridge
+from mcp_bridge.server.process import configure_interpreter
 from mcp_bridge.wire.messages import ToolCall
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ ENTRY = (
 @asynccontextmanager
 async def bridge_with_tools(bench: Bench) -> AsyncGenerator[Bridge]:
     """A bridge in this process, with `benchmarks.tools` registered."""
+    # As a process that serves does.
+    configure_interpreter()
     configured = settings.Settings(state_dir=bench.state_dir, max_calls=1_000_000)
     governance = load_governance(TABLES, None, Path.cwd(), bench.state_dir)
     async with open_bridge(configured, [], governance) as bridge:

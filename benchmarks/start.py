@@ -156,8 +156,8 @@ async def _idle_container(bench: Bench) -> tuple[float, float | None, float]:
     """A guest that was sent everything but a script: its PSS, its control group's count, its helpers' PSS."""
     config = settings.Settings(state_dir=bench.state_dir)
     async with open_bridge(config, []) as bridge:
-        prepared = await bridge.prepare()
-        process = await prepared.engine.start(bridge._spec("bench", prepared))  # noqa: SLF001
+        prepared = await bridge.sandboxes.prepare()
+        process = await prepared.engine.start(bridge.sandboxes.spec("bench", prepared))
         try:
             await process.stdin.send(guest_bundle.bundle(prepared.image.magic))
             await process.stdout.receive()  # it is ready

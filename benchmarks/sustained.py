@@ -56,9 +56,16 @@ async def flood(
     once: Callable[[], Awaitable[object]],
     callers: int,
     seconds: float,
-    settled: Callable[[], Awaitable[None]] | None = None,
+    settled: Callable[[], Awaitable[float]] | None = None,
 ) -> float:
-    """Milliseconds each, while so many do it over and over, until what the last have left is settled."""
+    """Milliseconds each, while so many do it over and over, until what the last have left is settled.
+
+    Args:
+        once: What is done.
+        callers: How many do it.
+        seconds: For how long.
+        settled: Waits until nothing changes any more, and returns since when, by `time.perf_counter`.
+    """
     began = time.perf_counter()
     done = 0
 
@@ -71,6 +78,5 @@ async def flood(
     async with anyio.create_task_group() as tasks:
         for _ in range(callers):
             tasks.start_soon(again)
-    if settled is not None:
-        await settled()
-    return (time.perf_counter() - began) / done * 1000
+    ended = time.perf_counter() if settled is None else await settled()
+    return (ended - began) / done * 1000

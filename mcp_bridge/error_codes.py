@@ -46,8 +46,9 @@ Code = Literal[
     "index_in_text", "internal_error", "interpreter_exited", "interpreter_killed", "interrupted", "invalid_program",
     "kernel_command_line", "key_conflict", "key_missing", "key_unusable", "keyring_missing", "keyring_unusable",
     "ledger_behind", "ledger_damaged", "ledger_full", "ledger_head_damaged", "ledger_in_use", "ledger_missing",
-    "ledger_room", "limits", "limits_refused", "log_unwritable", "memory_not_enforced", "missing_field",
-    "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge", "no_fts5",
+    "ledger_room", "limits", "limits_refused", "log_unwritable", "login_failed", "login_needed", "login_unavailable",
+    "memory_not_enforced", "missing_field",
+    "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge",
     "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "not_allowed", "not_asked",
     "not_awaited", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded", "not_replayable",
     "not_resumable", "not_suspended", "not_trusted", "nothing_is_lost", "nothing_to_erase", "nothing_to_trust",
@@ -279,6 +280,12 @@ GROUPS: Final[tuple[Group, ...]] = (
         "interrupted": Description(
             "The call was taken back or cut off: it may have happened.",
             "Look whether it happened before you call again."),
+        "login_needed": Description(
+            "A remote server wants a login that isn't there, has ended, or has too few rights. The call was not made.",
+            "The user logs in with `mcp-bridge servers login NAME`."),
+        "login_unavailable": Description(
+            "The authorization server of a remote server gives no token at the moment. The call was not made.",
+            "Try again later."),
         "not_awaited": Description("A call was written without `await`, so it never ran.", "Write `await` before it."),
         "record_limit": Description(
             "This run has recorded as much as `max_run_size` allows. The call was not made.",
@@ -614,7 +621,6 @@ GROUPS: Final[tuple[Group, ...]] = (
         "nested_bridge": Description(
             "This bridge was started by a bridge, as one of its servers.",
             "Take it out of the servers, or set `MCP_BRIDGE_ALLOW_SELF_SERVER=1`.", _COMMAND, exit_status=4),
-        "no_fts5": Description("This Python's SQLite can't search text.", "Use a Python whose SQLite has FTS5."),
         "not_asked": Description(
             "The command needs a confirmation, and there is no terminal to ask in. Nothing was done.",
             "Run it in a terminal, or with `--yes`.", _COMMAND, exit_status=4),
@@ -644,6 +650,9 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The library for the system's keyring isn't installed.",
             "Install `mcp-code-bridge[keyring]`, or use the file."),
         "keyring_unusable": Description("The system's keyring can't be used.", "Unlock it, or use the file."),
+        "login_failed": Description(
+            "A login to a remote server didn't succeed. Nothing has changed.",
+            "Read the reason in the message, and log in again with `mcp-bridge servers login NAME`."),
         "secret_elsewhere": Description(
             "The secret is configured to come from elsewhere.",
             "Set it there, or change its table.", exit_status=2),
@@ -890,7 +899,8 @@ GROUPS: Final[tuple[Group, ...]] = (
         "client_config": Description("A client's configuration file can't be read.", "Fix the file, for its client."),
         "client_not_read": Description(
             "Another client's file lists servers that the bridge does not read.",
-            "Copy those that belong behind the bridge into its configuration."),
+            "Copy those that belong behind the bridge into its configuration (mcp-bridge servers import), or name the "
+            "client in client_configs."),
         "configuration": Description("Which configuration file is used.", "Nothing."),
         "cpus_not_enforced": Description(
             "The engine does not enforce the limit of processors.",

@@ -8,6 +8,7 @@ result is identical; the work takes several times as long.
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from json.decoder import JSONDecodeError
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.offload import is_deep, is_large
 
 if TYPE_CHECKING:
-    import json
     from collections.abc import Callable, Iterator
 
     Scan = Callable[[str, int], tuple[Any, int]]
@@ -37,6 +37,20 @@ MAX_DEPTH = 200
 values are encoded again later, by recursive encoders with a part of the stack already in use."""
 
 _SPACES = re.compile(r"[ \t\n\r]*+")
+
+
+def compact_encoder() -> Callable[[Any], str]:
+    """What `json.JSONEncoder(separators=(",", ":")).encode` does, in half the time for a small value.
+
+    The standard library makes its C encoder anew for each value. A value that contains itself is a `RecursionError`.
+    """
+    encoder = json.JSONEncoder(separators=(",", ":"))
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return encoder.encode
+    quote = json.encoder.encode_basestring_ascii
+    chunks = make(None, encoder.default, quote, None, ":", ",", False, False, True)  # noqa: FBT003 - positional
+    return lambda value: "".join(chunks(value, 0))
 
 
 def _past_spaces(text: str, at: int) -> int:

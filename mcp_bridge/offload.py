@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -21,6 +21,7 @@ from mcp_bridge import fair_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import TracebackType
 
 T = TypeVar("T")
 
@@ -131,18 +132,34 @@ class _Limit:
 _limits: ContextVar[tuple[_Limit, ...]] = ContextVar("limits", default=())
 
 
-@contextmanager
-def time_limit(seconds: float | None) -> Iterator[anyio.CancelScope]:
+class TimeLimit(AbstractContextManager[anyio.CancelScope, bool | None]):
+    """See `time_limit`. A class, since each call has one."""
+
+    __slots__ = ("_before", "_scope")
+
+    def __init__(self, seconds: float | None) -> None:
+        self._scope = anyio.move_on_after(seconds)
+        self._before: Token[tuple[_Limit, ...]] | None = None
+
+    def __enter__(self) -> anyio.CancelScope:
+        self._scope.__enter__()
+        self._before = _limits.set((*_limits.get(), _Limit(self._scope)))
+        return self._scope
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        assert self._before is not None  # noqa: S101 - entered
+        _limits.reset(self._before)
+        return self._scope.__exit__(exc_type, exc, traceback)
+
+
+def time_limit(seconds: float | None) -> TimeLimit:
     """As `anyio.move_on_after`, but without counting the bridge's own large work and the wait for it.
 
     So an answer that arrived in time isn't dropped because its reader had to wait.
     """
-    with anyio.move_on_after(seconds) as scope:
-        before = _limits.set((*_limits.get(), _Limit(scope)))
-        try:
-            yield scope
-        finally:
-            _limits.reset(before)
+    return TimeLimit(seconds)
 
 
 def detach_from_time_limits() -> None:

@@ -26,7 +26,7 @@ _OTHERS = 0o077
 _OWN = frozenset(
     {
         *("checkpoint.key", "ledger.sqlite", "master.key", "references.key", "witness.sqlite"),
-        *("image-build.lock", ".secrets.json.lock"),
+        *("image-build.lock", ".secrets.json.lock", ".logins.json.lock"),
     }
 )
 """Some of what is in a state directory, by which one is known that a version has left open to others."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, ClientName
 from mcp_bridge.downstream.configuration.env_pass import EnvPass
 from mcp_bridge.downstream.configuration.env_pass import env_pass as chosen_variables
 from mcp_bridge.errors import BridgeError
@@ -75,7 +76,7 @@ BOUNDS = (
 )
 """Settings for which the smaller value of the user's own file and the folder's applies."""
 
-PERMISSIONS = ("client_configs", "allow_self_server")
+PERMISSIONS = ("allow_self_server",)
 """Settings that are off if the user's own file turns them off, whatever the folder's says."""
 
 
@@ -94,6 +95,21 @@ def _user(value: Any) -> Any:
     if isinstance(text, str) and max(map(int, text.split(":"))) > MAX_ID:
         raise ValueError(f"is over {MAX_ID}, the highest number that a user or a group can have")
     return text
+
+
+def _clients(value: Any) -> Any:
+    """A flag, or names of clients; each unknown name is an error that says what there is."""
+    named = _listed(value)
+    if isinstance(named, list) and len(named) == 1 and str(named[0]).lower() in _FLAGS:
+        return _FLAGS[str(named[0]).lower()]
+    for name in named if isinstance(named, (list, tuple)) else ():
+        if name not in CLIENT_NAMES:
+            raise ValueError(f"there is no client {name!r}; clients are {', '.join(CLIENT_NAMES)}")
+    return named
+
+
+_FLAGS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+"""What stands for a flag in an environment variable, as pydantic has it."""
 
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -151,7 +167,15 @@ class Settings(BaseModel):
         int, Field(ge=0, description="The most that it keeps ready under load, if over pool_min; 0 for no pool")
     ] = 4
 
-    client_configs: Annotated[bool, Field(description="Read servers from Claude Code's and .mcp.json files")] = True
+    client_configs: Annotated[
+        bool | tuple[ClientName, ...],
+        BeforeValidator(_clients),
+        Field(description="Clients whose files servers are read from; true is Claude Code alone, false none"),
+    ] = True
+    logins: Annotated[
+        Literal["file", "keyring"],
+        Field(description="Where logins to remote servers are kept: the state directory or the system's keyring"),
+    ] = "file"
     allow_self_server: Annotated[bool, Field(description="Allow this bridge behind itself")] = False
     env_pass: Annotated[
         EnvPass,
@@ -176,6 +200,13 @@ class Settings(BaseModel):
     ledger: Annotated[LedgerConfig, Field(description="What is kept of executions; a table of the file")] = (
         LedgerConfig()
     )
+
+    @property
+    def clients(self) -> tuple[ClientName, ...]:
+        """The clients whose files servers are read from, the highest precedence first."""
+        if isinstance(self.client_configs, bool):
+            return ("claude-code",) if self.client_configs else ()
+        return self.client_configs
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
@@ -372,6 +403,12 @@ def _laid_over(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
             values[key] = min(own[key], table[key], key=_number)
         elif key in PERMISSIONS:
             values[key] = own[key] if not _permits(key, own) else table[key]
+    if "client_configs" in table:
+        permitted = _read_clients(own.get("client_configs", True))
+        values["client_configs"] = [name for name in _read_clients(table["client_configs"]) if name in permitted]
+    if "logins" in table:
+        # The user's logins are kept where the user says.
+        values["logins"] = own.get("logins", Settings.model_fields["logins"].default)
     if chosen_variables(own.get("env_pass", "all")) != "all":
         values["env_pass"] = own["env_pass"]
     if "timeout" in table and "max_timeout" in own:
@@ -387,6 +424,10 @@ def _number(value: Any) -> float:
         return float(value)
     except ValueError:
         return float(parse_size(value))
+
+
+def _read_clients(value: Any) -> tuple[ClientName, ...]:
+    return Settings.model_validate({"client_configs": value}).clients
 
 
 def _permits(key: str, own: dict[str, Any]) -> bool:

@@ -30,6 +30,8 @@ if [ "${1:-clients}" = clients ]; then
     node_packages clients node-clients
     # Servers that are started all at once, by tests alone.
     node_packages many node-many-servers
+    # An authorization server, for logins.
+    node_packages oauth node-oauth
     [ -z "${1:-}" ] || exit 0
 fi
 

@@ -16,7 +16,7 @@ from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.artifacts import MEMORY_LOCK_NAME, Memories
+from mcp_bridge.executions.memories import MEMORY_LOCK_NAME, Memories
 from mcp_bridge.fair_share import (
     AT_WORK_SECONDS,
     BURST_SECONDS,

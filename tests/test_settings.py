@@ -83,6 +83,7 @@ OTHER_VALUES = {
     "output": ("toon", "toon"),
     "structured": ("never", "never"),
     "client_configs": ("false", False),
+    "logins": ("keyring", "keyring"),
     "allow_self_server": ("1", True),
     "state_dir": ("/somewhere", Path("/somewhere")),
     "log_level": ("DEBUG", "debug"),
@@ -345,6 +346,20 @@ def test_a_wrong_value_in_the_file_is_not_blamed_on_the_environment(nowhere):
     (nowhere / FILE_NAME).write_text("timeout = 500\n")
     found = error(nowhere, MCP_BRIDGE_PIDS="60")
     assert str(nowhere / FILE_NAME) in found.message
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [("true", ("claude-code",)), ("0", ()), ("cursor", ("cursor",)), (" codex, claude-code", ("codex", "claude-code"))],
+)
+def test_clients_are_chosen_by_name_or_by_a_flag(nowhere, text, read):
+    assert load(environ={"MCP_BRIDGE_CLIENT_CONFIGS": text}, cwd=nowhere).settings.clients == read
+
+
+def test_a_client_that_there_is_not_is_an_error_that_names_those_that_there_are(nowhere):
+    found = error(nowhere, MCP_BRIDGE_CLIENT_CONFIGS="cursor,emacs")
+    assert "there is no client 'emacs'" in found.message
+    assert "claude-code" in found.message
 
 
 def test_a_value_of_the_wrong_type_in_the_file_is_refused_not_bent(nowhere):

@@ -78,7 +78,10 @@ LEFT_OUT = (
     # Of the processes that are there: locks, containers and the images
     # that they share, pages that lead to a viewer, builds.
     *("owners", "run", "oci", "ui-*.html", "image-build-work-*"),
-    *("files.total", "memory.lock", "image-build.lock", f".{secret_stores.FILE_NAME}.lock"),
+    *("files.total", "memory.lock", "image-build.lock", "login-locks"),
+    *(f".{name}.lock" for name in (secret_stores.FILE_NAME, secret_stores.LOGINS_FILE_NAME)),
+    # A refresh token that was replaced since must not be used again: that would end the login, and look like a theft.
+    secret_stores.LOGINS_FILE_NAME,
     # What is found out anew.
     *("catalog", "probe-*"),
     # Whoever can write to a backup's place could have the user trust their folders.

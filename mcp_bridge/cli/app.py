@@ -191,7 +191,7 @@ def trust(
     list_: Annotated[bool, typer.Option("--list", help="List what is trusted, and whether it has changed.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a folder's mcp-bridge.toml and .mcp.json would do, and trust exactly that content.
+    """Show what a folder's mcp-bridge.toml, .mcp.json and other clients' files would do, and trust exactly that.
 
     Before, and once a byte of them or of what they load has changed, they take no part.
     """

@@ -15,7 +15,8 @@ from mcp_bridge.escaping import escape_controls, escape_line
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mcp_bridge.downstream.configuration.discovery import Discovery, Problem
+    from mcp_bridge.downstream.configuration.client_files import Problem
+    from mcp_bridge.downstream.configuration.discovery import Discovery
     from mcp_bridge.governance.governance import Governance
     from mcp_bridge.workspace.trust import IgnoredFile
 
@@ -119,7 +120,7 @@ def discover_servers(loaded: settings.Loaded, *, quiet: bool = False) -> Discove
         environ=os.environ,
         cwd=Path.cwd(),
         home=Path.home(),
-        client_configs=loaded.settings.client_configs,
+        clients=loaded.settings.clients,
         allow_self_server=loaded.settings.allow_self_server,
         folder=folder.servers if folder else {},
         trusted=folder.trusted if folder else None,

@@ -25,7 +25,7 @@ from mcp_bridge.ledger.storage.execution_store import StoredExecution
 from mcp_bridge.sandbox.ownership import owner_label
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from mcp_bridge.executions.idempotency.keys import Key
     from mcp_bridge.executions.idempotency.request_identity import Keys
@@ -100,6 +100,33 @@ class Lifecycle:
             if not added:
                 self._release(execution.id)
         return added
+
+    async def begin(
+        self, execution: StoredExecution, values: Mapping[str, Scalar], entry: Entry
+    ) -> Callable[[], Awaitable[None]]:
+        """As `start`, for an execution without a key, without waiting until it is stored.
+
+        Returns:
+            Waits until it is stored, and durable. Nothing that the execution asks for, tells or gives is taken before.
+            Raises BridgeError `not_recorded` if it can't be stored.
+        """
+        self._active[execution.id] = anyio.Event()
+        try:
+            with anyio.CancelScope(shield=True):
+                added = await self.store.begin_adding(execution, values, entry)
+        except BaseException:
+            self._release(execution.id)
+            raise
+
+        async def recorded() -> None:
+            # Once it is stored, this process has to record its end.
+            with anyio.CancelScope(shield=True):
+                if not await added():
+                    # Whatever has that id isn't ours to leave.
+                    self._release(execution.id)
+                    raise BridgeError("not_recorded", f"There is an execution {execution.id} already.")
+
+        return recorded
 
     async def take(self, stored: StoredExecution) -> bool:
         """Make this process the owner of an execution to resume; False if another was quicker.

@@ -1,4 +1,4 @@
-"""Erases what executions have left, in the store and beside it: on request, by age, and to make room in the ledger."""
+"""Erases what executions have left, in the store and beside it: on request, and by age."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcp_bridge.executions.status import is_under_way
 from mcp_bridge.ledger.storage import erasure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from mcp_bridge.executions.artifacts import Files
     from mcp_bridge.ledger.config import LedgerConfig
@@ -23,21 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TIDY_SECONDS = 300.0
-"""Interval between two checks for executions that have passed their retention time."""
-
-ROOM_SECONDS = 15.0
-"""Interval between two checks of the ledger's size."""
-
-FULL, TIDY = 0.9, 0.8
-"""Shares of the quota. Above FULL, executions that may be erased are erased until TIDY is reached."""
-
-LARGE_SHARE = 64
-"""An execution larger than one part in so many of the ledger's limit is erased first when space is needed."""
-
 _DAY_SECONDS = 24 * 3600.0
 
-_START_SECONDS = 1.0
+START_SECONDS = 1.0
 """How long to wait for readers of the write-ahead log at the start. What isn't finished then is finished later."""
 
 
@@ -57,12 +45,13 @@ async def erase(
     Raises:
         BridgeError: As `erasure.erase`; `erasure_unfinished`: files can't be removed.
     """
-    erased = await erasure.erase(database, what, name, by=by, reason=reason, under_way=_under_way(database))
+    erased = await erasure.erase(database, what, name, by=by, reason=reason, under_way=under_way(database))
     await finish(database, files)
     return erased
 
 
-def _under_way(database: Database) -> Callable[[str, str], bool]:
+def under_way(database: Database) -> Callable[[str, str], bool]:
+    """Tells whether an execution of this status and owner is under way in any process."""
     return lambda status, owner: is_under_way(status, owner, is_held=status == "running" and database.is_present(owner))
 
 
@@ -95,87 +84,23 @@ async def tidy(database: Database, files: Files, config: LedgerConfig) -> None:
             reads the file for long must not stop the others, and the command that corrects the clock calls this, too.
     """
     try:
-        await finish(database, files, _START_SECONDS)
-        await _erase_old(database, files, config)
+        await finish(database, files, START_SECONDS)
+        await erase_old(database, files, config)
     except BridgeError as exc:
         if exc.code not in {"erasure_unfinished", "clock_went_back"}:
             raise
         logger.warning("%s", exc)
 
 
-async def _erase_old(database: Database, files: Files, config: LedgerConfig) -> None:
+async def erase_old(database: Database, files: Files, config: LedgerConfig) -> None:
+    """Erase the payloads of executions that have passed `keep_payloads_days`.
+
+    Raises:
+        BridgeError: As `erase`.
+    """
     if config.keep_payloads_days != "forever":
         before = time.time() - config.keep_payloads_days * _DAY_SECONDS
         await erase(database, files, "age", before, by="keep_payloads_days", reason=None)
-
-
-async def make_room(database: Database, files: Files, config: LedgerConfig) -> None:
-    """Erase old executions, then ended ones, until a nearly full ledger has space again.
-
-    Large executions are erased first, so that a run that fills the ledger doesn't displace the records of others; then
-    those that ended first. With `keep_payloads_days = "forever"` nothing is erased. Errors are logged: callers that
-    need space check for it themselves.
-    """
-    try:
-        await _make_room(database, files, config)
-    except BridgeError as exc:
-        logger.warning("no room could be made in the ledger: %s", exc)
-
-
-async def _make_room(database: Database, files: Files, config: LedgerConfig) -> None:
-    most = database.quota.max_bytes
-    try:
-        await _erase_old(database, files, config)
-    except BridgeError as exc:
-        if exc.code != "erasure_unfinished":
-            raise
-    if config.keep_payloads_days == "forever" or most is None:
-        return
-    while (await database.measure()).used > TIDY * most:
-        chosen = await erasure.erasure_candidates(database, most // LARGE_SHARE)
-        erased = chosen and await _erase_ended(database, files, chosen)
-        if not erased:
-            break
-        logger.warning("the ledger is nearly full: erased the payloads of %d executions that had ended", len(erased))
-
-
-async def _erase_ended(database: Database, files: Files, chosen: Sequence[str]) -> Sequence[str]:
-    erased = await erasure.erase_ended(database, chosen, by="max_size", under_way=_under_way(database))
-    try:
-        await finish(database, files, _START_SECONDS)
-    except BridgeError as exc:
-        # The execution is erased. A reader prevents the completion, which the next erasure repeats.
-        logger.warning("%s", exc)
-    return erased.executions
-
-
-async def keep_room(database: Database, files: Files, config: LedgerConfig) -> None:
-    """As `make_room`, ahead of need, if the ledger is fuller than `FULL`."""
-    most = database.quota.max_bytes
-    try:
-        is_full = most is not None and (await database.measure()).used > FULL * most
-    except BridgeError:
-        # The calls that can't be recorded because of it fail with that error.
-        return
-    if is_full:
-        await make_room(database, files, config)
-
-
-async def keep_tidy(database: Database, files: Files, config: LedgerConfig) -> None:
-    """Run `tidy`, `keep_room` and `sweep` at intervals: a bridge may run for months."""
-    looked = time.monotonic()
-    while True:
-        await anyio.sleep(min(ROOM_SECONDS, TIDY_SECONDS))
-        await keep_room(database, files, config)
-        if time.monotonic() - looked < TIDY_SECONDS:
-            continue
-        looked = time.monotonic()
-        try:
-            await tidy(database, files, config)
-            await sweep(database, files, config)
-        except (BridgeError, OSError) as exc:
-            # The calls that can't be recorded because of it fail with that error.
-            logger.warning("what is older than it may be could not be erased: %s", exc)
 
 
 async def sweep(database: Database, files: Files, config: LedgerConfig) -> None:

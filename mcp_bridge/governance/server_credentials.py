@@ -1,4 +1,4 @@
-"""Which secrets a remote server's entry may use.
+"""Which secrets a remote server's entry may use, and where logins are kept.
 
 The entry itself is the grant: who writes `vault://secret/NAME` into the user's own configuration means that server to
 have it. A folder's entry gets none of the user's own secrets, since it says where they would be sent.
@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_bridge.downstream.client.remote_auth import RemoteAccess
+from mcp_bridge.downstream.oauth.login_store import LoginStore
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.policy.secrets.secret_stores import LOGINS_FILE_NAME, SecretFile, SystemKeyring
 from mcp_bridge.policy.secrets.strength import MIN_BITS, bits
 from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX, mentions
 
@@ -17,9 +19,17 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.governance.governance import Governance
     from mcp_bridge.policy.secrets.vault import Secrets
+    from mcp_bridge.settings import Settings
 
 
-def remote_access(governance: Governance | None) -> RemoteAccess:
+def login_store(settings: Settings) -> LoginStore:
+    """Where the user's logins to remote servers are kept: beside the secrets, or with them in the keyring."""
+    state = settings.state_dir
+    secrets = SystemKeyring() if settings.logins == "keyring" else SecretFile(state, LOGINS_FILE_NAME, "log in anew")
+    return LoginStore(secrets, state)
+
+
+def remote_access(governance: Governance | None, logins: LoginStore | None = None) -> RemoteAccess:
     """What connections to remote servers are authenticated with."""
 
     def resolve(spec: ServerSpec, text: str) -> str:
@@ -34,7 +44,7 @@ def remote_access(governance: Governance | None) -> RemoteAccess:
             end = mention.end
         return "".join([*resolved, text[end:]])
 
-    return RemoteAccess(resolve, lambda credential: bits(credential) >= MIN_BITS)
+    return RemoteAccess(resolve, logins, lambda credential: bits(credential) >= MIN_BITS)
 
 
 def _reveal(secrets: Secrets | None, secret_id: str, spec: ServerSpec) -> str:

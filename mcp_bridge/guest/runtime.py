@@ -336,7 +336,7 @@ class _Functions:
             row.called = f"{found['alias']}.{row['alias']}"
         return rows
 
-    def search(self, query: str = "", limit: int = 10) -> Rows:
+    def search(self, query: str = "", limit: int = 5) -> Rows:
         """Tools of every server, best first; each has `server`, `tool`, `name` (`alias.tool`) and `line`."""
         return self._search(query, limit, strict=False)
 

@@ -246,7 +246,10 @@ class _Request(RequestContext):
             # Counted before it has a slot, because it may be cancelled while it waits for one.
             self._channel.working += not self._is_working
             self._is_working = True
-            await self._channel.slots.acquire()
+            try:
+                self._channel.slots.acquire_nowait()
+            except anyio.WouldBlock:
+                await self._channel.slots.acquire()
             self._has_slot = True
 
     def on_cancel(self, callback: Callable[[], None]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 import threading
 import time
@@ -44,6 +45,9 @@ MAX_CAUSES = 200
 
 KEPT_HOLDS = 100
 """The latest holds, for whoever asks."""
+
+_STALE = 0.05
+"""The part of a hold's least length that its processor time may contain of the turns just before it."""
 
 _LOOK_SECONDS = 0.03
 """How often the thread looks at a loop that is at work: more often than a hold is long."""
@@ -97,6 +101,8 @@ class LoopWatch:
         self._longest: dict[str, float] = {}
         self._began: float | None = None
         self._began_busy = 0.0
+        self._counted = -math.inf
+        """When the processor time was read last, which takes longer than all else that is done for a turn."""
         self._seen: str | None = None
         self._awake = threading.Event()
         self._over = False
@@ -112,8 +118,10 @@ class LoopWatch:
     def begin(self) -> None:
         """The loop has events to work on."""
         self._seen = None
-        self._began_busy = time.thread_time()
-        self._began = self._clock()
+        self._began = began = self._clock()
+        if began - self._counted > _STALE * self._held:
+            self._began_busy = time.thread_time()
+            self._counted = began
         if not self._awake.is_set():
             self._awake.set()
 

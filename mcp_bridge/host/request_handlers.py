@@ -14,7 +14,8 @@ import anyio
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.artifacts import MAX_MEMORY_BYTES, OUTPUT_PART_BYTES
+from mcp_bridge.executions.artifacts import OUTPUT_PART_BYTES
+from mcp_bridge.executions.memories import MAX_MEMORY_BYTES
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
 from mcp_bridge.executions.programs.session import Session
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
-    from mcp_bridge.executions.artifacts import ArtifactWriter, Files, Memories
+    from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+    from mcp_bridge.executions.memories import Memories
     from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.programs.run import Effects
     from mcp_bridge.executions.scripts.run import ScriptRun
@@ -299,7 +301,7 @@ class Requests:
     async def _search(self, request: messages.CatalogSearch) -> dict[str, Any]:
         limit = max(1, min(request.limit, MAX_SEARCH_HITS))
         found = await self._catalog.search(request.query, limit, strict=request.strict, servers=self._allowed.keys())
-        lines = await _rendered(describe.line, [hit.tool for hit in found.hits])
+        lines = await _rendered(describe.hit_line, [hit.tool for hit in found.hits])
         matches = [
             {
                 "server": hit.tool.server,

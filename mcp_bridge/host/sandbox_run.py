@@ -21,6 +21,10 @@ from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from anyio.abc import TaskGroup
+
     from mcp_bridge.error_codes import Code
     from mcp_bridge.executions.commands import Progress
     from mcp_bridge.executions.scripts.live_output import LiveOutput
@@ -105,6 +109,8 @@ class SandboxRun:
         progress: Told what the script reports.
         began: When the request came, by `time.monotonic`.
         live: Tells what the script prints while it runs.
+        recorded: Waits until the execution's start is durable, which may raise BridgeError `not_recorded`; None if it
+            is. Nothing that the sandbox sends is read before.
     """
 
     def __init__(
@@ -117,6 +123,7 @@ class SandboxRun:
         progress: Progress | None,
         began: float,
         live: LiveOutput | None = None,
+        recorded: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._process = process
         self._execution = execution
@@ -124,6 +131,7 @@ class SandboxRun:
         self._limits = limits
         self._progress = progress
         self._live = live
+        self._recorded = recorded
         self._requests = requests
         self._clock = ScriptClock(time.monotonic)
         self._outputs = Outputs(limits.output)
@@ -161,36 +169,17 @@ class SandboxRun:
         """Run to the end. When it returns, the script has ended or must be killed: close the process.
 
         Raises:
-            BridgeError: The script never ran: `sandbox_start_failed`, or as `SandboxProcess.wait`.
+            BridgeError: The script never ran: `sandbox_start_failed`, or as `SandboxProcess.wait`. Its start isn't
+                recorded, and what it did counts for nothing: `not_recorded`.
         """
         finish: messages.ExecutionFinish | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read_reports)
             with self._scope:
                 async with anyio.create_task_group() as watchers:
-                    for watcher in (
-                        self._watch_start,
-                        self._watch_clock,
-                        self._watch_silence,
-                        self._watch_engine,
-                        self._watch_hold,
-                        self._watch_divergence,
-                        self._channel.beat,
-                    ):
-                        watchers.start_soon(watcher)
                     watchers.start_soon(self._channel.start, self._first)
-                    if self._live is not None:
-                        watchers.start_soon(self._live.follow, self._outputs, self._requests.project)
-                    try:
-                        finish = await self._channel.serve()
-                    except WireError as exc:
-                        self._end(
-                            "protocol_error", exc.code, f"The sandbox sent what is no message: {exc}.", exc.excerpt
-                        )
-                    except TooManyRequestsError as exc:
-                        self._end("call_limit", "too_many_calls", str(exc), "Raise max_calls or max_call_size.")
-                    except OutputLimitError as exc:
-                        self._over_output(exc)
+                    if await self._is_recorded():
+                        finish = await self._served(watchers)
                     watchers.cancel_scope.cancel()
             if self._ending is not None and self._ending.status == "timeout":
                 with anyio.move_on_after(WIND_DOWN_SECONDS):
@@ -200,6 +189,43 @@ class SandboxRun:
         if self._never_ran is not None and self._ending is None:
             raise self._never_ran
         return self._record(finish)
+
+    async def _is_recorded(self) -> bool:
+        """Wait until the start is recorded, while the guest begins with the script. False if it can't be."""
+        if self._recorded is None:
+            return True
+        try:
+            await self._recorded()
+        except BridgeError as exc:
+            self._never_ran = exc
+            return False
+        # Nothing was to be heard until now.
+        self._last_beat = time.monotonic()
+        return True
+
+    async def _served(self, watchers: TaskGroup) -> messages.ExecutionFinish | None:
+        """Answer the guest, within all limits, until it has sent its result, or is ended: None."""
+        for watcher in (
+            self._watch_start,
+            self._watch_clock,
+            self._watch_silence,
+            self._watch_engine,
+            self._watch_hold,
+            self._watch_divergence,
+            self._channel.beat,
+        ):
+            watchers.start_soon(watcher)
+        if self._live is not None:
+            watchers.start_soon(self._live.follow, self._outputs, self._requests.project)
+        try:
+            return await self._channel.serve()
+        except WireError as exc:
+            self._end("protocol_error", exc.code, f"The sandbox sent what is no message: {exc}.", exc.excerpt)
+        except TooManyRequestsError as exc:
+            self._end("call_limit", "too_many_calls", str(exc), "Raise max_calls or max_call_size.")
+        except OutputLimitError as exc:
+            self._over_output(exc)
+        return None
 
     @property
     def has_begun(self) -> bool:

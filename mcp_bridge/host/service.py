@@ -6,7 +6,6 @@ The only place that knows of every part. Whatever serves the bridge (an MCP serv
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import secrets
@@ -14,32 +13,32 @@ import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.artifacts import ArtifactWriter, Files, Memories
+from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.commands import Client
-from mcp_bridge.executions.retention import keep_tidy, make_room, tidy
+from mcp_bridge.executions.early_erasure import make_room
+from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.retention import sweep as sweep_files
+from mcp_bridge.executions.retention import tidy
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, refuse_local
-from mcp_bridge.governance.server_credentials import remote_access
+from mcp_bridge.governance.server_credentials import login_store, remote_access
 from mcp_bridge.governance.server_environment import environment, shown_output
 from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, servers_named
-from mcp_bridge.host import guest_bundle, warm_pool
 from mcp_bridge.host.channel import ChannelLimits, start_line
-from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
+from mcp_bridge.host.engine_setup import not_enforced
 from mcp_bridge.host.log_masking import masked_logs
 from mcp_bridge.host.loop_watch import LoopWatch, watched
-from mcp_bridge.host.memory import available_memory
-from mcp_bridge.host.pool_report import remove_report, report_of, write_report
-from mcp_bridge.host.removals import Removals
+from mcp_bridge.host.run_queue import RunQueue
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
-from mcp_bridge.host.warm_pool import PoolSize, WarmPool
+from mcp_bridge.host.sandboxes import Sandboxes
+from mcp_bridge.host.upkeep import upkeep
 from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
@@ -48,12 +47,12 @@ from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
-from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, STARTED_AHEAD, Limits, SandboxProcess, SandboxSpec
-from mcp_bridge.sandbox.ownership import owner_label, sweep
+from mcp_bridge.sandbox.engine import SandboxProcess
+from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from collections.abc import Set as AbstractSet
 
     from anyio.abc import TaskGroup
@@ -77,39 +76,17 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.program_parser import Program
     from mcp_bridge.ledger.log.file_size import Measured
     from mcp_bridge.ledger.log.recorder import Recorder
-    from mcp_bridge.ledger.publish.publish_loop import Publisher
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.rules.budgets import Usages
     from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
-    from mcp_bridge.sandbox.engine import Engine, SandboxProcess
+    from mcp_bridge.sandbox.engine import SandboxProcess
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-GUEST_SILENCE_SECONDS = 120
-"""After so long without a word from the host a sandbox ends itself."""
-
-GUEST_WAITING_SECONDS = 2 * warm_pool.MAX_WAITING_SECONDS
-"""After so long without an execution a sandbox that was started ahead ends itself."""
-
-HANDOVER_SECONDS = 10.0
-"""How long a container from the pool may take to begin its execution, before another takes its place. A few
-milliseconds suffice, unless its monitor is gone or the machine stands still."""
-
-MAX_HANDOVERS = 3
-"""Containers from the pool that may fail one execution before it gets one that is started for it."""
-
 MAX_CODE_BYTES = 8 << 20
-
-
-class _Ran(NamedTuple):
-    """A script that has run: its container, what answered it, and its record."""
-
-    process: SandboxProcess
-    requests: Requests
-    record: ExecutionRecord
 
 
 class Bridge:
@@ -134,17 +111,9 @@ class Bridge:
         """The servers that have been taken out of the configuration since, `LOCAL` among them."""
         self._database = database
         self.catalog.add_local(governance.registry)
-        self._places = anyio.Semaphore(settings.max_concurrent)
-        self._removals = Removals(tasks, settings.max_concurrent)
-        self._admitted = 0
-        """Scripts that run or wait for a place."""
-        self.pool: WarmPool | None = None
-        """The containers that are started ahead; None for a bridge that has none, or has started none yet."""
-        self._has_pool = False
-        self._told: list[Callable[[str], None]] = []
-        """Who wants to know what takes time while the engine and the image are found."""
-        self._preparing = anyio.Lock()
-        self._prepared: Prepared | None = None
+        self._queue = RunQueue(settings.max_concurrent, settings.max_queued)
+        self.sandboxes = Sandboxes(settings, tasks, self._sweep_files)
+        """The containers that scripts run in."""
 
     def restrict(self, servers: AbstractSet[str], policy: PolicySnapshot) -> None:
         """From now on hold what begins to what the configuration has become, too: never to less than at the start.
@@ -209,69 +178,6 @@ class Bridge:
 
         return Usages()
 
-    async def prepare(self, notify: Callable[[str], None] | None = None) -> Prepared:
-        """Find the engine and the image, building it if need be. The first call works, later ones are free.
-
-        Args:
-            notify: Told in a sentence what takes time.
-
-        Raises:
-            BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, ….
-        """
-        if self._prepared is None:
-            if notify is not None:
-                self._told.append(notify)
-            try:
-                async with self._preparing:
-                    if self._prepared is None:
-                        self._prepared = await prepare(self.settings, self._tell)
-                        self._tasks.start_soon(self._sweep, self._prepared.engine)
-            finally:
-                if notify is not None:
-                    self._told.remove(notify)
-        self._start_pool(self._prepared)
-        return self._prepared
-
-    def _tell(self, text: str) -> None:
-        for notify in self._told:
-            notify(text)
-
-    def _start_pool(self, prepared: Prepared) -> None:
-        settings = self.settings
-        if self.pool is not None or not self._has_pool or not settings.pool_max:
-            return
-        self.pool = pool = WarmPool(
-            lambda: prepared.engine.start(self._spec(STARTED_AHEAD, prepared)),
-            guest_bundle.bundle(prepared.image.magic),
-            PoolSize(settings.pool_min, max(settings.pool_min, settings.pool_max)),
-            settings.sandbox_start_timeout,
-            lambda: available_memory() > settings.memory,
-            lambda: write_report(settings.state_dir, report_of(pool)),
-        )
-        self._tasks.start_soon(self.pool.run)
-
-    async def start_ahead(self) -> None:
-        """As `prepare`, and from now on have containers started before there is an execution for them.
-
-        Raises:
-            BridgeError: As `prepare`.
-        """
-        try:
-            prepared = await self.prepare()
-            # Compiled once in a process, and not on the loop.
-            await anyio.to_thread.run_sync(guest_bundle.bundle, prepared.image.magic)
-        finally:
-            # Where there is no engine yet, a later `prepare` may find one.
-            self._has_pool = True
-        self._start_pool(prepared)
-
-    def stop_pool(self) -> None:
-        """Remove the containers that wait, and start no more."""
-        self._has_pool = False
-        if self.pool is not None:
-            self.pool.close()
-            remove_report(self.settings.state_dir)
-
     async def run(
         self,
         code: str,
@@ -307,36 +213,14 @@ class Bridge:
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
                 `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. Too many: `busy`. No working sandbox: as
-                `prepare` and `SandboxProcess.wait`.
+                `Sandboxes.prepare` and `SandboxProcess.wait`.
         """
         client = Client(starter, time.monotonic(), asker, sampler, notify, progress, live, news)
         job = Job(code, servers, timeout, client)
         self._check(code, timeout)
         self._start_line("", job)
-        with self._admit():
+        with self._queue.admitted(), self.sandboxes.expected():
             return await self.scripts.run(job, key)
-
-    @contextlib.contextmanager
-    def _admit(self) -> Iterator[None]:
-        """Count a script that runs or waits for a place.
-
-        Raises:
-            BridgeError: `busy`: too many wait already.
-        """
-        settings = self.settings
-        if self._admitted >= settings.max_concurrent + settings.max_queued:
-            raise BridgeError(
-                "busy",
-                f"{settings.max_concurrent} runs are under way, and {settings.max_queued} wait.",
-                hint="Try again when some have ended.",
-                waiting=settings.max_queued,
-            )
-        self._admitted += 1
-        try:
-            with self.pool.execution() if self.pool is not None else contextlib.nullcontext():
-                yield
-        finally:
-            self._admitted -= 1
 
     def gate(
         self, execution: str, client: Client, servers: Sequence[str] | None = None, recorder: Recorder | None = None
@@ -383,22 +267,23 @@ class Bridge:
             artifacts.abort()
 
     async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
-        script, gate, job, _ = active
+        script, gate, job, *_ = active
         execution = script.execution
         limit = self._check(job.code, job.timeout)
-        async with self._places:
+        async with self._queue.place:
             allowed = self._narrow(job.servers)
             if script.live and not script.history.calls:
                 # While its sandbox starts: one after the other, each would take the second that it is first used in.
                 self.catalog.start_ahead(servers_named(job.code, allowed))
-            prepared = await self.prepare(job.client.notify)
-            await self._removals.room()
+            prepared = await self.sandboxes.prepare(job.client.notify)
+            await self.sandboxes.removals.room()
             replays = bool(script.history.calls) or not script.live
             first = self._start_line(execution, job, replays=replays)
-            process, requests, record = await self._in_container(prepared, first, limit, active, artifacts)
+            make_run = functools.partial(self._sandbox_run, active, artifacts)
+            process, requests, record = await self.sandboxes.run(execution, first, limit, make_run)
             if record.status in {"success", "error", "exit"} and script.divergence is None:
                 # The answer doesn't wait for the container's removal; leaving the bridge does.
-                self._removals.leave(process)
+                self.sandboxes.removals.leave(process)
             else:
                 await process.aclose()
             await record.project(gate.values)
@@ -417,57 +302,19 @@ class Bridge:
                 record.notices.append("no seccomp profile holds this sandbox; see mcp-bridge doctor")
             return record
 
-    async def _in_container(
-        self, prepared: Prepared, first: bytes, limit: RunLimits, active: ActiveScript, artifacts: ArtifactWriter
-    ) -> _Ran:
-        """Run a script in a container from the pool, or in one that is started for it."""
-        for _ in range(MAX_HANDOVERS):
-            warm = await self.pool.take() if self.pool is not None else None
-            if warm is None:
-                break
-            runner, requests = self._runner(warm, first, replace(limit, start=HANDOVER_SECONDS), active, artifacts)
-            try:
-                record = await runner.run()
-            except BridgeError:
-                if runner.has_begun:
-                    await warm.aclose()
-                    raise
-            except BaseException:
-                await warm.aclose()
-                raise
-            else:
-                if runner.has_begun:
-                    return _Ran(warm, requests, record)
-            finally:
-                await requests.close()
-            # Nothing of the script was heard, so it has had no effect: another container may begin it.
-            logger.info(
-                "a container that was started ahead was lost before its execution %s began", active.script.execution
-            )
-            self._removals.end(warm)
-        process = await prepared.engine.start(self._spec(active.script.execution, prepared))
-        runner, requests = self._runner(
-            process, guest_bundle.bundle(prepared.image.magic) + first, limit, active, artifacts
-        )
-        try:
-            return _Ran(process, requests, await runner.run())
-        except BaseException:
-            await process.aclose()
-            raise
-        finally:
-            await requests.close()
-
-    def _runner(
-        self, process: SandboxProcess, first: bytes, limit: RunLimits, active: ActiveScript, artifacts: ArtifactWriter
+    def _sandbox_run(
+        self, active: ActiveScript, artifacts: ArtifactWriter, process: SandboxProcess, first: bytes, limit: RunLimits
     ) -> tuple[SandboxRun, Requests]:
         from mcp_bridge.host.request_handlers import Requests
 
-        script, gate, job, _ = active
+        script, gate, job, _, recorded = active
         requests = Requests(
             self._memories, self.files, artifacts, gate, self.programs.effects(gate), self.programs, script
         )
         client = job.client
-        run = SandboxRun(process, script.execution, first, limit, requests, client.progress, client.began, client.live)
+        run = SandboxRun(
+            process, script.execution, first, limit, requests, client.progress, client.began, client.live, recorded
+        )
         return run, requests
 
     def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
@@ -634,44 +481,8 @@ class Bridge:
                 exc.hint = " ".join([exc.hint or "", *self.fleet.missing]).strip()
             raise
 
-    def _spec(self, execution: str, prepared: Prepared) -> SandboxSpec:
-        from mcp_bridge.sandbox.image.store import ENVIRONMENT
-
-        settings = self.settings
-        user = settings.container_user
-        # What no control group holds, process 1 holds by rlimits.
-        enforced = prepared.report.choice.enforced
-        words = (
-            0 if enforced.memory else settings.memory,
-            0 if enforced.pids else settings.pids,
-            GUEST_SILENCE_SECONDS,
-            GUEST_WAITING_SECONDS,
-        )
-        return SandboxSpec(
-            image=prepared.image.reference,
-            # Not the execution's: it may have another, when it is run again.
-            name=f"mcp-bridge-{secrets.token_hex(8)}",
-            argv=["python3", "-I", "-S", "-E", "-c", guest_bundle.loader(), *map(str, words)],
-            limits=Limits(
-                memory=settings.memory,
-                pids=settings.pids,
-                cpus=settings.cpus,
-                tmp=settings.tmp_size,
-                workspace=settings.workspace_size,
-            ),
-            user=user if ":" in user else f"{user}:{user}",
-            labels={OWNER_LABEL: owner_label(), EXECUTION_LABEL: execution},
-            environment=ENVIRONMENT,
-        )
-
-    async def _sweep(self, engine: Engine) -> None:
-        """Remove what bridges that are gone left behind."""
-        try:
-            for container in await sweep(engine):
-                logger.warning("removed the container %s of a bridge that is gone", container)
-            await sweep_files(self._database, self.files, self.settings.ledger)
-        except (BridgeError, OSError) as exc:
-            logger.warning("the sweep for left-over containers failed: %s", exc)
+    async def _sweep_files(self) -> None:
+        await sweep_files(self._database, self.files, self.settings.ledger)
 
 
 def _looked_for_a_server(record: ExecutionRecord) -> bool:
@@ -714,18 +525,22 @@ async def open_bridge(
                 logger.warning("a ledger begins in %s. %s", settings.state_dir, settings.ledger.retention())
             await tidy(database, files, settings.ledger)
             database.reclaim = functools.partial(make_room, database, files, settings.ledger)
-            publishing = await _publishing(database, settings, governance.base)
+            publisher = None
+            if settings.ledger.publish:
+                from mcp_bridge.ledger.publish.open_publisher import open_publisher  # rarely needed
+
+                publisher = await open_publisher(database, settings.ledger, governance.base)
             async with (
                 Fleet(
                     specs,
                     idle_timeout=settings.runtime_idle_timeout,
                     environment=environment(settings, governance),
-                    access=remote_access(governance),
+                    access=remote_access(governance, login_store(settings)),
                     mask_output=shown_output(governance),
                     missing=missing,
                 ) as fleet,
                 anyio.create_task_group() as tasks,
-                _looked_after(database, files, settings, publishing, tasks),
+                upkeep(database, files, settings.ledger, publisher, tasks),
             ):
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
                 bridge = Bridge(settings, fleet, tasks, database, governance)
@@ -733,34 +548,4 @@ async def open_bridge(
                 try:
                     yield bridge
                 finally:
-                    bridge.stop_pool()
-
-
-async def _publishing(database: Database, settings: Settings, base: Path) -> Publisher | None:
-    if not settings.ledger.publish:
-        return None
-    from mcp_bridge.host.publishing import publisher  # rarely needed
-
-    return await publisher(database, settings.ledger, base)
-
-
-@asynccontextmanager
-async def _looked_after(
-    database: Database, files: Files, settings: Settings, publishing: Publisher | None, tasks: TaskGroup
-) -> AsyncGenerator[None]:
-    """What is to be done while a bridge works: its log's checkpoints are published, and what is too old is erased."""
-    if publishing is not None:
-        tasks.start_soon(publishing.run)
-    tidying = anyio.CancelScope()
-
-    async def look_for_what_is_old() -> None:
-        with tidying:
-            await keep_tidy(database, files, settings.ledger)
-
-    tasks.start_soon(look_for_what_is_old)
-    try:
-        yield
-    finally:
-        tidying.cancel()
-        if publishing is not None:
-            publishing.close()
+                    bridge.sandboxes.stop_pool()

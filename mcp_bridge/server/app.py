@@ -8,7 +8,6 @@ import gc
 import importlib
 import logging
 import signal
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
@@ -22,9 +21,12 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
-from mcp_bridge.server.configuration_reload import INTERNAL_ERROR, keep_open
+from mcp_bridge.server.bridge_supervisor import keep_open
+from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
+from mcp_bridge.server.progress import LIVE_SECONDS, ProgressReporter
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
+from mcp_bridge.server.structured_content import add_record, add_refusal
 from mcp_bridge.server.tool_description import TOOL, error_instructions, instructions, tool
 
 if TYPE_CHECKING:
@@ -32,24 +34,14 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.host.service import Bridge
-    from mcp_bridge.server.configuration_reload import BridgeSupervisor, Configured, Source
+    from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
+    from mcp_bridge.server.configuration_reload import Configured, Source
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_SECONDS = 5.0
-"""Interval of signs of life to a client with a progress token; clients time out after sixty seconds."""
-
-LIVE_SECONDS = 1.0
-"""Interval of new script output to a client with a progress token."""
-
-LIVE_CHARS = 2000
-"""How much of the new output, from its end, one message contains."""
-
 LEAST_SHOWN_CHARS = 300
 """A displayed text that would be cut to less than this is left out."""
-
-RECORD_META = "mcp-code-bridge/record"
 
 CONVERSATIONS = "conversations"
 
@@ -239,7 +231,7 @@ async def _prepare_ahead(begun: anyio.Event, bridge: Bridge) -> None:
         await begun.wait()
     await _import_on_threads(_OF_A_SANDBOX)
     with contextlib.suppress(BridgeError):
-        await bridge.start_ahead()
+        await bridge.sandboxes.start_ahead()
     await _import_on_threads((*_OF_A_CALL, *(_OF_A_SERVER if bridge.fleet.servers else ())))
     # Objects that exist now are permanent: scanning them takes the garbage collector 50 ms in any thread.
     gc.freeze()
@@ -249,63 +241,6 @@ async def _import_on_threads(names: Sequence[str]) -> None:
     """Import modules one at a time on a thread: each takes up to 100 ms, which a call would spend on the event loop."""
     for name in names:
         await on_thread(importlib.import_module, name)
-
-
-class _Reporter:
-    """Sends progress notifications of one call, whose value must always increase."""
-
-    def __init__(self, questions: Questions) -> None:
-        self._questions = questions
-        self._last = 0.0
-        self._total: float | None = None
-        self._scripted = False
-        self._message: str | None = None
-        self._has_news = False
-        """Whether the script or the bridge has reported anything new."""
-        self._printed = ""
-        self._news = anyio.Event()
-        self._began = time.monotonic()
-
-    def progress(self, done: float, total: float | None, message: str | None) -> None:
-        """Report the script's own progress."""
-        self._scripted = True
-        self._last, self._total, self._message = max(done, self._last), total, message
-        self._has_news = True
-        self._news.set()
-
-    def printed(self, _stream: str, text: str) -> None:
-        """Report new output of the script."""
-        self._printed = (self._printed + text)[-LIVE_CHARS - 1 :]
-        self._news.set()
-
-    def notify(self, message: str) -> None:
-        """Report what the bridge does before the script runs."""
-        self._message = message
-        self._has_news = True
-        self._news.set()
-
-    async def report(self) -> None:
-        """Send notifications until cancelled: news at once, otherwise signs of life at intervals."""
-        sent = -1.0
-        while True:
-            self._news = anyio.Event()
-            with anyio.move_on_after(HEARTBEAT_SECONDS):
-                await self._news.wait()
-            printed, self._printed = self._printed, ""
-            if not printed or self._has_news:
-                sent = await self._send(sent, self._message)
-                self._has_news = False
-            if printed:
-                shown = printed.rstrip("\n") if len(printed) <= LIVE_CHARS else "…" + printed[1:].rstrip("\n")
-                sent = await self._send(sent, shown)
-
-    async def _send(self, sent: float, message: str | None) -> float:
-        value = self._last if self._scripted else time.monotonic() - self._began
-        # The protocol requires an increase even if the script repeats its value, or reports nothing.
-        sent = value if value > sent else sent + 1e-6
-        if (ctx := self._questions.ctx) is not None:
-            await ctx.session.report_progress(sent, self._total, message)
-        return sent
 
 
 async def _run(
@@ -321,7 +256,7 @@ async def _run(
         return _refused(supervisor.settings, ctx, _bad_arguments(exc))
     except BridgeError as exc:
         return _refused(supervisor.settings, ctx, exc)
-    reporter = _Reporter(questions)
+    reporter = ProgressReporter(questions)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reporter.report)
         try:
@@ -367,19 +302,14 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
 
 def _refused(settings: Settings, ctx: ServerRequestContext[dict[str, Any]], error: BridgeError) -> types.CallToolResult:
     result = types.CallToolResult(content=[types.TextContent(text=render.refusal(error))], is_error=True)
-    mode = settings.structured
-    record = {"status": "refused", "error": error.record()}
-    if mode == "always" or (mode == "auto" and not render.shows_structured_content(_client(ctx))):
-        result.structured_content = record
-    elif mode == "auto":
-        result.meta = {RECORD_META: record}
+    add_refusal(result, {"status": "refused", "error": error.record()}, settings, _client(ctx))
     return result
 
 
 def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: ExecutionRecord) -> types.CallToolResult:
     """The content blocks and record of an answer. What the model may see of them is within `max_output_chars`.
 
-    The record is structured content, unless the client shows that to the model in addition to the text or instead.
+    The record is added as `structured_content` says.
     """
     settings, client = bridge.settings, _client(ctx)
     answer = render.Answer(record, settings, bridge.files)
@@ -391,17 +321,7 @@ def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: E
     if text:
         content.insert(0, types.TextContent(text=text))
     result = types.CallToolResult(content=content, is_error=is_error)
-    if settings.structured == "always":
-        is_read = render.shows_structured_content(client, for_certain=True)
-        result.structured_content = answer.record(limit if is_read else render.RECORD_CHARS)
-    elif settings.structured == "auto":
-        used = sum(len(block.text) for block in content if isinstance(block, types.TextContent))
-        made, is_whole = answer.record_within(limit - used)
-        if is_whole and not render.shows_structured_content(client):
-            result.structured_content = made
-        else:
-            # A truncated record must not be shown instead of the text.
-            result.meta = {RECORD_META: made}
+    add_record(result, answer, settings, client)
     return result
 
 

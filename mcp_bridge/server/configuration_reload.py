@@ -1,7 +1,4 @@
-"""Keeps a bridge open for a server that stays up with any configuration, or the error if it can't be opened.
-
-If a server exits, its client only shows the user that the connection was closed. So the server always answers its
-client. If the bridge couldn't be opened, every call tries again: after the error is fixed, the next call works.
+"""The configuration's files, read when a bridge is opened and looked at before each call.
 
 An open bridge keeps its configuration. If the files have changed since, it continues with the old configuration, minus
 what the new one takes away: it never makes a call that the files didn't allow when it was opened.
@@ -10,42 +7,24 @@ what the new one takes away: it never makes a call that the files didn't allow w
 from __future__ import annotations
 
 import logging
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host.service import open_bridge
 from mcp_bridge.offload import on_blocking_thread
-from mcp_bridge.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine
-
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.governance.governance import Governance
     from mcp_bridge.host.service import Bridge
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-FIRST_SECONDS = 3.0
-"""How long the server delays its first answer to the client, which then includes the list of servers."""
-
-CALL_SECONDS = 50.0
-"""How long a call waits for the bridge to be opened; clients time out after sixty seconds."""
-
 INTERNAL_ERROR = BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
-
-NOT_OPEN_YET = BridgeError(
-    "not_open_yet",
-    "The bridge is still being opened, so nothing was run.",
-    hint="Call again; if that lasts, another process may hold its ledger: see its log, or `mcp-bridge doctor`.",
-)
-
-FIX_HINT = "Nothing was run. Tell your user; once it is mended, the next call works, and nothing has to be restarted."
 
 CHANGED = (
     "mcp-bridge's configuration has changed since it was started. What that takes away holds from now on; what it adds "
@@ -118,150 +97,42 @@ def _changed(source: Source) -> Change | BridgeError | None:
         return INTERNAL_ERROR
 
 
-class BridgeSupervisor:
-    """Created by `keep_open`."""
+class ConfigurationReload:
+    """Applies changes of the configuration's files to an open bridge.
 
-    def __init__(
-        self,
-        source: Source,
-        first: Configured | BridgeError,
-        ahead: Callable[[Bridge], Coroutine[Any, Any, None]],
-    ) -> None:
+    Args:
+        source: The files.
+    """
+
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self._first = first
-        self._ahead = ahead
-        self.settings = Settings()
-        """The bridge's settings; the defaults until the configuration is read."""
-        self.error: BridgeError | None = None
-        """Why there is no bridge, or None."""
-        self._bridge: Bridge | None = None
-        self._tried = anyio.Event()
-        self._wanted = anyio.Event()
-        self._left = anyio.Event()
         self._looking = anyio.Lock()
         self._news: list[str] = []
 
-    async def bridge(self) -> Bridge:
-        """The bridge, for a call.
-
-        Raises:
-            BridgeError: There is none: as `Source.configure` and `open_bridge`; `not_open_yet`, `internal_error`.
-        """
-        if self._bridge is not None:
-            await self._look()
-            return self._bridge
-        if self.error is not None:
-            # Concurrent calls share one attempt.
-            self.error, self._tried = None, anyio.Event()
-            self._wanted.set()
-        with anyio.move_on_after(CALL_SECONDS):
-            await self._tried.wait()
-        if self._bridge is None:
-            # Without the traceback of earlier raises, which would grow with every call.
-            raise (self.error or NOT_OPEN_YET).with_traceback(None)
-        return self._bridge
-
-    def configuration_changes(self) -> list[str]:
+    def news(self) -> list[str]:
         """Changes of the configuration to mention in the next answer; each is returned once."""
-        configuration_changes, self._news = self._news, []
-        return configuration_changes
+        news, self._news = self._news, []
+        return news
 
-    def aliases(self) -> list[str] | None:
-        """The servers' aliases; None if they aren't known yet."""
-        return self._bridge.aliases() if self._bridge is not None else None
-
-    async def first(self) -> None:
-        """Wait for the first attempt, at most as long as a client can be kept waiting."""
-        with anyio.move_on_after(FIRST_SECONDS):
-            await self._tried.wait()
-
-    async def keep(self) -> None:
-        """Open the bridge whenever a call needs one and there is none, until `leave`."""
-        configured_bridge = self._first
-        while not self._left.is_set():
-            await self._open(configured_bridge)
-            await self._wanted.wait()
-            self._wanted = anyio.Event()
-            if not self._left.is_set():
-                configured_bridge = await on_blocking_thread(configured, self._source)
-
-    def leave(self) -> None:
-        """Close the bridge once it has no calls in progress."""
-        self._left.set()
-        self._wanted.set()
-
-    async def _open(self, outcome: Configured | BridgeError) -> None:
-        if isinstance(outcome, BridgeError):
-            self._failed(outcome)
-            return
-        self.settings = outcome.settings
-        try:
-            async with (
-                open_bridge(outcome.settings, outcome.specs, outcome.governance, missing=outcome.missing) as bridge,
-                anyio.create_task_group() as tasks,
-            ):
-                self._bridge, self.error = bridge, None
-                self._tried.set()
-                tasks.start_soon(self._ahead, bridge)
-                await self._left.wait()
-                tasks.cancel_scope.cancel()
-        except Exception as exc:
-            if self._bridge is not None:
-                raise
-            if not isinstance(exc, BridgeError):
-                logger.exception("the bridge could not be opened")
-            self._failed(exc if isinstance(exc, BridgeError) else INTERNAL_ERROR)
-
-    def _failed(self, error: BridgeError) -> None:
-        self._source.print_error(error)
-        described = _for_the_agent(error)
-        hint = f"{described.hint} {FIX_HINT}" if described.hint else FIX_HINT
-        self.error = BridgeError(described.code, described.message, hint=hint, **described.details)
-        self._tried.set()
-
-    async def _look(self) -> None:
-        """Check the files for changes before a call."""
+    async def apply(self, bridge: Bridge) -> None:
+        """Check the files for changes, and apply them; called before each call."""
         # Shielded: a change is reported once, and must not be lost if the call is cancelled.
         with anyio.CancelScope(shield=True):
             async with self._looking:
-                self._apply_change(await on_blocking_thread(_changed, self._source))
-
-    def _apply_change(self, change: Change | BridgeError | None) -> None:
-        assert self._bridge is not None  # noqa: S101 - only a bridge that is open is looked after
-        if isinstance(change, BridgeError):
-            self._source.print_error(change)
-            self._news = [BROKEN.format(f"[{change.code}] {_for_the_agent(change)}")]
-        elif change is not None:
-            self._bridge.restrict(change.servers, change.policy)
-            self._news = [CHANGED] if change.differs else []
-            if change.differs:
-                logger.warning("%s", CHANGED)
+                change = await on_blocking_thread(_changed, self._source)
+                if isinstance(change, BridgeError):
+                    self._source.print_error(change)
+                    self._news = [BROKEN.format(f"[{change.code}] {for_the_agent(change)}")]
+                elif change is not None:
+                    bridge.restrict(change.servers, change.policy)
+                    self._news = [CHANGED] if change.differs else []
+                    if change.differs:
+                        logger.warning("%s", CHANGED)
 
 
-def _for_the_agent(error: BridgeError) -> BridgeError:
+def for_the_agent(error: BridgeError) -> BridgeError:
     """The error without messages of operator's modules during their import, which may contain secrets."""
     bare = error.private.get("message")
     if bare is None:
         return error
     return BridgeError(error.code, bare, hint="What it says is on mcp-bridge's standard error.", **error.details)
-
-
-@asynccontextmanager
-async def keep_open(
-    source: Source, first: Configured | BridgeError, ahead: Callable[[Bridge], Coroutine[Any, Any, None]]
-) -> AsyncGenerator[BridgeSupervisor]:
-    """Keep a bridge open. On exit, all containers and servers are ended, even under cancellation.
-
-    Args:
-        source: The configuration's files.
-        first: The configuration if it was already read, or the error.
-        ahead: Called with a newly opened bridge, before the first call waits for it.
-    """
-    supervisor = BridgeSupervisor(source, first, ahead)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(supervisor.keep)
-        await supervisor.first()
-        try:
-            yield supervisor
-        finally:
-            supervisor.leave()

@@ -23,17 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SHOWS_STRUCTURED = ("claude-code", "openai-mcp", "chatgpt", "codex-mcp-client")
-"""Clients (prefixes of their names) that show structured content to the model: Claude Code instead of the text (its
-GitHub issues 55677 and 79944), Codex too (according to pull request 32074 of anomalyco/opencode, which does the same),
-OpenAI's other clients in addition to it. They get the record as `_meta`, which no model sees. Unknown clients may do
-the same, so for all clients both together are within `max_output_chars`."""
-
-SHARES_ITS_NAME = ("fastmcp",)
-"""The name of fastmcp's client, which many programs share. Some of them, such as pydantic-ai, show structured content
-instead of the text, and for an error as JSON within JSON. They get the record as `_meta`, unless the operator has set
-it to be sent always."""
-
 SHOWS_NO_IMAGE_OF_ERRORS = ("claude-code", "gemini-cli", "opencode")
 """Clients that don't display images of failed calls: Claude Code and opencode drop them silently; Gemini CLI shows the
 whole result as JSON, including the base64."""
@@ -49,16 +38,7 @@ BETWEEN_CHARS = 60
 LEAST_BUDGET = 50
 """The lower bound when an escaped form is shortened."""
 
-RECORD_CHARS = 4 << 20
-"""Maximum output in the record if the operator has set structured content to be sent always."""
-
 OUTPUTS = ("stdout", "stderr", "value")
-
-
-def shows_structured_content(client: str | None, *, for_certain: bool = False) -> bool:
-    """Whether this client shows structured content to the model; `for_certain`: in all programs that use its name."""
-    names = SHOWS_STRUCTURED if for_certain else SHOWS_STRUCTURED + SHARES_ITS_NAME
-    return client is not None and client.lower().startswith(names)
 
 
 def shows_images_of_errors(client: str | None) -> bool:

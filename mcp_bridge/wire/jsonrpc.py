@@ -5,6 +5,7 @@ are no batches, numbers are finite, text is valid Unicode.
 """
 
 import json
+import json.encoder
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -79,8 +80,32 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
+class _Encoder(json.JSONEncoder):
+    """As its base, which makes the C encoder anew for each value: that takes longer than to encode a short one."""
+
+    def __init__(self) -> None:
+        super().__init__(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        make: Any = getattr(json.encoder, "c_make_encoder", None)
+        basestring: Any = getattr(json.encoder, "encode_basestring", None)
+        self._parts: Callable[[Any, int], Any] | None = None
+        if make is not None and basestring is not None:
+            # Without a memory of the containers that it is in: two threads may encode the same one.
+            sorts, skips, allows_nan = False, False, False
+            self._parts = make(None, self.default, basestring, None, ":", ",", sorts, skips, allows_nan)
+
+    def encode(self, o: Any) -> str:
+        """As `JSONEncoder.encode`."""
+        if self._parts is not None:
+            try:
+                return "".join(self._parts(o, 0))
+            except RecursionError:
+                # The base tells a value that contains itself from one that is too deep.
+                pass
+        return super().encode(o)
+
+
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ENCODER = _Encoder()
 
 
 def _loads(line: bytes, decoder: json.JSONDecoder) -> Any:

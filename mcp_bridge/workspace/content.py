@@ -22,6 +22,20 @@ CONFIG_NAME = "mcp-bridge.toml"
 PROJECT_NAME = ".mcp.json"
 """Claude Code's file for the servers of a project."""
 
+CLIENT_FILES = (
+    PROJECT_NAME,
+    ".cursor/mcp.json",
+    ".vscode/mcp.json",
+    ".codex/config.toml",
+    ".gemini/settings.json",
+    "opencode.json",
+    "opencode.jsonc",
+    ".zed/settings.json",
+)
+"""Files of a folder in which clients look for servers, relative to the folder."""
+
+_IN_FOLDERS = frozenset(tuple(name.split("/")) for name in CLIENT_FILES if "/" in name)
+
 MAX_FILE_BYTES = 1 << 20
 """Size limit of a folder's configuration file."""
 
@@ -88,6 +102,11 @@ class Content:
     file: Path
     data: bytes
     files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the file belongs to."""
+        return folder_of(self.file)
 
     @property
     def hash(self) -> str:
@@ -160,7 +179,7 @@ def content_of(file: Path, data: bytes, table: Mapping[str, Any]) -> Content:
         BridgeError: `folder_too_large`.
     """
     collector = _ContentCollector(file)
-    base = file.parent
+    base = folder_of(file)
     for folder in _folders(table, "tools", base):
         for path in _modules(folder, collector):
             collector.add(path)
@@ -171,6 +190,11 @@ def content_of(file: Path, data: bytes, table: Mapping[str, Any]) -> Content:
     for path in _scripts(table, base):
         collector.add(path)
     return Content(file, data, collector.files)
+
+
+def folder_of(file: Path) -> Path:
+    """The folder that a configuration file belongs to: for `.cursor/mcp.json`, the folder that has `.cursor`."""
+    return file.parent.parent if (file.parent.name, file.name) in _IN_FOLDERS else file.parent
 
 
 def project_table(content: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.private_files import private_directory
-from mcp_bridge.workspace.content import MAX_FILE_BYTES, Content, content_of, read_regular, why
+from mcp_bridge.workspace.content import MAX_FILE_BYTES, Content, content_of, folder_of, read_regular, why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,7 +74,8 @@ class TrustStore:
             BridgeError: `trust_unusable`.
         """
         # The home directory and its parents are in nobody's checkout.
-        if self.directory.resolve().is_relative_to(file.parent) and not Path.home().is_relative_to(file.parent):
+        folder = folder_of(file)
+        if self.directory.resolve().is_relative_to(folder) and not Path.home().is_relative_to(folder):
             raise BridgeError(
                 "trust_unusable",
                 f"What is trusted is kept in {self.directory}, and that is in the folder itself.",
@@ -224,7 +225,7 @@ class IgnoredFile:
     @property
     def hint(self) -> str:
         """What the user can do."""
-        folder = f" {shlex.quote(str(Path(self.file).parent))}" if self.above else ""
+        folder = f" {shlex.quote(str(folder_of(Path(self.file))))}" if self.above else ""
         return f"`mcp-bridge trust{folder}` shows what it would do, and asks."
 
 

@@ -33,7 +33,8 @@ from mcp_bridge.backup import create as backups
 from mcp_bridge.backup.create import OLD_KEY
 from mcp_bridge.cli.people import login_name
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.artifacts import FOLDERS, Files, Memories
+from mcp_bridge.executions.artifacts import FOLDERS, Files
+from mcp_bridge.executions.memories import Memories
 from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.admin import key_rotation

@@ -24,7 +24,8 @@ from mcp_bridge import __version__, cli, escaping
 from mcp_bridge.cli import common, log_file
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.commands import doctor, run, servers
-from mcp_bridge.downstream.configuration.discovery import Discovery, Problem, Skipped
+from mcp_bridge.downstream.configuration.client_files import Problem
+from mcp_bridge.downstream.configuration.discovery import Discovery, Skipped
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import ExecutionRecord
@@ -260,6 +261,7 @@ COMMANDS = [
     ("image", "list"),
     ("image", "inspect"),
     ("servers", "list"),
+    ("servers", "search", "x"),
     ("program", "run", "x"),
     ("program", "list"),
     ("program", "plan", "x"),
@@ -505,6 +507,20 @@ def test_images_are_built_listed_and_inspected(setup, image):
     assert setup.run("image", "list").returncode == 0
     says(setup.run("image", "inspect", "no/such:image"), 3, "image_missing", "no/such:image")
     says(setup.run("image", "build", "--profile", "bsae"), 2, "unknown_profile", "base")
+
+
+def test_tools_are_searched_on_the_command_line_as_scripts_search_them(configure, time_server):
+    dead = ServerSpec(name="dead", command="/nowhere/at-all")
+    setup = configure(time_server, dead)
+    ended = setup.run("servers", "search", "what", "tiem", "is", "it", "in", "Tokyo")
+    assert ended.returncode == 0
+    assert ended.stdout.decode().splitlines()[0].startswith("time.")
+    assert "dead" in ended.stderr.decode(), "what couldn't be searched is said"
+    found = json.loads(setup.run("servers", "search", "--json", "--limit", "1", "convert timezones").stdout)
+    [row] = found["matches"]
+    assert (row["server"], row["tool"], row["name"]) == ("time", "convert_time", "time.convert_time")
+    assert row["line"].startswith("time.convert_time(source_timezone, time, target_timezone) — ")
+    assert setup.run("servers", "search", "xyzzyplugh").stdout.decode() == "No tool was found.\n"
 
 
 def test_servers_are_listed_with_what_is_wrong_and_what_was_left_out(configure, time_server):

@@ -1,13 +1,8 @@
 """What doctor finds in the environment and in the files of other clients: each fault, once, and how to mend it."""
 
-import json
-import os
-import stat
-
 import pytest
 
 from mcp_bridge.cli.environment_checks import CERTIFICATE_FILES, findings
-from mcp_bridge.downstream.configuration.unread_clients import other_clients
 
 PEM = "/etc/ssl/certs/ca-certificates.crt"
 EXEMPT = {"NO_PROXY": "localhost,127.0.0.1"}
@@ -61,30 +56,3 @@ def test_proxies_that_differ_and_a_loopback_that_goes_through_one_are_told():
     assert "HTTPS_PROXY and https_proxy differ" in differ
     assert "NO_PROXY lacks 127.0.0.1" in loopback
     assert loopback.endswith("Set NO_PROXY and no_proxy to 127.0.0.1,example.com,localhost.")
-
-
-def test_files_of_clients_that_are_not_read_are_named_with_their_servers(tmp_path):
-    files = {
-        ".cursor/mcp.json": json.dumps({"mcpServers": {"git": {"command": "uvx"}, "b": {"command": "mcp-bridge"}}}),
-        ".codex/config.toml": '[mcp_servers.time]\ncommand = "uvx"\n',
-        ".config/zed/settings.json": '// mine\n{"context_servers": {"z": {"command": "x"}}}',
-        ".config/opencode/opencode.json": '{"mcp": {"bridge": {"type": "local", "command": ["mcp-bridge", "serve"]}}}',
-        ".config/Code/User/mcp.json": '{"servers": {} /* none */}',
-        ".gemini/settings.json": '{"mcpServers": ',
-        ".codeium/windsurf/mcp_config.json": "[1]",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    os.mkfifo(tmp_path / ".config/Claude.pipe")
-    (tmp_path / ".config/Claude").mkdir()
-    (tmp_path / ".config/Claude/claude_desktop_config.json").symlink_to(tmp_path / ".config/Claude.pipe")
-    found = {other.client: other for other in other_clients(tmp_path)}
-    assert {client: other.servers for client, other in found.items() if other.servers} == {
-        "Cursor": ("git",),
-        "Codex": ("time",),
-        "Zed": ("z",),
-    }
-    assert {client for client, other in found.items() if other.problem} == {"Gemini CLI", "Claude Desktop"}
-    assert "isn't valid" in found["Gemini CLI"].problem
-    assert stat.S_ISFIFO((tmp_path / ".config/Claude.pipe").stat().st_mode)

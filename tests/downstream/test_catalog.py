@@ -15,11 +15,12 @@ from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.catalog.results import convert, is_wrapped
 from mcp_bridge.downstream.catalog.schema_types import TypeRenderer, object_shape
-from mcp_bridge.downstream.catalog.search import SearchIndex, words
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.client import supervisor as supervisor_module
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.downstream.search.search import SearchIndex
+from mcp_bridge.downstream.search.words import split
 from mcp_bridge.errors import BridgeError
 
 pytest_plugins = ["server_fixtures"]
@@ -61,9 +62,7 @@ TOOLS = [
 
 @pytest.fixture
 def index():
-    index = SearchIndex(TOOLS)
-    yield index
-    index.close()
+    return SearchIndex(TOOLS)
 
 
 def found(index, query, **options):
@@ -111,7 +110,6 @@ def test_a_query_without_a_word_lists_tools_up_to_the_limit(index, query):
 def test_no_text_is_ever_read_as_search_syntax(query):
     index = SearchIndex(TOOLS)
     assert len(index.search(query)) <= 10
-    index.close()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +157,7 @@ def test_what_is_not_allowed_is_left_out_before_the_limit(index):
 
 
 def test_names_are_split_into_words():
-    assert words("getHTTPResponse_v2-now") == ["get", "http", "response", "v2", "now"]
+    assert split("getHTTPResponse_v2-now") == ["get", "http", "response", "v2", "now"]
 
 
 # Descriptions.
@@ -661,8 +659,8 @@ async def test_real_servers_are_found_by_what_they_do_and_described_within_budge
         ]:
             hits = (await catalog.search(query, limit=5)).hits
             assert hits[0].tool.name == first, [hit.tool.name for hit in hits]
-            lines = "\n".join(describe.line(hit.tool) for hit in hits)
-            assert count(lines) + count(describe.render(hits[0].tool)) <= 400
+            lines = "\n".join(describe.hit_line(hit.tool) for hit in hits)
+            assert count(lines) + count(describe.render(hits[0].tool)) <= 300
         for name in fleet.servers:
             for tool in await catalog.tools(name):
                 assert count(describe.render(tool)) <= 350, tool.name

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_bridge.downstream.catalog.aliases import assign, derive, nearest
-from mcp_bridge.downstream.configuration.discovery import discover, expand
+from mcp_bridge.downstream.configuration.discovery import discover
+from mcp_bridge.downstream.configuration.expansion import expand
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
 from mcp_bridge.downstream.configuration.spec import ServerSpec, spec_from_toml
 from mcp_bridge.errors import BridgeError
@@ -65,7 +66,7 @@ def test_another_projects_servers_do_not_count(find):
 
 
 def test_client_files_are_left_alone_when_they_are_switched_off(find):
-    assert list(find({"own": {"command": "x"}}, user=servers(a="x"), client_configs=False).servers) == ["own"]
+    assert list(find({"own": {"command": "x"}}, user=servers(a="x"), clients=()).servers) == ["own"]
 
 
 def test_a_project_server_that_was_refused_in_the_client_is_disabled(find):

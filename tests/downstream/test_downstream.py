@@ -22,7 +22,7 @@ from mcp_bridge.downstream.client import connection as connection_module
 from mcp_bridge.downstream.client import supervisor as supervisor_module
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.client.lines import LineSplitter, Oversized
-from mcp_bridge.downstream.client.transport import LogRing
+from mcp_bridge.downstream.client.server_log import LogRing
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 

@@ -119,7 +119,7 @@ async def test_a_folders_entry_gets_none_of_the_users_secrets(tmp_path, monkeypa
     from mcp_bridge.workspace.content import Content
 
     monkeypatch.setenv("GITHUB_SECRET", SECRET)
-    tables = {"secrets": {"github": {"env": "GITHUB_SECRET", "tools": ["*"]}}}
+    tables = {"secrets": {"github": {"env": "GITHUB_SECRET", "tools": ["*.*"]}}}
     file = tmp_path / "folder" / "mcp-bridge.toml"
     own = Layer(tmp_path / "config.toml", tmp_path, tables=tables)
     folder = Layer(file, file.parent, tables={"secrets": {}}, trusted=Content(file, b""))

@@ -43,14 +43,14 @@ def test_a_remote_entry_of_our_own_file_is_decoded_and_expanded(find, tmp_path):
         "ca_file": "${CERTS}/ca.pem",
         "client_cert": "me.pem",
         "client_key": "/keys/me.key",
-        "oauth": {"client_id": "${ID}", "scopes": ["repo"], "grant": "client_credentials"},
+        "oauth": {"client_id": "${ID}", "client_secret": "vault://secret/id", "scopes": ["repo"]},
     }
     spec = find({"gh": table}, environ={"HOST": "h", "KEY": "k", "CERTS": "/etc/ssl", "ID": "bridge"})["gh"]
     assert spec.problem is None
     assert spec.url == "https://h/mcp?key=k"
     assert spec.headers == {"Authorization": "Bearer vault://secret/github", "X-Team": "core"}
     assert spec.tls == TlsFiles("/etc/ssl/ca.pem", str(tmp_path / "home" / "me.pem"), "/keys/me.key")
-    assert spec.oauth == OAuthSettings("bridge", None, ("repo",), "client_credentials")
+    assert spec.oauth == OAuthSettings("bridge", "vault://secret/id", scopes=("repo",))
     assert spec.variables == {"HOST", "KEY", "CERTS", "ID"}, "not TEAM, which isn't set"
     assert spec.is_remote
 
@@ -85,6 +85,36 @@ def test_a_clients_entry_says_the_transport_or_leaves_it_to_the_server(find, ent
         ({"url": "https://x", "oauth": True}, "servers.s.oauth must be a table", "oauth ="),
         ({"url": "https://x", "oauth": {"id": "x"}}, "servers.s.oauth.id is not a known key", "client_id"),
         ({"url": "https://x", "oauth": {"scopes": "a b"}}, "servers.s.oauth.scopes must be an array", "scopes ="),
+        (
+            {"url": "https://x", "oauth": {"scopes": ['a"b']}},
+            "servers.s.oauth.scopes must be an array",
+            "scopes =",
+        ),
+        (
+            {"url": "https://x", "oauth": {"grant": "client_credentials", "client_id": "x", "client_secret": "y"}},
+            "servers.s.oauth.issuer is missing",
+            "issuer =",
+        ),
+        (
+            {"url": "https://x", "oauth": {"client_secret": "y"}},
+            "servers.s.oauth.client_id is missing",
+            "client_id =",
+        ),
+        (
+            {"url": "https://x", "oauth": {"client_metadata_url": "http://x/y"}},
+            "servers.s.oauth.client_metadata_url must be the https address",
+            "client_metadata_url =",
+        ),
+        (
+            {"url": "https://x", "oauth": {"redirect_uri": "https://elsewhere.example/callback"}},
+            "servers.s.oauth.redirect_uri must be a http address of this machine",
+            "redirect_uri =",
+        ),
+        (
+            {"url": "https://x", "oauth": {"issuer": "auth.example.com"}},
+            "servers.s.oauth.issuer must be an address",
+            "issuer =",
+        ),
         ({"url": "https://x", "oauth": {"grant": "password"}}, "servers.s.oauth.grant must be one of", "grant ="),
         (
             {"url": "https://x", "oauth": {"client_secret": ""}},

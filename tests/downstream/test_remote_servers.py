@@ -310,7 +310,7 @@ async def test_no_call_is_made_twice_or_lost_without_an_error_when_connections_a
 
     with sdk_server(mode, calls) as port:
         # The one stream of the old transport carries all that a call needs.
-        least, most = (500, 200_000) if mode == "sse" else (1, 30_000)
+        least, most = (500, 20_000) if mode == "sse" else (1, 30_000)
         proxy = CuttingProxy(port, f"{mode} {era}", least, most)
         async with (
             proxy.listening() as cut,
@@ -318,7 +318,7 @@ async def test_no_call_is_made_twice_or_lost_without_an_error_when_connections_a
         ):
             await fleet.server("remote").start()
             proxy.is_cutting = True
-            limiter = anyio.CapacityLimiter(4)
+            limiter = anyio.CapacityLimiter(16 if LONG else 4)
 
             async def limited(marker):
                 async with limiter:
@@ -331,7 +331,7 @@ async def test_no_call_is_made_twice_or_lost_without_an_error_when_connections_a
     assert max(made.values()) == 1, "no call twice"
     assert answered <= made.keys(), "no answer without a call"
     assert len(answered) + failed.total() == number, "every call has ended"
-    assert proxy.cuts > number / 10
+    assert proxy.cuts >= number / 20
     assert answered
     assert failed.keys() <= {
         "connection_lost",

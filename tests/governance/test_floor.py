@@ -257,7 +257,22 @@ def test_a_folder_permits_nothing_that_the_user_forbids(files, own, folder):
         f"client_configs = {own}\nallow_self_server = {own}", f"client_configs = {folder}\nallow_self_server = {folder}"
     )
     permitted = own == folder == "true"
-    assert (found.settings.client_configs, found.settings.allow_self_server) == (permitted, permitted)
+    assert (bool(found.settings.clients), found.settings.allow_self_server) == (permitted, permitted)
+
+
+@pytest.mark.parametrize(
+    ("own", "folder", "read"),
+    [
+        ("['cursor', 'claude-code']", "['claude-code', 'zed', 'cursor']", ("claude-code", "cursor")),
+        ("['cursor']", "true", ()),
+        ("['cursor']", None, ("cursor",)),
+        (None, "['codex', 'claude-code']", ("claude-code",)),
+        ("true", "['codex']", ()),
+    ],
+)
+def test_a_folder_has_no_clients_read_whose_files_the_user_does_not_have_read(files, own, folder, read):
+    texts = ["" if value is None else f"client_configs = {value}" for value in (own, folder)]
+    assert files(*texts).settings.clients == read
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ async def test_figures_are_shown_once_and_large_images_scaled_down(sandboxes):
     settings = sandboxes.settings.model_copy(update={"profile": "data"})
     prepared = await prepare(settings)
     async with sandboxes.open(profile="data", timeout=60, memory=1 << 30) as bridge:
-        bridge._prepared = prepared
+        bridge.sandboxes.prepared = prepared
 
         async def shown(code):
             record = await bridge.run("import io\nimport matplotlib.pyplot as plt\nfig, ax = plt.subplots()\n" + code)

@@ -8,6 +8,7 @@ import anyio.lowlevel
 import pytest
 
 from mcp_bridge import fair_share
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.held_calls import Hold
 from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.channel import ChannelLimits, HostChannel
@@ -102,10 +103,70 @@ class Waiting:
         await self.rested()
 
 
-async def run(guest, requests):
+async def run(guest, requests, recorded=None, live=None):
     limits = RunLimits(60, 60, 60, 1 << 20, LIMITS)
     with anyio.fail_after(30):
-        return await SandboxRun(guest, "e", b"", limits, requests, None, time.monotonic()).run()
+        return await SandboxRun(guest, "e", b"", limits, requests, None, time.monotonic(), live, recorded).run()
+
+
+class Told:
+    """As `Requests` and `LiveOutput`: takes down what it is asked for, and told."""
+
+    def __init__(self):
+        self.taken = []
+
+    async def answer(self, request, context):
+        self.taken.append(type(request).__name__)
+
+    def printed(self):
+        self.taken.append("printed")
+
+    async def follow(self, *_args):
+        await anyio.sleep_forever()
+
+    async def project(self, value):
+        return value
+
+    def cancelled_before_start(self, request):
+        pass
+
+    async def divergence(self):
+        await anyio.sleep_forever()
+
+    on_hold = divergence
+
+
+SAID = (frame(messages.GuestReady("3.11")), frame(messages.ExecutionBegun()), call(1))
+
+
+async def test_nothing_that_a_sandbox_sends_is_taken_before_its_start_is_recorded(guest):
+    requests, durable = Told(), anyio.Event()
+    guest.say(*SAID, frame(messages.OutputWrite("stdout", "text")), FINISH)
+    records = []
+
+    async def runs():
+        records.append(await run(guest, requests, durable.wait, requests))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runs)
+        await anyio.wait_all_tasks_blocked()
+        assert requests.taken == []
+        durable.set()
+    assert records[0].status == "success"
+    assert set(requests.taken) == {"ToolCall", "printed"}
+
+
+async def test_a_script_whose_start_cant_be_recorded_never_ran(guest):
+    async def fails():
+        await anyio.wait_all_tasks_blocked()
+        raise BridgeError("not_recorded", "The disk is full.")
+
+    requests = Told()
+    guest.say(*SAID, FINISH)
+    with pytest.raises(BridgeError) as caught:
+        await run(guest, requests, fails, requests)
+    assert caught.value.code == "not_recorded"
+    assert requests.taken == []
 
 
 @pytest.mark.parametrize("last", [FINISH, frame(messages.RequestCancel(1))], ids=["finishes", "takes back"])

@@ -49,7 +49,7 @@ def test_a_file_that_is_no_report_is_passed_over(state, text):
 
 async def test_a_bridge_reports_its_pool_while_it_serves(sandboxes):
     async with sandboxes.open(pooled=True) as bridge:
-        await until(lambda: bridge.pool.ready)
+        await until(lambda: bridge.sandboxes.pool.ready)
         assert printed(await bridge.run("print('well')")) == "well\n"
         directory = sandboxes.settings.state_dir
 

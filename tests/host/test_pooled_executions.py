@@ -1,6 +1,7 @@
 """Executions in containers that were started ahead: what one leaves no other finds, and what happens when they are killed."""
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -13,7 +14,8 @@ import pytest
 from execution_fixtures import printed, until
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host import service
+from mcp_bridge.host import sandboxes as sandboxes_module
+from mcp_bridge.ledger.log import transaction
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, STARTED_AHEAD
 
 pytestmark = pytest.mark.xdist_group("pooled")
@@ -78,7 +80,7 @@ print(json.dumps([found, told]))
 
 async def pooled(bridge, count=1):
     """Wait until containers are ready."""
-    await until(lambda: bridge.pool is not None and bridge.pool.ready >= count)
+    await until(lambda: bridge.sandboxes.pool is not None and bridge.sandboxes.pool.ready >= count)
 
 
 @pytest.mark.timeout(1800 if LONG else 180)
@@ -93,7 +95,7 @@ async def test_no_execution_finds_anything_of_another_and_all_that_is_random_dif
                 values = seen.setdefault(name, set())
                 assert told[name] not in values, name
                 values.add(told[name])
-        figures = bridge.pool.figures
+        figures = bridge.sandboxes.pool.figures
         assert figures.hits + figures.waits + figures.misses == IN_A_ROW
         assert figures.hits + figures.waits > IN_A_ROW / 2
 
@@ -131,6 +133,22 @@ async def test_a_script_is_told_by_no_clock_of_its_process_how_long_its_containe
     assert max(used) < 1.5
 
 
+async def test_a_script_whose_start_the_disk_refuses_is_refused_and_its_container_used_up(sandboxes, monkeypatch):
+    async with sandboxes.open(pooled=True) as bridge:
+        await pooled(bridge)
+        (name,) = await sandboxes.containers()
+
+        def refused(_connection):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(transaction, "take_turn", refused)
+        for _ in range(2):
+            with pytest.raises(BridgeError) as caught:
+                await bridge.run("print('well')")
+            assert caught.value.code == "not_recorded"
+        await until(lambda: is_gone(sandboxes, name))
+
+
 async def test_a_waiting_container_is_labelled_and_gone_with_the_bridge(sandboxes):
     async with sandboxes.open(pooled=True, pool_min=2) as bridge:
         await pooled(bridge, 2)
@@ -143,8 +161,8 @@ async def test_a_waiting_container_is_labelled_and_gone_with_the_bridge(sandboxe
 async def test_a_bridge_that_serves_nobody_starts_nothing_ahead(sandboxes):
     async with sandboxes.open(pooled=False) as bridge:
         assert printed(await bridge.run("print(1)")) == "1\n"
-        await until(lambda: not bridge._removals.under_way)
-        assert bridge.pool is None
+        await until(lambda: not bridge.sandboxes.removals.under_way)
+        assert bridge.sandboxes.pool is None
         assert await sandboxes.containers() == []
 
 
@@ -199,7 +217,12 @@ async def test_a_container_that_is_killed_while_it_waits_is_replaced_and_no_exec
         for _ in range(3):
             assert printed(await bridge.run("print('well')")) == "well\n"
         await pooled(bridge)
-        await until(lambda: bridge.pool.figures.lost + bridge.pool.figures.retired or bridge.pool.figures.hits)
+        await until(
+            lambda: (
+                bridge.sandboxes.pool.figures.lost + bridge.sandboxes.pool.figures.retired
+                or bridge.sandboxes.pool.figures.hits
+            )
+        )
         await until(lambda: is_gone(sandboxes, name))
 
 
@@ -210,7 +233,7 @@ async def is_gone(sandboxes, name):
 async def test_a_container_that_dies_at_its_check_out_is_replaced_by_another(sandboxes, monkeypatch):
     async with sandboxes.open(pooled=True) as bridge:
         await pooled(bridge)
-        take = bridge.pool.take
+        take = bridge.sandboxes.pool.take
         lost = []
 
         async def take_a_dead_one():
@@ -221,20 +244,22 @@ async def test_a_container_that_dies_at_its_check_out_is_replaced_by_another(san
                 await process.wait()
             return process
 
-        monkeypatch.setattr(bridge.pool, "take", take_a_dead_one)
+        monkeypatch.setattr(bridge.sandboxes.pool, "take", take_a_dead_one)
         record = await bridge.run("print('well')")
         assert printed(record) == "well\n"
-        assert len(lost) == 2 or bridge.pool.figures.misses
+        assert len(lost) == 2 or bridge.sandboxes.pool.figures.misses
         # Nothing of it is in the record: the execution had not begun.
         assert record.notices == []
 
 
 async def test_a_container_that_does_not_begin_in_time_is_replaced_by_another(sandboxes, monkeypatch):
-    monkeypatch.setattr(service, "HANDOVER_SECONDS", 0.5)
+    monkeypatch.setattr(sandboxes_module, "HANDOVER_SECONDS", 0.5)
     async with sandboxes.open(pooled=True) as bridge:
         await pooled(bridge)
         (name,) = await sandboxes.containers()
-        stopped = victims(sandboxes, name, "client") or inside(await bridge.pool._ready[0].process.container_id())
+        stopped = victims(sandboxes, name, "client") or inside(
+            await bridge.sandboxes.pool._ready[0].process.container_id()
+        )
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
         try:
@@ -243,7 +268,7 @@ async def test_a_container_that_does_not_begin_in_time_is_replaced_by_another(sa
             for pid in stopped:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
-        assert bridge.pool.figures.hits >= 1
+        assert bridge.sandboxes.pool.figures.hits >= 1
 
 
 async def test_executions_are_answered_and_the_pool_recovers_while_everything_is_killed(sandboxes):
@@ -304,7 +329,7 @@ async def test_a_cancelled_execution_ends_its_own_container_and_no_other(sandbox
 async def test_an_idle_container_takes_no_processor_time(sandboxes):
     async with sandboxes.open(pooled=True) as bridge:
         await pooled(bridge)
-        processes = inside(await bridge.pool._ready[0].process.container_id())
+        processes = inside(await bridge.sandboxes.pool._ready[0].process.container_id())
         if not processes:
             pytest.skip("the container's processes are found by its control group")
         assert len(processes) == 2

@@ -154,8 +154,12 @@ def test_the_configurations_of_the_pages_mean_what_is_said_of_them(tmp_path):
     from mcp_bridge.governance.governance import load_governance
 
     file = tmp_path / "mcp-bridge.toml"
-    first, variables = blocks("docs/configuration.md", "toml")
+    first, variables, tools = blocks("docs/configuration.md", "toml")
     assert list(loaded(file, first).layers[0].servers) == ["git", "github"]
+    assert loaded(file, first).settings.clients == ("claude-code", "cursor")
+    github = spec_from_toml("github", loaded(file, tools).layers[0].servers["github"], file)
+    offered = ("get_me", "create_issue", "list_secrets", "delete_repository")
+    assert [github.has_tool(name) for name in offered] == [True, True, False, False]
     assert loaded(file, variables).settings.env_pass == "minimal"  # noqa: S105
     [(name, table)] = loaded(file, variables).layers[0].servers.items()
     assert spec_from_toml(name, table, file).env_pass == ("KUBECONFIG", "SSL_CERT_*")

@@ -8,7 +8,7 @@ import yaml
 from pages import text_of
 
 from mcp_bridge.executions.idempotency import keys
-from mcp_bridge.executions.programs import effects, lifecycle, session
+from mcp_bridge.executions.programs import lifecycle, session, waits
 from mcp_bridge.governance import yaml_text
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.guest.programs import Trace
@@ -154,7 +154,7 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
     assert (4 * mebi, 8 * mebi) == (references.MAX_TEXT_CHARS, references.MAX_FILLED)
     assert (step_execution.MAX_ITEMS, form.MAX_ATTEMPTS, keys.MAX_KEY_CHARS) == (10_000, 1000, 1000)
     assert (yaml_text.MAX_DEPTH, step_execution.MAX_WORK) == (64, 50_000)
-    assert effects.LONGEST_WAIT_SECONDS == retry.BACKOFF_SECONDS == 30
+    assert waits.LONGEST_WAIT_SECONDS == retry.BACKOFF_SECONDS == 30
     assert step_types.DEFAULT_MAX_STEPS == 10_000
     assert 64 * mebi == session.MAX_HELD_BYTES
     assert [form.PROGRAM[name][1] for name in ("name", "version")] == ["unnamed", "1.0"]

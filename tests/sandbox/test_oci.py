@@ -297,6 +297,33 @@ async def test_the_runtime_inherits_the_sandboxs_streams_and_nothing_else(direct
     assert int(words["SigBlk:"], 16) & 0xFFFFFF == 0
 
 
+async def test_the_runtime_is_on_a_read_only_mount_and_makes_none_of_its_own_in_the_hosts_tmp(
+    direct: Runner, tmp_path: Path
+) -> None:
+    fake = tmp_path / "runc"
+    fake.write_text(
+        '#!/bin/sh\ngrep " $0 " /proc/self/mountinfo >&2\n'
+        'echo "told $_LIBCONTAINER_CLONED_BINARY" >&2\n(echo >>"$0") 2>/dev/null && echo written >&2\nexit 3\n'
+    )
+    fake.chmod(0o755)
+    process = await OciEngine(replace(direct.engine.choice, path=str(fake)), state_of(direct)).start(
+        direct.spec("pass")
+    )
+    said = b""
+    try:
+        with anyio.fail_after(60):
+            async for chunk in process.stderr:
+                said += chunk
+    finally:
+        await process.aclose()
+    mounted, told = said.decode().splitlines()
+    point, options = mounted.split()[4:6]
+    assert point == f"{host.MOUNTS}/runc"
+    assert {"ro", "nosuid", "nodev"} <= set(options.split(","))
+    # crun would otherwise mount itself, on a file in /tmp that stays if it is killed meanwhile.
+    assert told == "told 1"
+
+
 async def test_a_sandbox_that_gets_no_streams_leaves_no_descriptor(
     direct: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,9 +57,9 @@ class Sandboxes:
         """A bridge; one that several tests share is bounded by theirs. With `pooled`, it starts containers ahead."""
         with anyio.fail_after(DEADLINE_SECONDS if bounded else None):
             async with open_bridge(self.settings.model_copy(update=changes), specs, governance) as bridge:
-                bridge._prepared = self.prepared
+                bridge.sandboxes.prepared = self.prepared
                 if pooled:
-                    await bridge.start_ahead()
+                    await bridge.sandboxes.start_ahead()
                 yield bridge
             assert await self.containers() == [], "a container was left behind"
 

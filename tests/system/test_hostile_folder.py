@@ -20,6 +20,8 @@ from typer.testing import CliRunner
 
 from mcp_bridge.cli import common
 from mcp_bridge.cli.app import app
+from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES
+from mcp_bridge.workspace.content import CLIENT_FILES
 
 pytest_plugins = ["bridge_fixtures"]
 
@@ -244,6 +246,54 @@ def test_no_command_runs_imports_or_obeys_anything_of_an_untrusted_folder(user, 
     assert not evil
     assert user.json("policy show")["hash"] == user.policy
     assert user.checkout.marks == []
+
+
+@pytest.fixture
+def reading_all(user):
+    """A user who has every client's files read."""
+    config = user.tmp / "config/mcp-bridge/config.toml"
+    config.write_text(config.read_text().replace("client_configs = true", f"client_configs = {list(CLIENT_NAMES)}"))
+    return user
+
+
+@pytest.mark.parametrize("command", ["servers list", "doctor", "policy show", "run"])
+def test_no_clients_file_of_an_untrusted_folder_is_obeyed_by_who_has_them_all_read(reading_all, watch, command):
+    watch.folder = str(reading_all.checkout.folder)
+    reading_all.run(command, *COMMANDS[command])
+    assert not reading_all.checkout.marks
+    assert watch.opened <= {*CLIENT_FILES, "mcp-bridge.toml"}
+    assert not [argv for argv in watch.started if "evil" in argv]
+
+
+def test_clients_files_of_a_folder_are_shown_trusted_together_and_then_obeyed(reading_all):
+    user = reading_all
+    user.checkout.write("mcp-bridge.toml", "timeout = 9\n")
+    shown = user.run("trust", "--yes").stdout
+    assert 'server "evil-codex" starts, as you: ./evil.sh codex' in shown
+    assert 'server "evil-opencode" starts, as you: ./evil.sh opencode' in shown
+    assert "\x1b" not in shown
+    listed = json.loads(user.run("servers", "list", "--start", "--json").stdout)
+    assert {row["source"].rpartition(".codex/")[2] for row in listed["servers"]} >= {"config.toml"}
+    assert {"evil.sh codex", "evil.sh opencode", "evil.sh project"} <= set(user.checkout.marks)
+    assert {row["state"] for row in user.json("trust", "--list")["trusted"]} == {"trusted"}
+    user.checkout.mark.unlink()
+    user.checkout.write(".codex/config.toml", '[mcp_servers.evil-codex]\ncommand = "./evil.sh"\nargs = ["new"]\n')
+    user.run("servers", "list", "--start", "--json")
+    assert "evil.sh new" not in user.checkout.marks
+    assert user.run("trust", "--revoke").exit_code == 0
+    user.checkout.mark.unlink()
+    user.run("servers", "list", "--start", "--json")
+    assert not user.checkout.marks
+
+
+def test_a_clients_file_that_is_not_read_is_nothing_to_trust_and_the_setting_is_named(user):
+    for name in (".mcp.json", "mcp-bridge.toml"):
+        (user.checkout.folder / name).unlink()
+    ended = user.run("trust", "--yes")
+    assert ended.exit_code != 0
+    assert (
+        "It has .cursor/mcp.json, which is read if client_configs in your configuration names 'cursor'." in ended.stderr
+    )
 
 
 def test_commands_on_somebodys_file_do_not_even_look_at_the_folder(user, recorded, watch):

@@ -440,3 +440,23 @@ def test_every_text_of_every_message_has_a_bound(kind, field):
     assert messages.overlong(fits) is None
     over = messages.decode_params(kind, arguments(kind, field, "x" * (limit + 1)))
     assert f"{field!r} has {limit + 1} characters; the limit is {limit}" in messages.overlong(over)
+
+
+def test_a_value_that_contains_itself_is_told_from_one_that_is_too_deep():
+    loop: list[object] = []
+    loop.append({"again": loop})
+    with pytest.raises(LocalMessageError, match="Circular reference") as itself:
+        jsonrpc.encode(jsonrpc.Response(1, loop))
+    assert itself.value.code == "not_json"
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(LocalMessageError) as nested:
+        jsonrpc.encode(jsonrpc.Response(1, deep))
+    assert nested.value.code == "frame_too_deep"
+    # A failure leaves nothing behind.
+    assert json.loads(jsonrpc.encode(jsonrpc.Response(1, [{"é": 1.5}, None, True])))["result"] == [
+        {"é": 1.5},
+        None,
+        True,
+    ]

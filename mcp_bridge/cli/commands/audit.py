@@ -313,12 +313,12 @@ def publish(
             )
 
         async def published(database: Database) -> dict[str, TargetState]:
-            from mcp_bridge.host.publishing import publisher
             from mcp_bridge.ledger.publish import target_state as kept
+            from mcp_bridge.ledger.publish.open_publisher import open_publisher
 
             if acknowledge:
                 await kept.acknowledge(database)
-            publishing = await publisher(database, loaded.settings.ledger, loaded.layers[-1].base)
+            publishing = await open_publisher(database, loaded.settings.ledger, loaded.layers[-1].base)
             return dict(await publishing.publish_now())
 
         states = run_with_database(loaded.settings, published)

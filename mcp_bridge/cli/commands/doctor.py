@@ -14,15 +14,17 @@ from rich.console import Console
 
 from mcp_bridge import escaping
 from mcp_bridge.cli import common, environment_checks
-from mcp_bridge.downstream.configuration.unread_clients import other_clients
+from mcp_bridge.downstream.configuration.clients import CLIENTS
+from mcp_bridge.downstream.configuration.discovery import user_servers
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.retention import FULL
+from mcp_bridge.executions.early_erasure import FULL
 from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.pool_report import pool_reports
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.sizes import shown_size
 
 if TYPE_CHECKING:
+    from mcp_bridge.downstream.configuration.clients import ClientName
     from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.config import LedgerConfig
     from mcp_bridge.ledger.log.file_size import Measured
@@ -81,7 +83,7 @@ async def _try(configuration: common.Configuration, find: Any) -> float:
     async with open_bridge(configuration.settings, []) as bridge:
         ledger = bridge.measured()
         find(*_room(configuration.settings.ledger, ledger, bridge.files.used()))
-        await bridge.prepare()
+        await bridge.sandboxes.prepare()
         began = time.monotonic()
         record = await bridge.run("print('ok')")
         took = (time.monotonic() - began) * 1000
@@ -114,31 +116,34 @@ def _servers(configuration: common.Configuration, find: Any) -> None:
     for problem in discovery.problems:
         where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
         find("warning", "client_config", f"{where}: {problem.message}")
-    if configuration.settings.client_configs:
-        _other_clients(find)
+    if configuration.settings.clients:
+        _other_clients(configuration.settings.clients, find)
     for spec in discovery.servers.values():
         if spec.problem:
             find("warning", "server", f"Server {spec.name} ({spec.source}): {spec.problem}")
     find("ok", "servers", f"{len(discovery.servers)} servers configured; `mcp-bridge servers list` shows them.")
 
 
-def _other_clients(find: Any) -> None:
-    for other in other_clients(Path.home()):
-        if other.problem:
+def _other_clients(read: tuple[ClientName, ...], find: Any) -> None:
+    """Servers in the files of clients that aren't read: a user may look for them here."""
+    for name, client in CLIENTS.items():
+        if name in read:
+            continue
+        specs, problems = user_servers(client.name, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+        for problem in problems:
+            where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
+            message = f"{where} ({client.title}): {problem.message}"
+            find("warning", "client_config", message, "Mend it, for its client.")
+        names = [spec.name for spec in specs]
+        if names:
+            shown = ", ".join(names[: common.MAX_NAMED]) + (", …" if len(names) > common.MAX_NAMED else "")
             find(
                 "warning",
-                "client_config",
-                f"{other.file} ({other.client}) {other.problem}.",
-                "Mend it, for its client.",
+                "client_not_read",
+                f"{specs[0].source} ({client.title}) lists servers that the bridge doesn't read: {shown}.",
+                f"`mcp-bridge servers import {name}` copies them into the bridge's configuration; "
+                f"a client_configs there that names {name!r} has them read where they are.",
             )
-            continue
-        names = ", ".join(other.servers[: common.MAX_NAMED]) + (", …" if len(other.servers) > common.MAX_NAMED else "")
-        find(
-            "warning",
-            "client_not_read",
-            f"{other.file} ({other.client}) lists servers that the bridge doesn't read: {names}.",
-            "Write those that belong behind the bridge into its configuration, as tables [servers.NAME].",
-        )
 
 
 def _facts(prepared: Prepared | None) -> dict[str, Any]:

@@ -79,11 +79,11 @@ def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
 async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:
     from mcp_bridge.downstream.catalog.catalog import Catalog
     from mcp_bridge.downstream.client.fleet import Fleet
-    from mcp_bridge.governance.server_credentials import remote_access
+    from mcp_bridge.governance.server_credentials import login_store, remote_access
     from mcp_bridge.governance.server_environment import environment
 
     given = environment(configuration.settings, configuration.governance)
-    access = remote_access(configuration.governance)
+    access = remote_access(configuration.governance, login_store(configuration.settings))
     async with Fleet(configuration.discovery.servers.values(), environment=given, access=access) as fleet:
         catalog = Catalog(fleet, configuration.settings.state_dir)
         if start:
@@ -102,3 +102,55 @@ async def _rows(configuration: common.Configuration, start: bool) -> list[dict[s
             }
             for status in catalog.servers()
         ]
+
+
+@servers.command("search")
+def search(
+    ctx: typer.Context,
+    words: Annotated[list[str], typer.Argument(help="What is to be done, in plain words.")],
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="The most tools that are shown.")] = 5,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Search the tools of all servers, as `runtime.search` does. Starts servers whose tools aren't known yet."""
+    import anyio
+    from rich.console import Console
+
+    try:
+        configuration = common.configure(config or ctx.obj, quiet=True)
+        common.warn_ignored_files(configuration.ignored_files)
+        rows, notices = anyio.run(_found, configuration, " ".join(words), limit)
+    except BridgeError as exc:
+        raise typer.Exit(common.print_error(exc)) from None
+    if as_json:
+        sys.stdout.write(json.dumps({"matches": rows, "notices": notices}) + "\n")
+        raise typer.Exit(common.OK)
+    for row in rows:
+        showing.echo(escaping.escape_controls(row["line"]))
+    if not rows:
+        showing.echo("No tool was found.")
+    console = Console(stderr=True)
+    for notice in notices:
+        console.print(escaping.escape_controls(notice), style="dim", markup=False, highlight=False)
+
+
+async def _found(configuration: common.Configuration, query: str, limit: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The matching tools, and notices about servers that weren't searched."""
+    from mcp_bridge.downstream.catalog import describe
+    from mcp_bridge.downstream.catalog.catalog import Catalog
+    from mcp_bridge.downstream.client.fleet import Fleet
+    from mcp_bridge.governance.server_environment import environment
+
+    given = environment(configuration.settings, configuration.governance)
+    async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:
+        result = await Catalog(fleet, configuration.settings.state_dir).search(query, limit)
+    rows = [
+        {
+            "server": hit.tool.server,
+            "tool": hit.tool.name,
+            "name": f"{hit.tool.server_alias}.{hit.tool.alias}",
+            "line": describe.hit_line(hit.tool),
+        }
+        for hit in result.hits
+    ]
+    return rows, result.notices

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mcp_bridge import escaping, settings
 from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.cli.opening import print_json
-from mcp_bridge.downstream.configuration.discovery import missing_servers_problem
+from mcp_bridge.downstream.configuration import client_files
+from mcp_bridge.downstream.configuration.clients import CLIENTS
+from mcp_bridge.downstream.configuration.discovery import folder_table, missing_servers_problem
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import (
+    CLIENT_FILES,
     CONFIG_NAME,
     MAX_FILE_BYTES,
     PROJECT_NAME,
     Content,
     content_of,
-    project_table,
+    folder_of,
     read_regular,
     real_folder,
     why,
@@ -28,7 +31,8 @@ from mcp_bridge.workspace.trust import TrustStore, trusted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-FILES = (CONFIG_NAME, PROJECT_NAME)
+_CLIENTS = {name: client for client in CLIENTS.values() for name in client.project_files}
+"""The client of each file in a folder."""
 
 _EFFECTS = {
     "tools": "imports into the bridge's process, which runs as you",
@@ -64,13 +68,17 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     here = real_folder(folder)
     if not here.is_dir():
         raise BridgeError("bad_argument", f"{folder} is no folder.", hint="Write `mcp-bridge trust FOLDER`.")
-    requests = [request for name in FILES if (request := _look(here / name)) is not None]
+    read = [name for client in loaded.settings.clients for name in CLIENTS[client].project_files]
+    names = [CONFIG_NAME, *read]
+    requests = [request for name in names if (request := _look(here, name)) is not None]
     if not requests:
-        raise BridgeError(
-            "nothing_to_trust",
-            f"{here} has neither {CONFIG_NAME} nor {PROJECT_NAME}.",
-            hint="Name the folder that has one: `mcp-bridge trust FOLDER`.",
-        )
+        unread = [name for name in CLIENT_FILES if name not in read and (here / name).is_file()]
+        hint = "Name the folder that has one: `mcp-bridge trust FOLDER`."
+        if unread:
+            owner = _CLIENTS[unread[0]].name
+            hint = f"It has {unread[0]}, which is read if client_configs in your configuration names {owner!r}."
+        none = f"{here} has neither {', '.join(names[:-1])} nor {names[-1]}" if read else f"{here} has no {CONFIG_NAME}"
+        raise BridgeError("nothing_to_trust", f"{none}.", hint=hint)
     for reason in (why_empty for row in requests if (why_empty := _why_empty(row))):
         if len(requests) == 1:
             raise BridgeError("nothing_to_trust", reason, hint="Then run `mcp-bridge trust` again.")
@@ -93,31 +101,46 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
         rows = [{"file": str(row.content.file), "sha256": row.content.hash, "new": row in new} for row in requests]
         print_json({"status": "trusted", "files": rows})
     else:
-        names = ", ".join(str(row.content.file) for row in requests)
-        show(escaping.escape_line(f"{'Trusted' if new else 'Trusted already'}, exactly as shown: {names}"))
+        files = ", ".join(str(row.content.file) for row in requests)
+        show(escaping.escape_line(f"{'Trusted' if new else 'Trusted already'}, exactly as shown: {files}"))
     return common.OK
 
 
-def _look(file: Path) -> _TrustRequest | None:
-    """A validated file with everything that it would make the bridge load."""
+def _look(folder: Path, name: str) -> _TrustRequest | None:
+    """A validated file with everything that it would make the bridge load; None if a client's has no servers."""
+    file = folder / name
     try:
         data = read_regular(file, MAX_FILE_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as exc:
         raise BridgeError("bad_config", f"{file} can't be read: {why(exc)}.", file=str(file)) from None
-    table = settings.checked(data, file) if file.name == CONFIG_NAME else _project(data, file)
+    table = _parsed(data, file, name)
+    if name in _CLIENTS and name != PROJECT_NAME and not table["mcpServers"]:
+        return None
     return _TrustRequest(content_of(file, data, table), table)
 
 
-def _project(data: bytes, file: Path) -> dict[str, Any]:
-    try:
-        table = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as exc:
-        raise BridgeError("bad_config", f"{file} is not valid JSON: {exc}.", file=str(file)) from None
-    if not isinstance(table, dict) or not isinstance(table.get("mcpServers", {}), dict):
-        raise BridgeError("bad_config", f"{file} has no object of mcpServers.", file=str(file))
-    return project_table(table)
+def _parsed(data: bytes, file: Path, name: str) -> dict[str, Any]:
+    """What is used of a folder's file.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    if name == CONFIG_NAME:
+        return settings.checked(data, file)
+    client = _CLIENTS[name]
+    problems: list[client_files.Problem] = []
+    content = client_files.parse(data, file, client.syntax, problems)
+    client_files.entries(client, content, file, problems)
+    if problems:
+        raise BridgeError("bad_config", f"{file}: {problems[0].message}", file=str(file), line=problems[0].line)
+    return folder_table(client, content, file)
+
+
+def _name_of(file: Path) -> str:
+    """A file's name in its folder."""
+    return str(file.relative_to(folder_of(file)))
 
 
 def _why_empty(request: _TrustRequest) -> str | None:
@@ -146,9 +169,7 @@ def _described(request: _TrustRequest, loaded: settings.Loaded) -> Iterator[str]
     if content.files:
         yield "  files that it would have the bridge load or start; what these load in turn isn't looked at:"
     for path, hashed in content.files.items():
-        displayed = (
-            Path(path).relative_to(content.file.parent) if Path(path).is_relative_to(content.file.parent) else path
-        )
+        displayed = Path(path).relative_to(content.folder) if Path(path).is_relative_to(content.folder) else path
         yield escaping.escape_line(f"    {displayed}  {hashed}")
 
 
@@ -192,7 +213,7 @@ def revoke(loaded: settings.Loaded, folder: Path) -> int:
         BridgeError: `not_trusted`, `trust_unusable`.
     """
     here = real_folder(folder)
-    files = [here / name for name in FILES if loaded.trust.revoke(here / name)]
+    files = [here / name for name in (CONFIG_NAME, *CLIENT_FILES) if loaded.trust.revoke(here / name)]
     if not files:
         raise BridgeError("not_trusted", f"Nothing in {here} was trusted.", hint="`mcp-bridge trust --list`.")
     showing.echo(escaping.escape_line(f"No longer trusted: {', '.join(map(str, files))}"))
@@ -217,7 +238,7 @@ def list_trusted(loaded: settings.Loaded, *, as_json: bool) -> int:
 
 def _state(store: TrustStore, file: Path) -> str:
     def parse(data: bytes) -> dict[str, Any]:
-        return settings.checked(data, file) if file.name == CONFIG_NAME else _project(data, file)
+        return _parsed(data, file, _name_of(file))
 
     try:
         found = trusted(file, store, parse)

@@ -10,10 +10,12 @@ import anyio
 
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
-from mcp_bridge.downstream.catalog.search import Hit, SearchIndex
 from mcp_bridge.downstream.catalog.store import ListingStore
 from mcp_bridge.downstream.client.failures import first_line
 from mcp_bridge.downstream.client.status import ServerStatus
+from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
+from mcp_bridge.downstream.search.search import Hit, SearchIndex, ordered
+from mcp_bridge.downstream.search.store import IndexStore
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import is_large, on_blocking_thread, on_thread
 
@@ -31,7 +33,7 @@ LOCAL = "local"
 
 _SMALL_FILE_BYTES = 256 << 10
 
-# Up to so many tools are indexed and saved on the event loop, and more on a thread.
+# Up to so many tools are saved on the event loop, and more on a thread.
 _FEW_TOOLS = 200
 
 # How long a search waits for servers that were never listed. They continue to start in the background.
@@ -78,11 +80,12 @@ class Catalog:
 
         Args:
             fleet: The servers.
-            state_dir: Its subdirectory `catalog` caches listings; None disables the cache.
+            state_dir: Its subdirectory `catalog` caches listings and the search index; None disables both caches.
         """
         self._fleet = fleet
         self._local: LocalTools | None = None
         self._store = ListingStore(state_dir / "catalog") if state_dir else None
+        self._indexes = IndexStore(state_dir / "catalog") if state_dir else None
         self._tools: dict[str, tuple[ToolInfo, ...]] = {}
         self._looked_up: set[str] = set()
         self._index: SearchIndex | None = None
@@ -226,8 +229,7 @@ class Catalog:
             names.add(LOCAL)
         index = await self._ready_index()
         search = functools.partial(index.search, strict=strict, allowed=lambda tool: tool.server in names)
-        hits = await on_thread(search, query, limit) if len(index) > _FEW_TOOLS else search(query, limit)
-        return SearchResult(hits, [*notices, *self._fleet.missing])
+        return SearchResult(await on_thread(search, query, limit), [*notices, *self._fleet.missing])
 
     async def _list_missing(self, servers: list[DownstreamServer], wait: float) -> list[str]:
         missing = [server for server in servers if server.stale or self._cached_tools(server) is None]
@@ -326,11 +328,37 @@ class Catalog:
                 tools = [tool for tools in self._tools.values() for tool in tools]
                 listed = dict(self._tools)
                 with fair_share.billed(fair_share.current.get()):
-                    index = SearchIndex(tools) if len(tools) < _FEW_TOOLS else await on_thread(SearchIndex, tools)
+                    index = await self._made_index(tools)
                 if listed.keys() == self._tools.keys() and all(listed[name] is self._tools[name] for name in listed):
                     # Otherwise a server has listed its tools meanwhile; the next search rebuilds the index.
                     self._index = index
             return index
+
+    async def _made_index(self, tools: list[ToolInfo]) -> SearchIndex:
+        """The index of tools: the one that was kept, or a new one, which is kept."""
+        store = self._indexes
+        if store is None:
+            return await on_thread(SearchIndex, tools)
+        key = await on_thread(tools_key, ordered(tools))
+        kept = await on_blocking_thread(store.load, key)
+        if kept is not None:
+            try:
+                return await on_thread(_decoded_index, tools, kept, key)
+            except InvalidIndexError:
+                await on_blocking_thread(store.discard, key)
+        index = await on_thread(SearchIndex, tools)
+        data = await on_thread(index.inverted.to_bytes, key)
+        await on_blocking_thread(store.save, key, data)
+        return index
+
+
+def _decoded_index(tools: list[ToolInfo], data: bytes, key: str) -> SearchIndex:
+    """An index from what was kept of it.
+
+    Raises:
+        InvalidIndexError: As `InvertedIndex.from_bytes`.
+    """
+    return SearchIndex(tools, InvertedIndex.from_bytes(data, key))
 
 
 def _named(tools: tuple[ToolInfo, ...], name: str) -> ToolInfo | None:

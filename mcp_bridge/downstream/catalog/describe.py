@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 # Limits on renderings, in characters or parameters: models pay for every token.
 _LINE_PARAMS = 8
 _LINE_SUMMARY = 90
-_DOC = 400
+_DOC = 300
 _PARAM_DOC = 100
+# The parameters of a signature together, and what is said of them: required ones are shown in any case.
+_PARAMS = 400
+_PARAM_DOCS = 300
 _DEFAULT = 40
 _RENDERED_PARAMS = 40
 _CALL = 1_500
@@ -85,6 +88,17 @@ class Signature:
 def line(tool: ToolInfo) -> str:
     """`git.git_status(repo_path) — Shows the working tree status`; optional parameters appear as `name=`."""
     return _line(tool)[0]
+
+
+def hit_line(tool: ToolInfo) -> str:
+    """As `line`, with what a call needs alone: `git.git_log(repo_path, …) — Shows the commit logs`."""
+    params = signature(tool).params
+    texts = [param.py_name for param in params if param.required][:_LINE_PARAMS]
+    if len(params) > len(texts):
+        texts.append("…")
+    summary = _summary(tool)
+    head = f"{tool.server_alias}.{tool.alias}({', '.join(texts)})"
+    return f"{head} — {summary}" if summary else head
 
 
 def _line(tool: ToolInfo) -> tuple[str, bool]:
@@ -154,17 +168,32 @@ def _rendered(tool: ToolInfo) -> tuple[str, bool]:
     sig = signature(tool)
     params = sig.params[:_RENDERED_PARAMS]
     shown = [_full(param) for param in params]
-    if len(sig.params) > _RENDERED_PARAMS:
-        shown.append(f"… {len(sig.params) - _RENDERED_PARAMS} more")
+    del shown[_fitting(shown, [param.required for param in params], _PARAMS) :]
+    params = params[: len(shown)]
+    if len(sig.params) > len(params):
+        shown.append(f"… {len(sig.params) - len(params)} more")
     lines = [f"await {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}"]
     doc = _one_line(sig.doc, _DOC)
     if doc:
         lines.append(f"  {doc}")
     abouts = [(param, _one_line(param.description, _PARAM_DOC)) for param in params]
-    lines += [f"  {param.py_name}: {about}" for param, about in abouts if about]
-    texts = [doc, *(about for _, about in abouts)]
-    is_cut = len(params) < len(sig.params) or any(text.endswith("…") for text in texts)
+    texts = [f"  {param.py_name}: {about}" for param, about in abouts if about]
+    shown_texts = _fitting(texts, [param.required for param, about in abouts if about], _PARAM_DOCS)
+    lines += texts[:shown_texts]
+    is_cut = len(params) < len(sig.params) or shown_texts < len(texts)
+    is_cut = is_cut or any(text.endswith("…") for text in (doc, *texts))
     return "\n".join(lines), is_cut or any(map(_elides_default, params))
+
+
+def _fitting(texts: Sequence[str], needed: Sequence[bool], most: int) -> int:
+    """How many of the texts are shown: those that are needed, which are first, and others while there is room."""
+    shown = size = 0
+    for text, is_needed in zip(texts, needed, strict=True):
+        size += len(text)
+        if not is_needed and size > most:
+            break
+        shown += 1
+    return shown
 
 
 def full(tool: ToolInfo) -> str:

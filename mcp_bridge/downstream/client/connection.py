@@ -14,7 +14,11 @@ import anyio
 from mcp import Client
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    LOG_LEVEL_META_KEY,
     METHOD_NOT_FOUND,
+    PROTOCOL_VERSION_META_KEY,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
@@ -29,6 +33,7 @@ from mcp_types import (
     PingRequest,
     ToolListChangedNotification,
 )
+from mcp_types.methods import validate_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
@@ -36,6 +41,7 @@ from mcp_bridge import __version__, fair_share
 from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.client.http_transport import HttpTransport
+from mcp_bridge.downstream.client.idle_timeout import closed_or_idle
 from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
 from mcp_bridge.downstream.client.server_log import logger
 from mcp_bridge.downstream.client.sse_transport import SseTransport
@@ -50,8 +56,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from anyio.abc import TaskStatus
-    from mcp.shared.dispatcher import ProgressFnT
 
+    from mcp_bridge.downstream.client.pending_requests import Progressed
     from mcp_bridge.downstream.client.remote_auth import RemoteAccess
     from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
 
@@ -76,6 +82,11 @@ _LISTEN_WAIT = 1.0
 _LISTEN_WAIT_CAP = 60.0
 
 _CallResult: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+
+# Members of a call's result that only modern versions know: in an earlier one they mean nothing.
+_MODERN_FIELDS = frozenset({"resultType", "inputRequests", "requestState"})
+
+_IMPLEMENTATION = Implementation(name="mcp-code-bridge", version=__version__)
 
 
 class Connection:
@@ -120,6 +131,8 @@ class Connection:
         self._alias = alias
         self._scope = anyio.CancelScope()
         self._client: Client | None = None
+        self._meta: dict[str, Any] = {}
+        """The part of a request's parameters that the protocol's version wants in each of them."""
         self._busy = 0
         self.mode = mode
         self.transport: StdioTransport | HttpTransport
@@ -199,7 +212,7 @@ class Connection:
         client = Client(
             self.transport,
             mode=self.mode,
-            client_info=Implementation(name="mcp-code-bridge", version=__version__),
+            client_info=_IMPLEMENTATION,
             message_handler=self._on_message,
             logging_callback=self._on_log,
             log_level=LOG_LEVEL,
@@ -212,40 +225,23 @@ class Connection:
                     await tasks.start(self._listen_on if self._spec.is_remote else self._listen, client)
             self.listing = await self._list(client)
             self.listed_at = anyio.current_time()
+            self._meta = _request_meta(client.protocol_version)
             self._client = client
             self.settled.set()
-            await self._until_done(idle_timeout)
+            self.last_used = anyio.current_time()
+            if isinstance(self.transport, HttpTransport):
+                tasks.start_soon(self._stop_when_retired, self.transport)
+            closed = self.transport.closed
+            if await closed_or_idle(closed, idle_timeout, lambda: self.last_used, lambda: bool(self.in_flight)):
+                self.stopping = "it was idle"
             tasks.cancel_scope.cancel()
 
-    async def _until_done(self, idle_timeout: float) -> None:
-        self.last_used = anyio.current_time()
-        if isinstance(self.transport, HttpTransport):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._until_retired, self.transport, tasks.cancel_scope)
-                await self._until_closed(idle_timeout)
-                tasks.cancel_scope.cancel()
-        else:
-            await self._until_closed(idle_timeout)
-
-    async def _until_retired(self, transport: HttpTransport, scope: anyio.CancelScope) -> None:
-        """End a retired connection when the calls under way have ended: their answers may still come."""
+    async def _stop_when_retired(self, transport: HttpTransport) -> None:
+        """Stop a retired connection when the calls under way have ended: their answers may still come."""
         await transport.retirement.wait()
         while self.in_flight:  # noqa: ASYNC110 - each call ends within its own time limit
             await anyio.sleep(_RETIRED_POLL)
-        self.stopping = self.stopping or transport.retired
-        scope.cancel()
-
-    async def _until_closed(self, idle_timeout: float) -> None:
-        while not self.transport.closed.is_set():
-            if idle_timeout <= 0:
-                await self.transport.closed.wait()
-                continue
-            left = self.last_used + idle_timeout - anyio.current_time()
-            if left <= 0 and not self.in_flight:
-                self.stopping = "it was idle"
-                return
-            with anyio.move_on_after(left if left > 0 else idle_timeout):
-                await self.transport.closed.wait()
+        self.stop(transport.retired or "it was retired")
 
     # Requests by the supervisor.
 
@@ -265,22 +261,37 @@ class Connection:
             pydantic.ValidationError: The server's answer is not a result.
         """
         client = self._open_client()
-        with self.transport.outgoing.detached(arguments) as sent:
-            request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=sent))
-            if on_message is None:
-                result = await client.session.send_request(request, _CallResult)
+        progressed = None
+        if on_message is not None:
+            self._listeners.append(on_message)
+            progressed = _progress_teller(on_message)
+        try:
+            if isinstance(self.transport, StdioTransport):
+                params = {"name": name, "arguments": arguments, **self._meta}
+                raw = await self.transport.request("tools/call", params, progressed)
+                result = _call_result(raw, client.protocol_version)
             else:
-                self._listeners.append(on_message)
-                try:
-                    result = await client.session.send_request(
-                        request, _CallResult, progress_callback=_progress_teller(on_message)
-                    )
-                finally:
-                    self._listeners.remove(on_message)
+                # A request over HTTP has headers, and an exchange of its own, which the session gives it.
+                result = await self._call_by_session(client, name, arguments, progressed)
+        finally:
+            if on_message is not None:
+                self._listeners.remove(on_message)
         if isinstance(result, CallToolResult) and (parts := detached_parts(result)):
             objects_only = client.protocol_version not in MODERN_PROTOCOL_VERSIONS
             return await on_thread(functools.partial(reattach, result, parts, objects_only=objects_only))
         return result
+
+    async def _call_by_session(
+        self, client: Client, name: str, arguments: dict[str, Any], progressed: Progressed | None
+    ) -> CallToolResult | InputRequiredResult:
+        async def told(progress: float, total: float | None, message: str | None) -> None:
+            if progressed is not None:
+                progressed(progress, total, message)
+
+        with self.transport.outgoing.detached(arguments) as sent:
+            request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=sent))
+            callback = None if progressed is None else told
+            return await client.session.send_request(request, _CallResult, progress_callback=callback)
 
     async def ping(self) -> None:
         """Return when the server answers a ping, or in modern protocol versions the cheapest request."""
@@ -337,7 +348,7 @@ class Connection:
         if isinstance(self.transport, HttpTransport) and client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             gathered.tools, self.transport.tool_headers, more = await on_thread(_with_headers, gathered.tools)
             notices += more
-        listing = await on_thread(listing_from_wire, self._spec.name, self._alias, gathered.tools)
+        listing = await on_thread(_let_through, self._spec, self._alias, gathered.tools)
         if endless:
             notices.append(f"server {self._spec.name!r} lists without end; cut after {len(gathered.tools)} tools")
         return Listing(listing.tools, (*listing.notices, *notices))
@@ -384,12 +395,43 @@ class Connection:
             self.stale = True
 
 
-def _progress_teller(on_message: Callable[[str], None]) -> ProgressFnT:
-    async def progressed(progress: float, total: float | None, message: str | None) -> None:
+def _request_meta(version: str) -> dict[str, Any]:
+    """What the SDK's session adds to the parameters of each request: who asks, in which version, and what it can."""
+    if version not in MODERN_PROTOCOL_VERSIONS:
+        return {}
+    meta = {
+        PROTOCOL_VERSION_META_KEY: version,
+        CLIENT_INFO_META_KEY: _IMPLEMENTATION.model_dump(by_alias=True, mode="json", exclude_none=True),
+        CLIENT_CAPABILITIES_META_KEY: {},
+        LOG_LEVEL_META_KEY: LOG_LEVEL,
+    }
+    return {"_meta": meta}
+
+
+def _call_result(raw: dict[str, Any], version: str) -> CallToolResult | InputRequiredResult:
+    """A call's result, decoded as the SDK's session does it.
+
+    Raises:
+        pydantic.ValidationError: It is no result in that version of the protocol.
+    """
+    validate_server_result("tools/call", version, raw)
+    if version not in MODERN_PROTOCOL_VERSIONS and not _MODERN_FIELDS.isdisjoint(raw):
+        raw = {name: value for name, value in raw.items() if name not in _MODERN_FIELDS}
+    return _CallResult.validate_python(raw, by_name=False)
+
+
+def _progress_teller(on_message: Callable[[str], None]) -> Progressed:
+    def progressed(progress: float, total: float | None, message: str | None) -> None:
         done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
         on_message(f"{done} {message}" if message else done)
 
     return progressed
+
+
+def _let_through(spec: ServerSpec, alias: str, tools: list[dict[str, Any]]) -> Listing:
+    """The tools that the configuration lets through. For the bridge there are no others."""
+    named = (raw for raw in tools if not isinstance(raw.get("name"), str) or spec.has_tool(raw["name"]))
+    return listing_from_wire(spec.name, alias, list(named))
 
 
 def _add_page(gathered: BoundedListing, page: ListToolsResult) -> None:

@@ -52,8 +52,10 @@ from mcp_bridge.downstream.client.http_client import (
 )
 from mcp_bridge.downstream.client.large_parts import DetachedArguments
 from mcp_bridge.downstream.client.lines import Oversized
+from mcp_bridge.downstream.client.pending_requests import PendingRequests
 from mcp_bridge.downstream.client.remote_auth import SECRET_SCHEME
-from mcp_bridge.downstream.client.transport import LogRing, MessageReader, encoded_request
+from mcp_bridge.downstream.client.server_log import LogRing
+from mcp_bridge.downstream.client.transport import MessageReader, encoded_request
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
 
@@ -183,6 +185,7 @@ class HttpTransport:
         self.closed = anyio.Event()
         self.end_reason: str | None = None
         self.outgoing = DetachedArguments()
+        self.requests = PendingRequests()
         self.received = 0
         self.retired: str | None = None
         self.retirement = anyio.Event()

@@ -7,15 +7,18 @@ Neither is kept after the connection, and neither is in a log, an error or the l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     import httpx2
 
+    from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
     from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.downstream.oauth.login_store import LoginStore
 
 SECRET_SCHEME = "vault://"  # noqa: S105 - a scheme, no secret
 """What references to secrets begin with."""
@@ -45,11 +48,24 @@ class RemoteAccess:
 
     Attributes:
         resolve: Replaces the references to secrets in an entry's headers and settings.
+        logins: The user's logins; None for none.
         is_hidden: Whether a credential is hidden where its server repeats it.
     """
 
     resolve: ResolveSecrets
+    logins: LoginStore | None = None
     is_hidden: IsHidden = _is_long
+
+    def oauth_settings(self, spec: ServerSpec) -> OAuthSettings | None:
+        """How to get tokens for a server, with the client's secret. May block.
+
+        Raises:
+            BridgeError: `secret_missing`, `secret_denied`.
+        """
+        settings = spec.oauth
+        if settings is None or settings.client_secret is None:
+            return settings
+        return replace(settings, client_secret=self.resolve(spec, settings.client_secret))
 
 
 def without_secrets(spec: ServerSpec, text: str) -> str:
@@ -68,12 +84,32 @@ def open_auth(spec: ServerSpec, access: RemoteAccess) -> httpx2.Auth | None:
     """What adds credentials to each request to a server; None if its static headers are all that there is.
 
     Called on a worker thread, once for each connection: it may block. The requests of its flow (metadata, tokens) are
-    sent by the connection's own client, so its TLS files and proxies apply to them; its static headers don't. A
-    `BridgeError` that is raised here or in the flow is what the caller of a tool gets.
+    sent by clients of its own, which know nothing of the server's static headers. A `BridgeError` that is raised here
+    or in the flow is what the caller of a tool gets.
 
     Args:
         spec: The server's configuration, with variables expanded.
         access: What connections are authenticated with.
+
+    Raises:
+        BridgeError: `secret_missing`, `secret_denied`.
     """
-    del spec, access
-    return None
+    if spec.url is None or not may_carry_tokens(spec.url) or has_own_authorization(spec):
+        return None
+    # The SDK is loaded by the first connection, not by the start of the bridge.
+    from mcp_bridge.downstream.oauth.authorization_client import tls_of  # noqa: PLC0415
+    from mcp_bridge.downstream.oauth.bearer import BearerAuth  # noqa: PLC0415
+    from mcp_bridge.downstream.oauth.token_sources import LoginTokens, MachineTokens  # noqa: PLC0415
+
+    settings = access.oauth_settings(spec)
+    if settings is not None and settings.grant == "client_credentials":
+        return BearerAuth(spec.name, spec.url, MachineTokens(spec, settings, tls_of(spec)))
+    if access.logins is None:
+        return None
+    secret = settings.client_secret if settings else None
+    return BearerAuth(spec.name, spec.url, LoginTokens(spec, access.logins, secret, tls_of(spec)))
+
+
+def has_own_authorization(spec: ServerSpec) -> bool:
+    """Whether a server's headers have credentials already."""
+    return any(name.lower() == "authorization" for name in spec.headers)

@@ -1,5 +1,46 @@
-"""The logger of all that servers say: the one that is masked while a bridge is open (`host/log_masking.py`)."""
+"""What servers print and log: the last of it is kept for errors, and a logger takes it for the operator.
+
+The logger is masked while a bridge is open (`host/log_masking.py`).
+"""
 
 import logging
+from collections import deque
 
 logger = logging.getLogger(__name__)
+
+LOG_BYTES = 64 * 1024
+"""How much of a server's stderr (and of what isn't a message on its stdout) is kept."""
+
+
+class LogRing:
+    """The last bytes of a log."""
+
+    def __init__(self, limit: int = LOG_BYTES) -> None:
+        self._limit = limit
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+        self._forgot = False
+
+    def add(self, chunk: bytes) -> None:
+        """Append a chunk; the oldest bytes above the limit are dropped."""
+        self._forgot = self._forgot or len(chunk) > self._limit
+        chunk = chunk[-self._limit :]
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        while self._size > self._limit:
+            oldest, over = self._chunks.popleft(), self._size - self._limit
+            self._size -= len(oldest)
+            if len(oldest) > over:
+                self._chunks.appendleft(oldest[over:])
+                self._size += len(oldest) - over
+            self._forgot = True
+
+    def text(self) -> str:
+        """The whole lines that are kept: the beginning of the first may have been dropped."""
+        text = b"".join(self._chunks).decode("utf-8", "replace")
+        return text.partition("\n")[2] if self._forgot else text
+
+    def tail(self, lines: int = 20, columns: int = 400) -> list[str]:
+        """The last lines, each cut to `columns` characters."""
+        text = b"".join(self._chunks).decode("utf-8", "replace")
+        return [line[:columns] for line in text.splitlines() if line.strip()][-lines:]

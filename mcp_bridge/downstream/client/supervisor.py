@@ -393,8 +393,7 @@ class DownstreamServer:
         """
         connection = await self._ready()
         tool = self._by_name.get(name) or self._by_alias.get(name)
-        old = anyio.current_time() - connection.listed_at > RELIST_AFTER
-        if tool is None and (connection.stale or old):
+        if tool is None and (connection.stale or anyio.current_time() - connection.listed_at > RELIST_AFTER):
             await self._relist(connection)
             tool = self._by_name.get(name) or self._by_alias.get(name)
         if tool is None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 import anyio.lowlevel
-from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     INVALID_REQUEST,
@@ -33,10 +33,13 @@ from mcp_types import (
     JSONRPCResponse,
     jsonrpc_message_adapter,
 )
+from pydantic import TypeAdapter
 
 from mcp_bridge import fair_share, large_json
 from mcp_bridge.downstream.client.large_parts import LARGE_VALUES, DetachedArguments, detach, is_oversized
 from mcp_bridge.downstream.client.lines import LineSplitter, Oversized, request_id_of
+from mcp_bridge.downstream.client.pending_requests import PendingRequests, connection_closed, number_of
+from mcp_bridge.downstream.client.server_log import LogRing
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
 
@@ -46,8 +49,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteReceiveStream, ByteSendStream, Process, TaskGroup
 
-# How much of a server's stderr (and of non-messages on its stdout) is kept.
-LOG_BYTES = 64 * 1024
+    from mcp_bridge.downstream.client.pending_requests import Progressed
 
 # How long the process may take to exit by itself after its stdin was closed.
 EXIT_GRACE = 2.0
@@ -112,40 +114,6 @@ class OversizedResult:
         self.parts = parts
 
 
-class LogRing:
-    """The last bytes of a log."""
-
-    def __init__(self, limit: int = LOG_BYTES) -> None:
-        self._limit = limit
-        self._chunks: deque[bytes] = deque()
-        self._size = 0
-        self._forgot = False
-
-    def add(self, chunk: bytes) -> None:
-        """Append a chunk; the oldest bytes above the limit are dropped."""
-        self._forgot = self._forgot or len(chunk) > self._limit
-        chunk = chunk[-self._limit :]
-        self._chunks.append(chunk)
-        self._size += len(chunk)
-        while self._size > self._limit:
-            oldest, over = self._chunks.popleft(), self._size - self._limit
-            self._size -= len(oldest)
-            if len(oldest) > over:
-                self._chunks.appendleft(oldest[over:])
-                self._size += len(oldest) - over
-            self._forgot = True
-
-    def text(self) -> str:
-        """The whole lines that are kept: the beginning of the first may have been dropped."""
-        text = b"".join(self._chunks).decode("utf-8", "replace")
-        return text.partition("\n")[2] if self._forgot else text
-
-    def tail(self, lines: int = 20, columns: int = 400) -> list[str]:
-        """The last lines, each cut to `columns` characters."""
-        text = b"".join(self._chunks).decode("utf-8", "replace")
-        return [line[:columns] for line in text.splitlines() if line.strip()][-lines:]
-
-
 class StdioTransport:
     """One child process and the two message streams over its pipes; an async context manager.
 
@@ -155,6 +123,7 @@ class StdioTransport:
         log: Its stderr output.
         closed: Set when no further message will arrive.
         outgoing: Large arguments, which are written in place of their markers.
+        requests: The requests that don't pass the SDK's session.
         tenant: The server as a tenant that shares the interpreter.
         received: The number of bytes received.
         retired: None: a process is used until it ends.
@@ -182,6 +151,7 @@ class StdioTransport:
         self.closed = anyio.Event()
         self.end_reason: str | None = None
         self.outgoing = DetachedArguments()
+        self.requests = PendingRequests()
         self.tenant = tenant
         self._askers: dict[object, fair_share.Tenant] = {}
         self.received = 0
@@ -227,7 +197,7 @@ class StdioTransport:
         assert process is not None  # noqa: S101 - entered
         assert tasks is not None  # noqa: S101
         assert sink is not None  # noqa: S101
-        self.closed.set()
+        self.close()
         with anyio.CancelScope(shield=True):
             assert process.stdout is not None  # noqa: S101
             # A server blocked in writing its last output would never read our end of file.
@@ -242,6 +212,55 @@ class StdioTransport:
         tasks.cancel_scope.cancel()
         tasks.cancel_scope.shield = True
         await tasks.__aexit__(None, None, None)
+
+    def close(self) -> None:
+        """Note that no further message will arrive."""
+        self.closed.set()
+        self.requests.close()
+
+    async def request(
+        self, method: str, params: dict[str, Any], progressed: Progressed | None = None
+    ) -> dict[str, Any]:
+        """Send a request past the SDK's session, and wait for its result. If cancelled, the server is told so.
+
+        Args:
+            method: The method.
+            params: Its parameters, by their names on the wire.
+            progressed: As in `PendingRequests.begin`.
+
+        Raises:
+            MCPError: The server answered with an error, or the connection has ended.
+            ValueError: The parameters can't be encoded as JSON.
+        """
+        assert self._sink is not None  # noqa: S101 - entered
+        number, answer = self.requests.begin(progressed)
+        is_sent = False
+        try:
+            if progressed is not None:
+                params = params | {"_meta": {**params.get("_meta", {}), "progressToken": number}}
+            body = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            data = await on_thread(_encoded_large, body) if is_oversized(params) else _encoded(body)
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            self.track_request(number)
+            is_sent = True
+            try:
+                await self._sink.request(data)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                raise connection_closed() from None
+            outcome = await answer
+        except anyio.get_cancelled_exc_class():
+            if is_sent:
+                abandoned = {"requestId": number, "reason": "caller cancelled"}
+                note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": abandoned}
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    self._sink.post(_encoded(note))
+            raise
+        finally:
+            self.requests.end(number)
+            self.forget_request(number)
+        if isinstance(outcome, MCPError):
+            raise outcome
+        return outcome
 
     def track_request(self, number: str | int) -> None:
         """Register a request that is sent for the current task's tenant."""
@@ -321,6 +340,7 @@ class ReadTransport(Protocol):
 
     tenant: fair_share.Tenant
     log: LogRing
+    requests: PendingRequests
 
     def take_requester(self, number: object) -> fair_share.Tenant:
         """The tenant that an answer is charged to."""
@@ -405,15 +425,17 @@ class MessageReader(ABC):
 
     async def _pass_on(self, message: JSONRPCMessage, line: bytes, over: str) -> fair_share.Tenant:
         if isinstance(message, JSONRPCResponse | JSONRPCError):
-            number = _number(message.id)
+            number = number_of(message.id)
             if over:
                 await self._refuse(len(line), number, parts=over)
             else:
-                self._ready.append(SessionMessage(message))
+                self._answer(message)
             return self._transport.take_requester(number)
         tenant = self._transport.tenant
         if message.method in _RATE_LIMITED and not self._may_forward_notification():
             tenant.charge(_LINE_SECONDS)
+        elif message.method == "notifications/progress" and self._transport.requests.progress(message.params):
+            tenant.charge(_MESSAGE_SECONDS)
         elif len(line) >= large_json.LARGE_CHARS:
             # The SDK would inspect it on the event loop, and nothing is done with it.
             self._transport.log.add(b"(stdout, not looked at) " + line[:_CHUNK] + b"\n")
@@ -423,6 +445,10 @@ class MessageReader(ABC):
             tenant.charge(_MESSAGE_SECONDS)
             self._ready.append(SessionMessage(message))
         return tenant
+
+    def _answer(self, message: JSONRPCResponse | JSONRPCError) -> None:
+        if not self._transport.requests.settle(message):
+            self._ready.append(SessionMessage(message))
 
     def _may_forward_notification(self) -> bool:
         """Whether the rate limit allows one more notification that is shown to people."""
@@ -445,7 +471,7 @@ class MessageReader(ABC):
             await self._transport.end_stream(f"it sent a message of {size} bytes that answers no known call")
             return
         error = ErrorData(code=_OVERSIZED_CODE, message="oversized", data=OversizedResult(size, parts))
-        self._ready.append(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error)))
+        self._answer(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
     async def receive(self) -> SessionMessage | Exception:
         """The next message.
@@ -484,7 +510,7 @@ class _OutputMessages(MessageReader):
             with self._stdio.reading():
                 chunk = await self._stdout.receive(_CHUNK)
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-            self._stdio.closed.set()
+            self._stdio.close()
             raise StopAsyncIteration from None
         self._stdio.received += len(chunk)
         self._lines += self._splitter.feed(chunk)
@@ -512,20 +538,38 @@ class _Sink:
             anyio.BrokenResourceError: The connection has ended.
             ValueError: The message can't be encoded as JSON.
         """
+        # Serialised here, in the caller's task, so that a serialisation error reaches only the caller.
         data = await self._encoded(item)
+        if isinstance(item.message, JSONRPCRequest):
+            await self.request(data)
+        else:
+            self.post(data)
+
+    async def request(self, data: bytes) -> None:
+        """Queue an encoded request, and wait while the server reads slowly.
+
+        Raises:
+            BrokenResourceError, ClosedResourceError: As `post`.
+        """
+        self.post(data)
+        while self._unwritten > _WRITE_HIGH_WATER and not self._transport.closed.is_set():
+            if self._drained is None:
+                self._drained = anyio.Event()
+            await self._drained.wait()
+
+    def post(self, data: bytes) -> None:
+        """Queue an encoded message.
+
+        Raises:
+            BrokenResourceError, ClosedResourceError: The connection has ended.
+        """
         if self._is_closed:
             raise anyio.ClosedResourceError
         if self._is_broken or self._transport.closed.is_set() or self._unwritten > _WRITE_LIMIT:
             raise anyio.BrokenResourceError
         self._unwritten += len(data)
-        # Serialised here, in the caller's task, so that a serialisation error reaches only the caller.
         self._queue.append(data)
         self._has_more.set()
-        if isinstance(item.message, JSONRPCRequest):
-            while self._unwritten > _WRITE_HIGH_WATER and not self._transport.closed.is_set():
-                if self._drained is None:
-                    self._drained = anyio.Event()
-                await self._drained.wait()
 
     async def _encoded(self, item: SessionMessage) -> bytes:
         message = item.message
@@ -588,12 +632,6 @@ class _Sink:
         await self.aclose()
 
 
-def _number(request_id: str | int | None) -> int | None:
-    """The number of one of our requests; some servers return it as text."""
-    number = None if request_id is None else coerce_request_id(request_id)
-    return number if isinstance(number, int) else None
-
-
 def _exceeded_limit(result: Any) -> str:
     """The exceeded limit on elements for which the SDK creates objects on the event loop; empty if none is exceeded."""
     if not isinstance(result, dict):
@@ -610,6 +648,8 @@ _TOO_DEEP = "recursion limit exceeded"
 
 _decoder = json.JSONDecoder()
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+# As the SDK encodes a message.
+_body: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
@@ -643,7 +683,14 @@ def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
 
 def encoded_request(message: JSONRPCRequest, params: dict[str, Any]) -> bytes:
     """A request with other parameters as a line of JSON."""
-    body = {"jsonrpc": "2.0", "id": message.id, "method": message.method, "params": params}
+    return _encoded_large({"jsonrpc": "2.0", "id": message.id, "method": message.method, "params": params})
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    return _body.dump_json(body) + b"\n"
+
+
+def _encoded_large(body: dict[str, Any]) -> bytes:
     return large_json.dumps(body, _encoder).encode() + b"\n"
 
 

@@ -1,13 +1,15 @@
-"""Discovery of servers: our own TOML and Claude Code's files, merged by name.
+"""Discovery of servers: our own TOML and clients' files, merged by name.
 
-Precedence, highest first: our TOML, the user's own before a folder's; Claude Code's local scope (`projects[FOLDER]` of
+Precedence, highest first: our TOML, the user's own before a folder's; then the clients in the order in which the
+setting `client_configs` names them, by default Claude Code alone. Of Claude Code: local scope (`projects[FOLDER]` of
 `~/.claude.json`, of the working directory or the root of its git repository), project scope (`.mcp.json` in the working
-directory and in the folders above it, the nearest first), user scope (`mcpServers` of `~/.claude.json`).
+directory and in the folders above it, the nearest first), user scope (`mcpServers` of `~/.claude.json`). Of another
+client: its files in the folder, then the user's. A server that a client's file has under another name, too, is one.
 
-Servers of project scope come with the folder. They are used if the user has approved them in Claude Code, according to
-Claude Code's files in the home directory, or has trusted the file's exact content (see `workspace.trust`). The folder's
-own `.claude` can't approve anything: the author of the folder wrote it. In a parent folder, an approval counts only for
-a file that nobody else could have written.
+Servers of project scope come with the folder. They are used if the user has trusted the file's exact content (see
+`workspace.trust`) or, of `.mcp.json`, has approved them in Claude Code, according to Claude Code's files in the home
+directory. The folder's own `.claude` can't approve anything: the author of the folder wrote it. In a parent folder, an
+approval counts only for a file that nobody else could have written. Approvals in other clients don't count.
 
 Client files belong to another program, so they are read leniently: unknown keys are ignored, and a broken file or
 entry is reported as a problem and never raised. Our own TOML is read strictly (see `spec.spec_from_toml`).
@@ -15,26 +17,32 @@ entry is reported as a problem and never raised. Our own TOML is read strictly (
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 import stat
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mcp_bridge.downstream.configuration import client_files
+from mcp_bridge.downstream.configuration.client_entries import EntryError, Surroundings, decode, shape, shaped
+from mcp_bridge.downstream.configuration.client_files import Problem, member
+from mcp_bridge.downstream.configuration.clients import CLIENTS
+from mcp_bridge.downstream.configuration.expansion import Expander, UnexpandedError
+from mcp_bridge.downstream.configuration.git_root import git_root
 from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
 from mcp_bridge.downstream.configuration.runners import isolate_runner
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
-from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, ServerType, TlsFiles, spec_from_toml
+from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, TlsFiles, spec_from_toml
+from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import (
     MAX_FILE_BYTES,
     PROJECT_NAME,
     Content,
     content_of,
+    folder_of,
     project_table,
     read_regular,
     scripts_of,
@@ -45,36 +53,8 @@ from mcp_bridge.workspace.trust import IgnoredFile, Status, TrustStore, ignored_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from mcp_bridge.error_codes import Code
-
-# `$VAR` is not expanded, as in Claude Code.
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-
-_TYPE_NAMES: dict[str, ServerType] = {
-    "stdio": "stdio",
-    "http": "http",
-    "streamable-http": "http",
-    "streamable_http": "http",
-    "streamableHttp": "http",
-    "sse": "sse",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """An invalid part of a configuration file, which was ignored.
-
-    Attributes:
-        code: A stable code, for example `bad_client_config`.
-        file: The path of the file.
-        line: The line number, counted from 1, or None if unknown.
-        message: What is wrong, in one sentence.
-    """
-
-    code: Code
-    file: str
-    line: int | None
-    message: str
+    from mcp_bridge.downstream.configuration.client_files import Table
+    from mcp_bridge.downstream.configuration.clients import Client, ClientName
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,44 +94,14 @@ class Discovery:
         return tuple(f"Servers of {Path(row.file).name} are missing: {row.message}" for row in self.problems)
 
 
-class _MissingVariableError(Exception):
-    pass
-
-
-def expand(text: str, environ: Mapping[str, str]) -> str:
-    """Expand `${VAR}` and `${VAR:-default}` once: the value of a variable is not expanded again.
-
-    Raises:
-        KeyError: A variable isn't set and has no default; the argument is its name.
-    """
-
-    def value(match: re.Match[str]) -> str:
-        name, default = match.group(1), match.group(2)
-        expanded = environ.get(name, default)
-        if expanded is None:
-            raise KeyError(name)
-        return expanded
-
-    return _VARIABLE.sub(value, text)
-
-
-def _variables(text: str, environ: Mapping[str, str]) -> frozenset[str]:
-    """The variables whose values a text is expanded with."""
-    return frozenset(match.group(1) for match in _VARIABLE.finditer(text) if match.group(1) in environ)
-
-
-def _expanded(spec: ServerSpec, environ: Mapping[str, str]) -> ServerSpec:
-    variables: set[str] = set()
+def _expanded(spec: ServerSpec, expander: Expander) -> ServerSpec:
+    """The entry with its texts expanded; what can't be becomes its `problem`."""
 
     def of(what: str, text: str) -> str:
         try:
-            expanded = expand(text, environ)
-        except KeyError as error:
-            raise _MissingVariableError(
-                f"{what} uses ${{{error.args[0]}}}, which is not set in the environment and has no default."
-            ) from None
-        variables.update(_variables(text, environ))
-        return expanded
+            return expander(text)
+        except UnexpandedError as error:
+            raise UnexpandedError(f"{what} {error}") from None
 
     def path(what: str, text: str | None) -> str | None:
         if text is None:
@@ -159,7 +109,7 @@ def _expanded(spec: ServerSpec, environ: Mapping[str, str]) -> ServerSpec:
         try:
             return str(Path(spec.source).resolve().parent / Path(of(what, text)).expanduser())
         except RuntimeError:
-            raise _MissingVariableError(f"{what} begins with the home directory of an unknown user.") from None
+            raise UnexpandedError(f"{what} begins with the home directory of an unknown user.") from None
 
     try:
         if spec.is_remote:
@@ -174,7 +124,7 @@ def _expanded(spec: ServerSpec, environ: Mapping[str, str]) -> ServerSpec:
                         path("client_cert", spec.tls.client_cert),
                         path("client_key", spec.tls.client_key),
                     ),
-                    variables=frozenset(variables),
+                    variables=frozenset(expander.used),
                 )
             )
         return replace(
@@ -184,7 +134,7 @@ def _expanded(spec: ServerSpec, environ: Mapping[str, str]) -> ServerSpec:
             env={name: of(f"env.{name}", value) for name, value in spec.env.items()},
             cwd=None if spec.cwd is None else of("cwd", spec.cwd),
         )
-    except _MissingVariableError as error:
+    except UnexpandedError as error:
         return replace(spec, problem=str(error))
 
 
@@ -193,110 +143,14 @@ def _checked_remote(spec: ServerSpec) -> ServerSpec:
     problem = spec.problem
     if problem is None and spec.url is not None:
         problem = url_problem(spec.url) or headers_problem(spec.headers)
+        if problem is None and spec.oauth is not None and not may_carry_tokens(spec.url):
+            problem = "oauth needs a url that begins with https://."
     if problem is None and spec.comes_with_folder:
         # The files of a folder's entry are trusted with it; others are the user's, such as a private key.
         folder = Path(spec.source).resolve().parent
         outside = [path for path in spec.tls.paths if not Path(path).resolve().is_relative_to(folder)]
         problem = f"{Path(outside[0]).name} is not in the folder of the configuration." if outside else None
     return spec if problem is None else replace(spec, problem=problem)
-
-
-def _text_map(value: Any) -> dict[str, str] | None:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        return None
-    out: dict[str, str] = {}
-    for name, item in value.items():
-        if isinstance(item, bool) or not isinstance(item, (str, int, float)):
-            return None
-        out[name] = str(item)
-    return out
-
-
-def _spec_from_client(name: str, entry: Any, file: str, scope: Scope) -> ServerSpec:
-    """One entry of a client's `mcpServers`; an error in it becomes its `problem`."""
-    spec = ServerSpec(name=name, source=file, scope=scope)
-    if not isinstance(entry, dict):
-        return replace(spec, problem="the entry is not an object.")
-    raw_type = entry.get("type")
-    kind = _TYPE_NAMES.get(raw_type) if isinstance(raw_type, str) else None
-    if raw_type is not None and kind is None:
-        return replace(spec, problem=f"type {raw_type!r} is not one of stdio, http, sse.")
-    command, args, cwd, url = entry.get("command"), entry.get("args"), entry.get("cwd"), entry.get("url")
-    kind = kind or ("auto" if command is None and url is not None else "stdio")
-    env, headers = _text_map(entry.get("env")), _text_map(entry.get("headers"))
-    wrong: str | None = None
-    if kind == "stdio" and not (isinstance(command, str) and command):
-        wrong = "command is missing or not a string."
-    elif args is not None and not (isinstance(args, list) and all(isinstance(arg, str) for arg in args)):
-        wrong = "args is not an array of strings."
-    elif env is None or headers is None:
-        wrong = f"{'env' if env is None else 'headers'} is not an object of strings."
-    elif cwd is not None and not isinstance(cwd, str):
-        wrong = "cwd is not a string."
-    elif kind != "stdio" and not (isinstance(url, str) and url):
-        wrong = "url is missing or not a string."
-    if wrong is not None:
-        return replace(spec, type=kind, problem=wrong)
-    return replace(
-        spec,
-        type=kind,
-        command=command if isinstance(command, str) else "",
-        args=tuple(args or ()),
-        env=env or {},
-        cwd=cwd,
-        url=url if isinstance(url, str) else None,
-        headers=headers or {},
-        enabled=entry.get("disabled") is not True,
-    )
-
-
-_MAX_USER_BYTES = 256 << 20
-"""Size limit for Claude Code's own file, which also stores histories."""
-
-
-def _read_json(path: Path, problems: list[Problem]) -> dict[str, Any]:
-    """The file's object; `{}` if the file doesn't exist or is invalid, which is reported."""
-    try:
-        data = read_regular(path, _MAX_USER_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except OSError as error:
-        problems.append(Problem("bad_client_config", str(path), None, f"cannot be read: {why(error)}."))
-        return {}
-    return _parsed_json(data, path, problems)
-
-
-def _parsed_json(data: bytes, path: Path, problems: list[Problem]) -> dict[str, Any]:
-    def report(message: str, line: int | None = None) -> dict[str, Any]:
-        problems.append(Problem("bad_client_config", str(path), line, message))
-        return {}
-
-    try:
-        content = json.loads(data.decode("utf-8-sig"))
-    except json.JSONDecodeError as error:
-        return report(f"not valid JSON: {error.msg} (line {error.lineno}, column {error.colno}).", error.lineno)
-    except UnicodeDecodeError as error:
-        return report(f"not valid UTF-8 at byte {error.start}.")
-    except RecursionError:
-        return report("not readable: nested too deeply.")
-    except ValueError as error:
-        # A number with thousands of digits.
-        return report(f"not readable: {error}.")
-    if not isinstance(content, dict):
-        return report("not a JSON object.")
-    return content
-
-
-def _object(container: Mapping[str, Any], key: str, path: Path, problems: list[Problem]) -> dict[str, Any]:
-    value = container.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        problems.append(Problem("bad_client_config", str(path), None, f"{key} is not an object."))
-        return {}
-    return cast("dict[str, Any]", value)
 
 
 def _names(container: Mapping[str, Any], key: str) -> frozenset[str]:
@@ -327,7 +181,7 @@ def _approvals(local: Sequence[Mapping[str, Any]], home: Path, problems: list[Pr
 
     The latter counts if the user has accepted the folder in Claude Code, which starts none of its servers before.
     """
-    general = _read_json(home / ".claude" / "settings.json", problems)
+    general = client_files.read(home / ".claude" / "settings.json", "json", problems)
     accepted = any(part.get("hasTrustDialogAccepted") is True for part in local)
     sources = [*local, *([general] if accepted else [])]
     return _Approvals(
@@ -337,23 +191,159 @@ def _approvals(local: Sequence[Mapping[str, Any]], home: Path, problems: list[Pr
     )
 
 
-def _claude_code(cwd: Path, home: Path, discovery: Discovery, trust: TrustStore | None) -> Iterator[ServerSpec]:
-    """Claude Code's servers, the highest precedence first."""
-    user_file, problems = home / ".claude.json", discovery.problems
-    user = _read_json(user_file, problems)
-    projects = _object(user, "projects", user_file, problems)
-    root = git_root(cwd)
-    places = dict.fromkeys(str(place) for place in (cwd, cwd.resolve(), root) if place is not None)
-    local = [part for place in places if (part := _object(projects, place, user_file, problems))]
-    for part in local:
-        for name, entry in _object(part, "mcpServers", user_file, problems).items():
-            yield _spec_from_client(name, entry, str(user_file), "local")
-    approvals = _approvals(local, home, problems)
-    here = cwd.resolve()
-    for folder in (here, *here.parents[:-1]):
-        yield from _project(folder / PROJECT_NAME, here, approvals, discovery, trust)
-    for name, entry in _object(user, "mcpServers", user_file, problems).items():
-        yield _spec_from_client(name, entry, str(user_file), "user")
+@dataclass(frozen=True, slots=True)
+class _Finder:
+    """Finds the servers in clients' files.
+
+    Attributes:
+        cwd: The working directory.
+        home: The home directory.
+        environ: The environment.
+        discovery: Receives problems and skipped servers.
+        trust: The user's trust records; None for none.
+    """
+
+    cwd: Path
+    home: Path
+    environ: Mapping[str, str]
+    discovery: Discovery
+    trust: TrustStore | None
+
+    def servers(self, client: Client) -> Iterator[ServerSpec]:
+        """A client's servers, the highest precedence first, with variables expanded."""
+        if client.name == "claude-code":
+            yield from self._claude_code(client)
+            return
+        here = self.cwd.resolve()
+        root = git_root(here) if client.upward else None
+        above = (folder for folder in here.parents if root is not None and folder.is_relative_to(root))
+        own = {path.resolve() for path in client.user_paths(self.home, self.environ)}
+        for folder in (here, *above):
+            for name in client.project_files:
+                # In the home directory, the folder's file is the user's.
+                if (folder / name).resolve() not in own:
+                    yield from self._folder_file(client, folder / name, None)
+        yield from self.user_servers(client)
+
+    def _claude_code(self, client: Client) -> Iterator[ServerSpec]:
+        [user_file] = client.user_paths(self.home, self.environ)
+        problems = self.discovery.problems
+        user = client_files.read(user_file, client.syntax, problems)
+        projects = member(user, "projects", user_file, problems)
+        root = git_root(self.cwd)
+        places = dict.fromkeys(str(place) for place in (self.cwd, self.cwd.resolve(), root) if place is not None)
+        local = [part for place in places if (part := member(projects, place, user_file, problems))]
+        for part in local:
+            for name, entry in member(part, "mcpServers", user_file, problems).items():
+                yield self._spec(client, name, entry, part, user_file, "local")
+        approvals = _approvals(local, self.home, problems)
+        here = self.cwd.resolve()
+        for folder in (here, *here.parents[:-1]):
+            yield from self._folder_file(client, folder / PROJECT_NAME, approvals)
+        for name, entry in member(user, "mcpServers", user_file, problems).items():
+            yield self._spec(client, name, entry, user, user_file, "user")
+
+    def user_servers(self, client: Client) -> Iterator[ServerSpec]:
+        """The user's servers. An entry of opencode's can change a part of the one that another of its files has."""
+        settings: Table = {}
+        found: dict[str, tuple[Any, Path]] = {}
+        for path in reversed(client.user_paths(self.home, self.environ)):
+            content = client_files.read(path, client.syntax, self.discovery.problems)
+            settings |= content
+            for name, entry in client_files.entries(client, content, path, self.discovery.problems).items():
+                before = found[name][0] if name in found and client.name == "opencode" else None
+                both = isinstance(before, dict) and isinstance(entry, dict)
+                found[name] = (before | entry if both else entry), path
+        for name, (entry, path) in found.items():
+            yield self._spec(client, name, entry, settings, path, "user")
+
+    def _spec(self, client: Client, name: str, entry: Any, settings: Table, file: Path, scope: Scope) -> ServerSpec:
+        """An entry with its variables expanded; an error in it becomes its `problem`."""
+        around = Surroundings(name, settings, self.environ)
+        try:
+            found = shape(client.name, entry, around)
+            spec = shaped(decode(name, found.entry, str(file), scope), found)
+        except EntryError as error:
+            return ServerSpec(name=name, source=str(file), scope=scope, problem=str(error))
+        if spec.problem is not None:
+            return spec
+        own = scope != "project"
+        workspace = self.cwd if own else folder_of(file)
+        expander = Expander(client.variables, self.environ, workspace, self.home, file, own=own)
+        expander.used |= around.used
+        return _expanded(spec, expander)
+
+    def _folder_file(self, client: Client, file: Path, approvals: _Approvals | None) -> Iterator[ServerSpec]:
+        """The active servers of a folder's file, and those that the user has refused, which are disabled.
+
+        Args:
+            client: The client whose file it is.
+            file: A file of the working directory or of a folder above it.
+            approvals: The user's decisions in Claude Code, for its file.
+        """
+        discovery, here = self.discovery, self.cwd.resolve()
+        above = folder_of(file) != here
+        try:
+            data = read_regular(file, MAX_FILE_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            if not (above and isinstance(error, PermissionError)):
+                problem = Problem("bad_client_config", str(file), None, f"cannot be read: {why(error)}.")
+                discovery.problems.append(problem)
+            return
+        content = client_files.parse(data, file, client.syntax, discovery.problems)
+        if content and file.name == PROJECT_NAME and "mcpServers" not in content:
+            discovery.problems.append(Problem("bad_client_config", str(file), None, missing_servers_problem(content)))
+        status, reason, trusted = _trusted(client, file, data, content, self.trust)
+        meant = not above or _only_user_writable(file)
+        unapproved = []
+        for name, entry in client_files.entries(client, content, file, discovery.problems).items():
+            if approvals is not None and name in approvals.refused:
+                yield replace(self._spec(client, name, entry, content, file, "project"), enabled=False)
+            elif trusted is not None:
+                spec = self._spec(client, name, entry, content, file, "project")
+                yield replace(spec, scripts=_scripts(trusted.servers.get(name), folder_of(file), trusted.files, here))
+            elif approvals is not None and meant and approvals.allow(name):
+                yield self._spec(client, name, entry, content, file, "project")
+            elif _can_be_used(entry):
+                unapproved.append(name)
+                approved = "neither approved in Claude Code nor" if approvals is not None else "not"
+                reason_left_out = f"it comes with the folder: {approved} trusted (`mcp-bridge trust`)."
+                discovery.skipped.append(Skipped(name, str(file), reason_left_out))
+        if unapproved:
+            discovery.ignored_files.append(ignored_file(file, status, reason, tuple(unapproved), above=above))
+
+
+def folder_table(client: Client, content: Table, file: Path) -> dict[str, Table]:
+    """The part of a folder's file that is used: `mcpServers`, its servers in Claude Code's shape.
+
+    The folder's own path is put in, so that the files that commands name are seen. No variable of the environment is:
+    trust is in the text.
+    """
+    if client.name == "claude-code":
+        return project_table(content)
+    expander = Expander(client.variables, {}, folder_of(file), Path.home(), file, own=False)
+
+    def expanded(value: Any) -> Any:
+        try:
+            return expander(value) if isinstance(value, str) else value
+        except UnexpandedError:
+            return value
+
+    servers: Table = {}
+    for name, entry in client_files.entries(client, content, file, []).items():
+        try:
+            flat = dict(shape(client.name, entry, Surroundings(name, content, {})).entry)
+        except EntryError:
+            servers[name] = entry
+            continue
+        for key in ("command", "cwd"):
+            flat[key] = expanded(flat.get(key))
+        if isinstance(flat.get("args"), list):
+            flat["args"] = [expanded(arg) for arg in flat["args"]]
+        servers[name] = {key: value for key, value in flat.items() if value is not None}
+    return {"mcpServers": servers}
 
 
 def _scripts(entry: Any, base: Path, files: Mapping[str, str], cwd: Path | None = None) -> dict[str, str]:
@@ -361,63 +351,41 @@ def _scripts(entry: Any, base: Path, files: Mapping[str, str], cwd: Path | None 
     return {str(path): files.get(str(path), "not there") for path in scripts_of(entry, base, cwd)}
 
 
-def _project(
-    file: Path, cwd: Path, approvals: _Approvals, discovery: Discovery, trust: TrustStore | None
-) -> Iterator[ServerSpec]:
-    """The active servers of a `.mcp.json`, and those that the user has refused, which are disabled.
+class _Trusted(NamedTuple):
+    """A trusted file's servers in Claude Code's shape, and the hashes of the folder's files that they name."""
 
-    Args:
-        file: A file in the working directory or a parent folder.
-        cwd: The working directory, in which its servers are started, as in Claude Code.
-        approvals: The user's decisions in Claude Code.
-        discovery: Receives problems and skipped servers.
-        trust: The user's trust records.
-    """
-    above = file.parent != cwd
-    try:
-        data = read_regular(file, MAX_FILE_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        if not (above and isinstance(error, PermissionError)):
-            discovery.problems.append(Problem("bad_client_config", str(file), None, f"cannot be read: {why(error)}."))
-        return
-    content = _parsed_json(data, file, discovery.problems)
-    if content and "mcpServers" not in content:
-        discovery.problems.append(Problem("bad_client_config", str(file), None, missing_servers_problem(content)))
-    status, reason, files = _trusted(file, data, content, trust)
-    meant = not above or _only_user_writable(file)
-    unapproved = []
-    for name, entry in _object(content, "mcpServers", file, discovery.problems).items():
-        spec = _spec_from_client(name, entry, str(file), "project")
-        if name in approvals.refused:
-            yield replace(spec, enabled=False)
-        elif status == "trusted":
-            yield replace(spec, scripts=_scripts(entry, file.parent, files, cwd))
-        elif meant and approvals.allow(name):
-            yield spec
-        elif spec.problem is None and not runs_the_bridge(spec.command, spec.args):
-            unapproved.append(name)
-            why_not = "it comes with the folder: neither approved in Claude Code nor trusted (`mcp-bridge trust`)."
-            discovery.skipped.append(Skipped(name, str(file), why_not))
-    if unapproved:
-        discovery.ignored_files.append(ignored_file(file, status, reason, tuple(unapproved), above=above))
+    servers: Table
+    files: Mapping[str, str]
 
 
 def _trusted(
-    file: Path, data: bytes, content: Mapping[str, Any], trust: TrustStore | None
-) -> tuple[Status, str | None, Mapping[str, str]]:
-    """Whether a project's file is trusted, why that can't be told, and the hashes of the files that it would start."""
+    client: Client, file: Path, data: bytes, content: Table, trust: TrustStore | None
+) -> tuple[Status, str | None, _Trusted | None]:
+    """Whether a folder's file is trusted, why that can't be told, and what it has. Of another, no entry is decoded."""
     if trust is None:
-        return "untrusted", None, {}
+        return "untrusted", None, None
     status, reason = trust.status(file, data)
     if status != "trusted":
-        return status, reason, {}
+        return status, reason, None
+    table = folder_table(client, content, file)
     try:
-        whole = content_of(file, data, project_table(content))
+        whole = content_of(file, data, table)
     except BridgeError as error:
-        return "unusable", error.message.removesuffix("."), {}
-    return ("trusted" if trust.is_trusted(whole) else "changed"), None, whole.files
+        return "unusable", error.message.removesuffix("."), None
+    if not trust.is_trusted(whole):
+        return "changed", None, None
+    return "trusted", None, _Trusted(table["mcpServers"], whole.files)
+
+
+def _can_be_used(entry: Any) -> bool:
+    """Whether an entry that wasn't decoded names a command or an address, and isn't this bridge."""
+    if not isinstance(entry, dict):
+        return False
+    command, args = entry.get("command"), entry.get("args", [])
+    words = [*(command if isinstance(command, list) else [command]), *(args if isinstance(args, list) else [])]
+    if all(isinstance(word, str) for word in words):
+        return not (words and runs_the_bridge(words[0], words[1:]))
+    return command is not None or bool({"url", "httpUrl", "serverUrl"} & entry.keys())
 
 
 def missing_servers_problem(content: Mapping[str, Any]) -> str:
@@ -447,46 +415,6 @@ def _others_write(status: os.stat_result) -> bool:
     return bool(by_group or status.st_mode & 0o002 or stat.S_ISLNK(status.st_mode))
 
 
-_MAX_GIT_BYTES = 4096
-"""Size limit of a `.git` file and of the files that it refers to."""
-
-
-def git_root(folder: Path) -> Path | None:
-    """The root of the git repository that contains a folder; for a worktree, the root of its main repository.
-
-    The folder's own claims aren't believed: a worktree counts only if its repository names it too, as git writes it.
-    """
-    here = folder.resolve()
-    for place in (here, *here.parents):
-        marker = place / ".git"
-        if os.path.lexists(marker):
-            try:
-                return place if marker.is_dir() else _repository_of(marker) or place
-            except (OSError, RuntimeError, ValueError):
-                # A symlink loop, or not a path: the folder belongs to no repository.
-                return place
-    return None
-
-
-def _repository_of(marker: Path) -> Path | None:
-    """The main working tree of a worktree's `.git` file, if the two refer to each other."""
-    word, _, location = _git_line(marker).partition(": ")
-    if word != "gitdir" or not location:
-        return None
-    private = (marker.parent / location).resolve()
-    common = (private / _git_line(private / "commondir")).resolve()
-    named = Path(_git_line(private / "gitdir"))
-    mutual = named.is_absolute() and named.resolve() == marker.resolve()
-    return common.parent if mutual and private.parent == common / "worktrees" and common.name == ".git" else None
-
-
-def _git_line(path: Path) -> str:
-    try:
-        return read_regular(path, _MAX_GIT_BYTES).decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
-
-
 def _command_problem(spec: ServerSpec, environ: Mapping[str, str]) -> str | None:
     """Why a command is valid in a shell only, or None."""
     command = spec.command
@@ -508,6 +436,31 @@ def _command_problem(spec: ServerSpec, environ: Mapping[str, str]) -> str | None
     )
 
 
+def user_servers(
+    client: ClientName, *, environ: Mapping[str, str], cwd: Path, home: Path
+) -> tuple[list[ServerSpec], list[Problem]]:
+    """The servers of a client's user's files, without this bridge, and what is wrong with the files."""
+    discovery = Discovery()
+    finder = _Finder(cwd, home, environ, discovery, None)
+    specs = [spec for spec in finder.user_servers(CLIENTS[client]) if not runs_the_bridge(spec.command, spec.args)]
+    return specs, discovery.problems
+
+
+def _same_or_shadowing(spec: ServerSpec, found: Mapping[str, ServerSpec]) -> str | None:
+    """Why a server is left out for one that was found before, or None.
+
+    Two entries of one file are never the same server: whoever wrote them wanted two.
+    """
+    if (winner := found.get(spec.name)) is not None:
+        return f"{winner.scope} scope ({winner.source}) has a server of this name."
+    if spec.scope in {"config", "folder"} or spec.problem is not None:
+        return None
+    for name, other in found.items():
+        if other.source != spec.source and other.enabled and other.identity == spec.identity:
+            return f"it is the same server as {name} of {other.scope} scope ({other.source})."
+    return None
+
+
 def discover(
     tables: Mapping[str, Mapping[str, Any]],
     *,
@@ -515,7 +468,7 @@ def discover(
     environ: Mapping[str, str],
     cwd: Path,
     home: Path,
-    client_configs: bool = True,
+    clients: Sequence[ClientName] = ("claude-code",),
     allow_self_server: bool = False,
     runs_itself: Callable[[str, tuple[str, ...]], bool] = runs_the_bridge,
     folder: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
@@ -530,9 +483,9 @@ def discover(
         tables: The `[servers.NAME]` tables of our own TOML.
         config_file: The file that contains them.
         environ: Variables for `${VAR}`.
-        cwd: The working directory: its `.mcp.json`, those of its parents, and its local scope are read.
-        home: The home directory, whose `.claude.json` is read.
-        client_configs: False to read nothing but `tables`.
+        cwd: The working directory: its clients' files, and those above it as each client reads them.
+        home: The home directory.
+        clients: The clients whose files are read, the highest precedence first.
         allow_self_server: Whether to include servers that are this bridge.
         runs_itself: Returns whether a command line runs this bridge.
         folder: The `[servers.NAME]` tables of the folder's TOML, which the user has trusted.
@@ -553,18 +506,20 @@ def discover(
         assert trusted is not None  # noqa: S101 - a folder's tables are there with what is trusted
         spec = spec_from_toml(name, table, trusted.file)
         own.append(replace(spec, scope="folder", scripts=_scripts(table, trusted.file.parent, trusted.files)))
-    theirs = list(_claude_code(cwd, home, discovery, trust)) if client_configs else []
-    for unexpanded in [*own, *theirs]:
-        name, file = unexpanded.name, unexpanded.source
-        if name in discovery.servers:
-            winner = discovery.servers[name]
-            discovery.skipped.append(
-                Skipped(name, file, f"{winner.scope} scope ({winner.source}) has a server of this name.")
-            )
+    expanded = [
+        _expanded(spec, Expander("braces", environ, cwd, home, Path(spec.source), own=spec.scope == "config"))
+        for spec in own
+    ]
+    finder = _Finder(cwd, home, environ, discovery, trust)
+    for name in dict.fromkeys(clients):
+        expanded += finder.servers(CLIENTS[name])
+    found: dict[str, ServerSpec] = {}
+    for spec in expanded:
+        name, file = spec.name, spec.source
+        if other := _same_or_shadowing(spec, found):
+            discovery.skipped.append(Skipped(name, file, other))
             continue
-        spec = _expanded(unexpanded, environ)
-        if spec.problem is None and (wrong := _command_problem(spec, environ)):
-            spec = replace(spec, problem=wrong)
+        wrong = _command_problem(spec, environ) if spec.problem is None else None
         if not allow_self_server and spec.type == "stdio" and runs_itself(spec.command, spec.args):
             discovery.skipped.append(
                 Skipped(
@@ -572,11 +527,14 @@ def discover(
                 )
             )
             continue
+        configured = spec if wrong is None else replace(spec, problem=wrong)
+        found[name] = configured
         # A file in a parent folder configures other folders, too.
-        from_above = spec.scope == "project" and Path(file).parent != cwd.resolve()
+        from_above = configured.scope == "project" and folder_of(Path(file)) != cwd.resolve()
         if safe_directory is not None and (
-            spec.scope == "user" or from_above or (for_every_folder and spec.scope == "config")
+            configured.scope == "user" or from_above or (for_every_folder and configured.scope == "config")
         ):
-            spec = isolate_runner(spec, safe_directory)
-        discovery.servers[name] = spec
+            discovery.servers[name] = isolate_runner(configured, safe_directory)
+        else:
+            discovery.servers[name] = configured
     return discovery

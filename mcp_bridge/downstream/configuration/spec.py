@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mcp_bridge.downstream.catalog.aliases import nearest
@@ -79,6 +80,8 @@ class ServerSpec:
         call_timeout: Seconds that one call may take.
         start_timeout: Seconds from the start of the process, or of the first connection, to its listing.
         era: The protocol era to speak; `auto` probes.
+        include_tools: Shell patterns (`*`, `?`, `[…]`) of the names of the only tools that there are; None for all.
+        exclude_tools: Patterns of tools that there aren't, even if `include_tools` has them.
         enabled: False for a server that is listed and never started.
         source: The configuration file.
         scope: The kind of configuration file; `folder` (our own TOML) and `project` files come with a checkout, which
@@ -103,6 +106,8 @@ class ServerSpec:
     call_timeout: float = CALL_TIMEOUT
     start_timeout: float = START_TIMEOUT
     era: Era = "auto"
+    include_tools: tuple[str, ...] | None = None
+    exclude_tools: tuple[str, ...] = ()
     enabled: bool = True
     source: str = ""
     scope: Scope = "config"
@@ -118,6 +123,17 @@ class ServerSpec:
     __str__ = __repr__
 
     @property
+    def identity(self) -> tuple[object, ...]:
+        """What makes it the server that it is, whatever it is called. Entries with the same are one server."""
+        env, headers = tuple(sorted(self.env.items())), tuple(sorted(self.headers.items()))
+        return self.is_remote, self.command, self.args, env, self.cwd, self.url, headers
+
+    def has_tool(self, name: str) -> bool:
+        """Whether the configuration lets through the server's tool of this name."""
+        included = self.include_tools is None or any(fnmatchcase(name, pattern) for pattern in self.include_tools)
+        return included and not any(fnmatchcase(name, pattern) for pattern in self.exclude_tools)
+
+    @property
     def is_remote(self) -> bool:
         """Whether it is reached over HTTP, and not started as a process."""
         return self.type != "stdio"
@@ -129,7 +145,7 @@ class ServerSpec:
 
     def fingerprint(self) -> str:
         """SHA-256, in hex, of everything that determines the server's tools; reveals no secret."""
-        identity = [
+        identity: list[object] = [
             self.name,
             self.type,
             self.command,
@@ -139,6 +155,8 @@ class ServerSpec:
             self.url,
             sorted(self.headers.items()),
         ]
+        if self.include_tools is not None or self.exclude_tools:
+            identity.append([self.include_tools, self.exclude_tools])
         if self.scripts:
             # A relative command is a different server in a different folder, and after a change of the file.
             identity.append(sorted(self.scripts.items()))
@@ -245,6 +263,8 @@ _KEYS = (
     "call_timeout",
     "start_timeout",
     "era",
+    "include_tools",
+    "exclude_tools",
     "enabled",
 )
 
@@ -266,6 +286,8 @@ _EXAMPLES = {
     "call_timeout": "60",
     "start_timeout": "30",
     "era": '"auto"',
+    "include_tools": '["read_*"]',
+    "exclude_tools": '["delete_repository"]',
     "enabled": "true",
 }
 """Example values by key, in TOML."""
@@ -286,6 +308,8 @@ _MEANT = {
     **dict.fromkeys(("startup_timeout", "startup_timeout_sec"), "start_timeout"),
     **dict.fromkeys(("active", "disabled"), "enabled"),
     **dict.fromkeys(("protocol", "protocol_version"), "era"),
+    **dict.fromkeys(("allowed_tools", "enabled_tools", "includetools", "tools"), "include_tools"),
+    **dict.fromkeys(("denied_tools", "disabled_tools", "disabledtools", "excludetools"), "exclude_tools"),
 }
 """Keys that other clients and people use. By its letters alone, `cmd` would be nearest to `cwd`."""
 
@@ -347,6 +371,8 @@ def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> Ser
         call_timeout=reader.seconds("call_timeout", CALL_TIMEOUT),
         start_timeout=reader.seconds("start_timeout", START_TIMEOUT),
         era=cast("Era", reader.choice("era", ERAS, "auto")),
+        include_tools=reader.texts("include_tools") if "include_tools" in table else None,
+        exclude_tools=reader.texts("exclude_tools"),
         enabled=reader.flag("enabled", default=True),
         source=str(file),
     )

@@ -1,22 +1,23 @@
-"""Idempotency keys: those that clients choose, and those generated for a script that is suspended without one."""
+"""Idempotency keys. An agent's key and the same key of an operator are two keys: each has its space."""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mcp_bridge.policy.secrets.value_references import fill_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from mcp_bridge.ledger.storage.blind_indexes import KeySpace
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore
+    from mcp_bridge.policy.secrets.value_references import Scalar
 
 MAX_KEY_CHARS = 1000
 """Longest idempotency key."""
 
-MAX_ALIKE = 8
-"""Most suspended runs of the same code without a key that are found by the code alone."""
-
-_GENERATED = re.compile(r"waits-[0-9a-f]{16}")
+MAX_OLD_TEXTS = 1000
+"""Most texts by which version 0.1.0 may have stored one key: one for each reference to the values in it."""
 
 
 class Key(NamedTuple):
@@ -36,27 +37,28 @@ class Key(NamedTuple):
     before: tuple[str, ...] = ()
 
 
-def generated_key(execution: str) -> str:
-    """The key for a run that is suspended without one."""
-    return f"waits-{execution}"
-
-
-def execution_of(key: str) -> str | None:
-    """The execution that a key was generated for; None for a key that a client chose."""
-    return key.removeprefix("waits-") if _GENERATED.fullmatch(key) else None
-
-
-def if_generated(key: str | None) -> str | None:
-    """The key, if it was generated; else None."""
-    return key if key is not None and execution_of(key) is not None else None
-
-
-def names_of_code(request: str, servers: Iterable[str] | None) -> list[str]:
-    """The names under which suspended runs of the same code with the same servers are stored, one for each run.
+async def whole_key(
+    key: Key,
+    project: Callable[[Any], Awaitable[Any]],
+    values_behind: Callable[[Any], Mapping[str, Scalar]],
+    old: ProgramStore | None = None,
+) -> Key:
+    """An idempotency key with both of its texts: the displayed one, and the one with sensitive values that is searched.
 
     Args:
-        request: The MAC of the code. No key that a client chooses equals one of these names.
-        servers: The servers' configured names; None for all.
+        key: The key as a client sent it: with references, which differ the next time, or with values.
+        project: Replaces sensitive values in a text by references.
+        values_behind: Returns the values behind the references in a text.
+        old: The store, if version 0.1.0 has stored keys in it.
     """
-    among = "" if servers is None else " ".join(sorted(servers))
-    return [f"waits {number} {request} {among}" for number in range(MAX_ALIKE)]
+    behind = values_behind(key.text)
+    whole = str(fill_in(key.text, behind))
+    projected = await project(whole)
+    if projected == key.text == whole:
+        return key
+    before = [key.text] if behind and old is not None else []
+    for name, value in behind.items():
+        if old is not None:
+            known = await old.references_to(value)
+            before = [text.replace(name, other) for text in before for other in known][:MAX_OLD_TEXTS]
+    return Key(str(projected), key.space, whole, tuple(before))

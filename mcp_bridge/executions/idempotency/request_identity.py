@@ -5,20 +5,15 @@ from __future__ import annotations
 import hmac
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp_bridge.executions.idempotency.keys import Key
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.secrets.value_references import fill_in, ids_of, renamed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
     from mcp_bridge.policy.secrets.value_references import Scalar
-
-
-MAX_OLD_TEXTS = 1000
-"""Most texts by which version 0.1.0 may have stored one key: one for each reference to the values in it."""
 
 
 class Keys(NamedTuple):
@@ -84,33 +79,6 @@ def script_macs(keys: Keys, code: str) -> tuple[str, ...]:
     """The MACs of a script's code; the first is the one to store. A program's MAC never equals one of these."""
     data = b"script\0" + code.encode()
     return tuple(_mac(key, data) for key in keys if key is not None)
-
-
-async def whole_key(
-    key: Key,
-    project: Callable[[Any], Awaitable[Any]],
-    values_behind: Callable[[Any], Mapping[str, Scalar]],
-    old: ProgramStore | None = None,
-) -> Key:
-    """An idempotency key with both of its texts: the displayed one, and the one with sensitive values that is searched.
-
-    Args:
-        key: The key as a client sent it: with references, which differ the next time, or with values.
-        project: Replaces sensitive values in a text by references.
-        values_behind: Returns the values behind the references in a text.
-        old: The store, if version 0.1.0 has stored keys in it.
-    """
-    behind = values_behind(key.text)
-    whole = str(fill_in(key.text, behind))
-    projected = await project(whole)
-    if projected == key.text == whole:
-        return key
-    before = [key.text] if behind and old is not None else []
-    for name, value in behind.items():
-        if old is not None:
-            known = await old.references_to(value)
-            before = [text.replace(name, other) for text in before for other in known][:MAX_OLD_TEXTS]
-    return Key(str(projected), key.space, whole, tuple(before))
 
 
 def _mac(key: bytes, data: bytes) -> str:

@@ -1,21 +1,21 @@
-"""What the steps of programs want done: tools, models and people are asked through the gate, times are waited for."""
+"""The effects of programs' steps: tools, models and people are asked through the gate, times are waited for."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.programs.step_recorder import StepCall
+from mcp_bridge.executions.programs.waits import wait
 from mcp_bridge.gate.model_steps import kernel_usage
 from mcp_bridge.gate.policy_check import ApprovalNeededError, projected
 from mcp_bridge.kernel.events import Outcome
 from mcp_bridge.kernel.machine import APPROVAL
 from mcp_bridge.kernel.references import WHOLE
 from mcp_bridge.kernel.values import ValueFaultError, normal
-from mcp_bridge.ledger.log.payloads import CallDecision, Denial, ModelIntent, Question, StepDecision, to_entry
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop, time_limit
 from mcp_bridge.policy.redaction.json_walk import leaves
@@ -29,89 +29,12 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Effect, OutcomeStatus
     from mcp_bridge.kernel.program_parser import Program
-    from mcp_bridge.ledger.log.payloads import Payload, QuestionFields, ToolIntent
+    from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.secrets.value_references import Scalar
 
 logger = logging.getLogger(__name__)
-
-LONGEST_WAIT_SECONDS = 30.0
-"""A wait of a program up to this is waited for; a longer one suspends it."""
-
-
-class StepCall:
-    """A step of a program that has an effect, and its entries. As `callers.Caller` and `callers.ModelCaller`.
-
-    Args:
-        run: The program's execution.
-        effect: What the step wants.
-        recorder: Takes the entries.
-        policy_hash: Of the policy that decides.
-        request: The request that the step is made for.
-        approved: The question that a person has approved of already, or None.
-        step: The step, for the policy; None where no tool is called.
-    """
-
-    __slots__ = ("_policy_hash", "_recorder", "_run", "approved", "effect", "request", "step")
-
-    def __init__(
-        self,
-        run: ProgramRun,
-        effect: Effect,
-        recorder: Recorder,
-        policy_hash: str,
-        request: RequestContext,
-        approved: Mapping[str, Any] | None = None,
-        step: StepContext | None = None,
-    ) -> None:
-        self._run = run
-        self._recorder = recorder
-        self._policy_hash = policy_hash
-        self.effect = effect
-        self.request = request
-        self.approved = approved
-        self.step = step
-
-    @property
-    def execution(self) -> str:
-        """As `Caller.execution`."""
-        return self._run.execution
-
-    @property
-    def program(self) -> str:
-        """As `Caller.program`."""
-        return self._run.program.hash
-
-    async def decided(self, _question: QuestionFields) -> None:
-        """As `Caller.decided`: what people decide about a suspended program's steps comes as `approved`."""
-
-    async def decide(self, question: QuestionFields, *, approved: bool) -> bool:
-        """As `Caller.decide`."""
-        await self._record(CallDecision(Question(question), approved, "client"))
-        return approved
-
-    async def deny(self, tool: str, decider: str) -> None:
-        """As `Caller.deny`."""
-        await self._record(Denial(tool, decider))
-
-    async def begin(self, intent: ToolIntent, *, is_repeatable: bool) -> None:
-        """As `Caller.begin`. From here on the call may have happened."""
-        if not is_repeatable:
-            self._run.begins(self.effect.id)
-        await self._record(replace(intent, effect=self.effect.id))
-
-    async def ask(self, arguments: Any) -> None:
-        """As `ModelCaller.ask`."""
-        await self._record(ModelIntent(self.effect.id, arguments))
-
-    async def decide_step(self, question: QuestionFields, *, approved: bool) -> None:
-        """Record what the client's person says to an approval step."""
-        await self._record(StepDecision(Question(question), approved, "client"))
-
-    async def _record(self, payload: Payload) -> None:
-        entry = to_entry(payload, self.execution, self.effect.step, self._policy_hash, self.program)
-        await self._recorder.append(entry)
 
 
 class ProgramEffects:
@@ -179,7 +102,7 @@ class ProgramEffects:
                 case "tool":
                     return await self._tool(run, effect, request, approved)
                 case "wait":
-                    return await _wait(effect)
+                    return await wait(effect)
                 case "event":
                     return Outcome(number, "pending")
                 case "approval":
@@ -272,12 +195,3 @@ class ProgramEffects:
             status: OutcomeStatus = "timeout" if exc.code == "model_timeout" else "failed"
             return Outcome(effect.id, status, None, error.code, str(error), kernel_usage(exc.usage))
         return Outcome(effect.id, "ok", completion.text, usage=kernel_usage(completion.usage))
-
-
-async def _wait(effect: Effect) -> Outcome:
-    seconds = effect.arguments["seconds"]
-    if seconds > LONGEST_WAIT_SECONDS:
-        return Outcome(effect.id, "pending")
-    with anyio.fail_after(effect.timeout):
-        await anyio.sleep(seconds)
-    return Outcome(effect.id, "ok")

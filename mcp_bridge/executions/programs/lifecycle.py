@@ -16,8 +16,8 @@ import anyio
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt
 from mcp_bridge.executions.idempotency.keyed_requests import find_or_start
-from mcp_bridge.executions.idempotency.keys import Key
-from mcp_bridge.executions.idempotency.request_identity import ProgramIdentity, whole_key
+from mcp_bridge.executions.idempotency.keys import Key, whole_key
+from mcp_bridge.executions.idempotency.request_identity import ProgramIdentity
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.programs.effects import ProgramEffects
 from mcp_bridge.executions.programs.library import ProgramLibrary

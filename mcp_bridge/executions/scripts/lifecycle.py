@@ -1,11 +1,7 @@
 """Scripts as durable executions: started, suspended, resumed, finished; one a key.
 
 What a script asks for is recorded by its `ScriptRun`; this module is what is around that.
-
-A run without a key that is suspended is given one, `waits-` and its id, by which whoever has it goes on with it. It is
-also found by its code: who asks for the same code, with the same servers and without a key, goes on with the suspended
-run, and gets what came of it once; only then is the same code run anew. Of several suspended runs of the same code,
-each is given once, those first that have ended or can go on.
+A run without a key that is suspended is given one (`generated_keys`).
 """
 
 from __future__ import annotations
@@ -14,16 +10,23 @@ import contextlib
 import hashlib
 import logging
 import secrets
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.commands import Client
+from mcp_bridge.executions.idempotency.generated_keys import (
+    assign_generated_key,
+    execution_of,
+    if_generated,
+    names_of_code,
+    release_generated_key,
+    suspended_run_of_code,
+)
 from mcp_bridge.executions.idempotency.keyed_requests import KeyedRequest, find_or_start
-from mcp_bridge.executions.idempotency.keys import Key, execution_of, if_generated, names_of_code
-from mcp_bridge.executions.idempotency.request_identity import script_macs, whole_key
+from mcp_bridge.executions.idempotency.keys import Key, whole_key
+from mcp_bridge.executions.idempotency.request_identity import script_macs
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.readiness import can_resume
 from mcp_bridge.executions.record import ExecutionRecord
@@ -49,7 +52,7 @@ from mcp_bridge.ledger.log.payloads import (
 from mcp_bridge.policy.secrets.value_references import equal_by_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.lifecycle import Lifecycle
@@ -72,12 +75,14 @@ class ActiveScript(NamedTuple):
         gate: The gate for its calls.
         job: The script, and the client that it runs for.
         last_record: The record of its last suspension, if it is resumed.
+        recorded: Waits until its start is durable, as `Lifecycle.begin`; None if it is.
     """
 
     script: ScriptRun
     gate: Gate
     job: Job
     last_record: dict[str, Any] | None = None
+    recorded: Callable[[], Awaitable[None]] | None = None
 
 
 class SandboxRunner(Protocol):
@@ -104,6 +109,8 @@ class SandboxRunner(Protocol):
 
     async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
         """Run a script in a sandbox of its own, to its end.
+
+        The sandbox may have the script before its start is recorded; nothing is taken from the sandbox until it is.
 
         Args:
             active: The script.
@@ -137,8 +144,11 @@ class Scripts:
         if key is not None:
             values = self.projection()
             named = await whole_key(Key(key, job.client.starter), values.project, values.values_behind)
-        elif (waiting := await self._same(job, requests[0])) is not None and waiting.key is not None:
-            named = Key(waiting.key, job.client.starter)
+        else:
+            names = names_of_code(requests[0], self._runner.servers(job))
+            waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, names)
+            if waiting is not None and waiting.key is not None:
+                named = Key(waiting.key, job.client.starter)
         request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests)
         result = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
         if isinstance(result, ActiveScript):
@@ -146,33 +156,13 @@ class Scripts:
         record = result if isinstance(result, ExecutionRecord) else _kept(result)
         record.given_before = key is not None and record is not result and record.status not in UNFINISHED
         if named is not None and execution_of(named.text) == record.execution:
-            await self._release_generated_key(record, by_code=waiting is not None)
+            released = await release_generated_key(self._store, record.execution, record.status)
+            if released and waiting is not None:
+                record.notices.append(
+                    f"this is what came of the run {record.execution}, which had waited;"
+                    " the same code is run anew from now on"
+                )
         return record
-
-    async def _same(self, job: Job, request: str) -> StoredExecution | None:
-        """A run of the same code that is suspended, or whose result nobody has been given."""
-        names = names_of_code(request, self._runner.servers(job))
-        suspended = await self._store.by_keys(self._principal, names, job.client.starter)
-        for known in suspended:
-            if effective_status(known) != "suspended" or await can_resume(self._store, known):
-                return known
-        return suspended[0] if suspended else None
-
-    async def _release_generated_key(self, record: ExecutionRecord, *, by_code: bool) -> None:
-        """Release the generated key of an ended run, so that a request for the same code starts a new run.
-
-        A run that can go on, whatever its record says of its sandbox, is still found by its code: else all that it has
-        done were done again.
-        """
-        stored = await self._store.execution(record.execution)
-        if stored is None or stored.status in UNFINISHED or stored.status != record.status:
-            return
-        await self._store.release_key(stored)
-        if by_code:
-            record.notices.append(
-                f"this is what came of the run {record.execution}, which had waited;"
-                " the same code is run anew from now on"
-            )
 
     async def resume(self, stored: StoredExecution, client: Client) -> ExecutionRecord:
         """Go on with a script whose process has died, or for which something has come about that it waits for.
@@ -237,9 +227,12 @@ class Scripts:
         bundle = {"code": job.code, "servers": servers, "timeout": job.timeout}
         row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
         entry = self.lifecycle.entry(began, execution)
-        if not await self.lifecycle.start(row, gate.values.values_behind(code), entry):
+        values, recorded = gate.values.values_behind(code), None
+        if key is None:
+            recorded = await self.lifecycle.begin(row, values, entry)
+        elif not await self.lifecycle.start(row, values, entry):
             return None
-        return ActiveScript(self._script(execution, gate, row.key), gate, job)
+        return ActiveScript(self._script(execution, gate, row.key), gate, job, recorded=recorded)
 
     async def resume_from_record(self, known: StoredExecution, client: Client) -> ActiveScript | ExecutionRecord | None:
         """Go on with an execution from its record; None if another was quicker.
@@ -352,20 +345,10 @@ class Scripts:
             if record.status == "suspended":
                 record.error = None
             waiting = await ask(self._store, script.execution, held.values())
-            await self._name(script, active.job)
+            if script.made_now is not None:
+                await assign_generated_key(self._store, script.execution, script.made_now, active.job.client.starter)
             suspend(record, doubtful, waiting, if_generated(script.key))
             await self._suspended(record, script)
-
-    async def _name(self, script: ScriptRun, job: Job) -> None:
-        """Keep the key that was made for a run, if that is new."""
-        stored = await self._store.execution(script.execution)
-        if script.made_now is None or stored is None:
-            return
-        named = replace(stored, key=script.made_now, key_space=job.client.starter)
-        for name in names_of_code(stored.request, stored.bundle["servers"]):
-            if await self._store.assign_key(named, name):
-                return
-        await self._store.assign_key(named)
 
     async def _suspended(self, record: ExecutionRecord, script: ScriptRun) -> None:
         held = {call: asked for call, asked in script.history.held.items() if call not in script.history.calls}
@@ -388,6 +371,8 @@ class Scripts:
 
     async def _refuse(self, execution: str, exc: BaseException) -> None:
         """Finish a run that has ended without a record, and can't go on."""
+        if self.lifecycle.under_way(execution) is None:
+            return
         refused = _refused(execution, exc)
         entry = self.lifecycle.entry(ScriptEnd(refused["status"]), execution)
         with contextlib.suppress(BridgeError):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.idempotency.keys import generated_key
+from mcp_bridge.executions.idempotency.generated_keys import generated_key
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.divergence import Divergence

@@ -5,7 +5,7 @@ While less than RESERVE_BYTES is left for the outcomes of calls under way, a run
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import anyio
@@ -14,7 +14,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.file_size import RESERVE_BYTES, RunUsage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from types import TracebackType
 
     from mcp_bridge.ledger.storage.database import Database
 
@@ -38,33 +38,40 @@ class Allowance(RunUsage):
         self._database = database
         self._limit = database.quota.max_run_bytes
         self._under_way = 0
-        self._ended = anyio.Event()
+        self._ended: anyio.Event | None = None
+        """Set when a call has ended, if another waits for that."""
 
     def counts(self, execution: str) -> None:
         """Count what is recorded of an execution from now on."""
         self._database.count(execution, self)
 
-    @asynccontextmanager
-    async def room(self, *, undoes: bool = False) -> AsyncGenerator[None]:
+    def room(self, *, undoes: bool = False) -> Room:
         """Hold room for the outcome of a call while it is under way.
 
         Args:
             undoes: Whether it is a compensation, which has RESERVE_BYTES more.
 
-        Raises:
+        Raises (on entering):
             BridgeError: `record_limit`, `ledger_full`: the call must not begin. `not_recorded`.
         """
+        return Room(self, undoes=undoes)
+
+    async def begin(self, *, undoes: bool) -> None:
+        """Take room for an outcome, as `room` does; `end` gives it back."""
         await self.require(undoes=undoes)
         while self._under_way and self._is_tight():
+            if self._ended is None:
+                self._ended = anyio.Event()
             await self._ended.wait()
             await self.require(undoes=undoes)
         self._under_way += 1
-        try:
-            yield
-        finally:
-            self._under_way -= 1
+
+    def end(self) -> None:
+        """Give back the room for an outcome."""
+        self._under_way -= 1
+        if self._ended is not None:
             self._ended.set()
-            self._ended = anyio.Event()
+            self._ended = None
 
     async def require(self, *, undoes: bool = False) -> None:
         """As `room`, for what has no large outcome."""
@@ -92,3 +99,21 @@ class Allowance(RunUsage):
         wanted = (self._under_way + 1) * MAX_OUTCOME_BYTES
         within = self.stored + self.posted + wanted <= self._limit + RESERVE_BYTES
         return not within or not self._database.has_room_for(wanted)
+
+
+class Room(AbstractAsyncContextManager[None]):
+    """Room for the outcome of one call, see `Allowance.room`. A class, since each call has one."""
+
+    __slots__ = ("_allowance", "_undoes")
+
+    def __init__(self, allowance: Allowance, *, undoes: bool) -> None:
+        self._allowance = allowance
+        self._undoes = undoes
+
+    async def __aenter__(self) -> None:
+        await self._allowance.begin(undoes=self._undoes)
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._allowance.end()

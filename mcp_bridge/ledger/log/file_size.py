@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
 
-_PAGES = ("page_count", "freelist_count")
+_MEASURES = ("page_count", "freelist_count", "page_size", "auto_vacuum")
 
 RESERVE_BYTES = 64 << 20
 """Kept free beyond a limit, for outcomes of calls that began below it, for compensations, and for ends."""
@@ -47,14 +47,12 @@ class Measured:
         unused: Bytes of its free pages.
         free: Free bytes on its disk.
         gives_back: Whether free pages can be returned to the file system; a file of 0.1.0 can't.
-        page_bytes: The size of its pages.
     """
 
     used: int
     unused: int
     free: int
     gives_back: bool
-    page_bytes: int
 
 
 def journal_bytes(path: Path) -> int:
@@ -65,41 +63,16 @@ def journal_bytes(path: Path) -> int:
         return 0
 
 
-def pages_of(connection: sqlite3.Connection) -> tuple[int, int]:
-    """The number of a file's pages, and of those that are free. Within a transaction, as it leaves them.
-
-    Raises:
-        sqlite3.Error: As it comes.
-    """
-    pages, unused = (int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in _PAGES)
-    return pages, unused
-
-
 def measure(connection: sqlite3.Connection, path: Path) -> Measured:
     """Measure a file.
 
     Raises:
         sqlite3.Error, OSError: As they come.
     """
-    size, mode = (int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("page_size", "auto_vacuum"))
-    return measured(path, pages_of(connection), size, gives_back=mode != 0)
-
-
-def measured(path: Path, pages: tuple[int, int], page_bytes: int, *, gives_back: bool) -> Measured:
-    """As `measure`, where SQLite has been asked already.
-
-    Args:
-        path: The file.
-        pages: As `pages_of`.
-        page_bytes: The size of a page.
-        gives_back: As in `Measured`.
-
-    Raises:
-        OSError: As it comes.
-    """
+    pages, unused, size, mode = (int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in _MEASURES)
     disk = os.statvfs(path.parent)
-    used = (pages[0] - pages[1]) * page_bytes + journal_bytes(path)
-    return Measured(used, pages[1] * page_bytes, disk.f_bavail * disk.f_frsize, gives_back, page_bytes)
+    used = (pages - unused) * size + journal_bytes(path)
+    return Measured(used, unused * size, disk.f_bavail * disk.f_frsize, gives_back=mode != 0)
 
 
 class RunUsage:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.entry_encoding import LEDGER, MAX_ENTRY_BYTES, Leaf, decode, encode, fitting, leaf_hash
-from mcp_bridge.ledger.log.file_size import pages_of
+from mcp_bridge.ledger.log.entry_encoding import LEDGER, MAX_ENTRY_BYTES, decode, encode_fields, fitting, leaf_hash
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.log.pieces import Snapshot, label_of, manifest, pack
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES, commitment
@@ -66,7 +65,7 @@ class Posted:
         size: About the size of its payload, as it was counted when it was posted.
     """
 
-    __slots__ = ("_parts", "_snapshot", "execution", "kind", "policy", "program", "size", "step", "time")
+    __slots__ = ("_bytes", "_parts", "_snapshot", "execution", "kind", "policy", "program", "size", "step", "time")
 
     def __init__(self, entry: Entry, payload: Parts | Snapshot, time: int) -> None:
         self.time = time
@@ -77,12 +76,13 @@ class Posted:
         self.program = entry.program
         self._parts: Parts | None = None
         self._snapshot: Snapshot | None = None
+        self._bytes = 0
         if isinstance(payload, Snapshot):
             self._snapshot = payload
             self.size = payload.size
         else:
             self._parts = payload
-            self.size = self.bytes
+            self.size = self._bytes = len(payload[0]) if len(payload) == 1 else sum(map(len, payload))
 
     @property
     def payload(self) -> Parts:
@@ -90,12 +90,15 @@ class Posted:
         if self._parts is None:
             assert self._snapshot is not None  # noqa: S101 - one of them is there
             self._parts, self._snapshot = self._snapshot.split(), None
+            self._bytes = sum(map(len, self._parts))
         return self._parts
 
     @property
     def bytes(self) -> int:
-        """The size of the payload."""
-        return sum(map(len, self.payload))
+        """The size of the payload, which is encoded for it."""
+        if self._parts is None:
+            _ = self.payload
+        return self._bytes
 
 
 @dataclass(slots=True)
@@ -141,8 +144,6 @@ class Log:
         self._before = 0
         self.stored: Counter[str] = Counter()
         """Bytes that were written for each execution since `begin`."""
-        self.pages = (0, 0)
-        """As `file_size.pages_of`, at the last `finish`."""
 
     def forget(self) -> None:
         """Drop the cached state: the transaction since `begin` was rolled back."""
@@ -193,8 +194,9 @@ class Log:
             known = self._known(connection, execution)
             salt = salts[SALT_BYTES * number : SALT_BYTES * (number + 1)]
             sequence = self._frontier.size
-            leaf = Leaf(
-                commitment(parts, salt),
+            committed = commitment(parts, salt)
+            data = encode_fields(
+                committed,
                 execution,
                 one.kind,
                 one.policy,
@@ -204,7 +206,6 @@ class Log:
                 None if one.step is None else fitting(one.step),
                 self._next_time(one.time),
             )
-            data = encode(leaf)
             if len(data) > MAX_ENTRY_BYTES:
                 raise BridgeError("bad_entry", f"An entry of {execution} has {len(data)} bytes.")
             nodes = self._frontier.append(leaf_hash(data))
@@ -217,7 +218,7 @@ class Log:
                     plain, new = self._in_pieces(connection, one, known, known.key)
                     size += new
                 nonce = nonces[NONCE_BYTES * number : NONCE_BYTES * (number + 1)]
-                sealed = known.key.seal(salt + plain, leaf.commitment.encode(), nonce)
+                sealed = known.key.seal(salt + plain, committed.encode(), nonce)
                 payloads.append((sequence, sealed))
                 size += len(sealed)
             elif execution == LEDGER:
@@ -261,8 +262,6 @@ class Log:
             self._wrote = True
             connection.execute(_COUNT_WRITE, (WRITES,))
             self._writes += 1
-        # Within the transaction: after it SQLite would have to lock the file again.
-        self.pages = pages_of(connection)
 
     def committed(self) -> None:
         """What was done since `begin` is on the disk: have that known outside its file, before anybody is told.
@@ -338,6 +337,12 @@ class Log:
         key, row = self.master.new_row(execution, subject)
         connection.execute(INSERT_KEY, row)
         return key
+
+    def first_key(self, execution: str) -> bytes:
+        """Make the data key of an execution of which nothing is stored yet; its wrapped form, to be stored now."""
+        key, wrapped = self.master.new(execution)
+        self._executions[execution] = _Execution(None, key)
+        return wrapped
 
     def erased(self, execution: str) -> None:
         """An execution's key has been destroyed, in this transaction."""

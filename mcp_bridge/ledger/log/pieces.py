@@ -18,7 +18,7 @@ import zlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mcp_bridge.large_json import dumps
+from mcp_bridge.large_json import compact_encoder, dumps
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.storage.sealing import NAME_BYTES, damaged
@@ -72,7 +72,7 @@ _BRACKETS = (b"[", b"{")
 _LENGTH = struct.Struct(">I")
 
 _encoder = json.JSONEncoder(separators=(",", ":"))
-_encode = _encoder.encode
+_encode = compact_encoder()
 
 
 def split(payload: dict[str, Any]) -> Parts:

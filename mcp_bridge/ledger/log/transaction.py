@@ -50,12 +50,35 @@ class Seal:
     label: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class RowMac:
+    """The last parameter of a statement that inserts a row: the MAC of the row's other columns, in their order.
+
+    Attributes:
+        table: The table.
+    """
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A parameter that is a new data key, wrapped: of an execution of which nothing is stored yet.
+
+    Attributes:
+        execution: The execution.
+    """
+
+    execution: str
+
+
 @dataclass(slots=True)
 class Statement:
     """A statement to be executed.
 
     Attributes:
-        text, parameters: SQL and its parameters, some of which may be `Seal`.
+        text, parameters: SQL and its parameters, some of which may be `Seal` or `NewKey`, and the last a
+            `RowMac`.
         row: The row that it writes, in a table whose rows have MACs.
         otherwise: Statements, with their parameters, that run if it changes nothing.
         changed: How many rows it has changed, once it is executed.
@@ -196,7 +219,7 @@ def _do(transaction: Transaction, batch: Sequence[Item]) -> None:
     while at < len(statements):
         count = _alike(statements, at)
         rows = statements[at : at + count]
-        values = [_sealed(connection, log, value) for row in rows for value in row.parameters]
+        values = [value for row in rows for value in _values(connection, log, row.parameters)]
         cursor = connection.execute(rows[0].text if count == 1 else _of_rows(rows[0].text, count), values)
         rows[0].changed = cursor.rowcount
         # A value may be as large as all that a script may print; the next statement has its own copy.
@@ -214,10 +237,18 @@ def _do(transaction: Transaction, batch: Sequence[Item]) -> None:
     )
 
 
-def _sealed(connection: sqlite3.Connection, log: Log, value: Any) -> Any:
-    if type(value) is Seal:
-        return log.seal(connection, value.execution, value.data, value.label)
-    return value
+def _values(connection: sqlite3.Connection, log: Log, parameters: Sequence[Any]) -> list[Any]:
+    values: list[Any] = []
+    for value in parameters:
+        if type(value) is Seal:
+            values.append(log.seal(connection, value.execution, value.data, value.label))
+        elif type(value) is NewKey:
+            values.append(log.first_key(value.execution))
+        elif type(value) is RowMac:
+            values.append(row_mac(log.master, value.table, values))
+        else:
+            values.append(value)
+    return values
 
 
 def _insert(connection: sqlite3.Connection, log: Log, entries: Sequence[Posted]) -> None:

@@ -30,7 +30,6 @@ from mcp_bridge.ledger.log.file_size import (
     RunUsage,
     journal_bytes,
     measure,
-    measured,
 )
 from mcp_bridge.ledger.log.reading import master_of, open_looking
 from mcp_bridge.ledger.log.transaction import Append, Statement, commit, posted, run
@@ -76,6 +75,10 @@ LAZY_SECONDS = 0.05
 
 _LASTING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 """Errors after which the file's content is unknown."""
+
+MEASURED_BYTES, MEASURED_SECONDS = 64 << 10, 0.25
+"""How much is written, and how much time passes, before the file is measured again; it is counted with what was
+written since."""
 
 QUICK_SECONDS = 0.002
 """If the callers that were released together took longer than this, the next one is released alone."""
@@ -135,7 +138,11 @@ class Database:
         self._reclaimed = -math.inf
         self._runs: WeakValueDictionary[str, RunUsage] = WeakValueDictionary()
         self._queued = 0
-        self._measured = Measured(0, 0, 0, gives_back=True, page_bytes=0)
+        self._measured = Measured(0, 0, 0, gives_back=True)
+        self._measured_at = -math.inf
+        self._measuring = False
+        self._unmeasured = 0
+        """Bytes that were written since the file was measured."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -254,7 +261,7 @@ class Database:
     async def measure(self) -> Measured:
         """Measure the file now."""
         by = self.run_read if self._reading else self.run_outside_transaction
-        self._measured = await by(lambda connection: measure(connection, self._path))
+        self._take_measure(await by(lambda connection: measure(connection, self._path)))
         return self._measured
 
     async def wait_for_queue(self) -> None:
@@ -292,28 +299,29 @@ class Database:
     def has_room_for(self, size: int) -> bool:
         """Whether `size` more bytes fit into the quota and its reserve."""
         quota = self.quota
-        used = self._measured.used + self._queued + size
-        return (quota.max_bytes is None or used <= quota.max_bytes + RESERVE_BYTES) and (
-            self._measured.free - self._queued - size > quota.min_free_bytes - RESERVE_BYTES
+        more = self._unmeasured + self._queued + size
+        return (quota.max_bytes is None or self._measured.used + more <= quota.max_bytes + RESERVE_BYTES) and (
+            self._measured.free - more > quota.min_free_bytes - RESERVE_BYTES
         )
 
     def _full(self, more: int) -> BridgeError | None:
-        quota, measured = self.quota, self._measured
-        if quota.max_bytes is not None and measured.used > quota.max_bytes + more:
+        quota = self.quota
+        used, free = self._measured.used + self._unmeasured, self._measured.free - self._unmeasured
+        if quota.max_bytes is not None and used > quota.max_bytes + more:
             return BridgeError(
                 "ledger_full",
-                f"The record of executions, {self._path}, has {measured.used} bytes; its limit is {quota.max_bytes}.",
+                f"The record of executions, {self._path}, has {used} bytes; its limit is {quota.max_bytes}.",
                 hint="Nothing new begins. What to do: erase executions (mcp-bridge erase), raise max_size in [ledger],"
                 " or put the state directory away whole and begin a new one.",
-                used=measured.used,
+                used=used,
                 limit=quota.max_bytes,
             )
-        if measured.free < quota.min_free_bytes - more:
+        if free < quota.min_free_bytes - more:
             return BridgeError(
                 "ledger_full",
-                f"The disk of {self._path} has {measured.free} bytes left, and less than {quota.min_free_bytes}.",
+                f"The disk of {self._path} has {free} bytes left, and less than {quota.min_free_bytes}.",
                 hint="Nothing new begins. Make room on the disk, or lower min_free in [ledger].",
-                free=measured.free,
+                free=free,
                 limit=quota.min_free_bytes,
             )
         return None
@@ -392,11 +400,37 @@ class Database:
         Raises:
             BridgeError: As `post`, `flush`.
         """
+        return await self.begin_write(statement, parameters, row, *entries, otherwise=otherwise)()
+
+    def begin_write(
+        self,
+        statement: str,
+        parameters: Sequence[Any],
+        row: Row | None = None,
+        *entries: Entry,
+        otherwise: Sequence[tuple[str, Sequence[Any]]] = (),
+    ) -> Callable[[], Awaitable[int]]:
+        """As `write`, without waiting.
+
+        Returns:
+            Waits until it is durable, as often as it is called; gives and raises what `write` does.
+
+        Raises:
+            BridgeError: As `post`.
+        """
         made = Statement(statement, parameters, row, otherwise)
         self._post(made)
         self._add(*(Append(posted(entry), made) for entry in entries))
-        await self.flush()
-        return made.changed
+        written = None if self._failure is not None else self._want()
+
+        async def changed() -> int:
+            # The future is shared: a waiter that is cancelled doesn't cancel it.
+            failure = self._failure if written is None else await asyncio.shield(written)
+            if failure is not None:
+                raise failure
+            return made.changed
+
+        return changed
 
     async def transact(self, work: Callable[[Transaction], T]) -> T:
         """Run work in a transaction of its own, in the writer's thread, and give its result.
@@ -478,12 +512,12 @@ class Database:
         batch, self._posted = self._posted[:size], self._posted[size:]
         self._writing = True
 
-        def settle(done: tuple[dict[str, int], Measured] | None, error: Exception | None) -> None:
+        def settle(stored: dict[str, int] | None, error: Exception | None) -> None:
             self._writing = False
             self._queued -= sum(item.size for item in batch)
-            if error is None and done is not None:
+            if error is None and stored is not None:
                 self._count_written += len(batch)
-                self._settle(batch, *done)
+                self._settle(batch, stored)
             elif error is not None:
                 self._failure = not_written(self._path, error)
             waiting, self._waiting = self._waiting, []
@@ -496,18 +530,40 @@ class Database:
             _let_go(go_on, self._failure)
             if self._waiting:
                 self._write()
+            # Behind the next batch, and after those who wait for this one are told.
+            self._measure_if_due()
 
         assert self._writer is not None  # noqa: S101 - it is open
-        log, before = self.log, self._measured
+        log = self.log
+        self._writer.do(lambda connection: commit(connection, log, batch), settle)
 
-        def write(connection: sqlite3.Connection) -> tuple[dict[str, int], Measured]:
-            stored = commit(connection, log, batch)
+    def _measure_if_due(self) -> None:
+        """Measure the file in the writer's thread, where much was written, or some time ago."""
+        now = time.monotonic()
+        if self._measuring or self._failure is not None:
+            return
+        if self._unmeasured < MEASURED_BYTES and now - self._measured_at < MEASURED_SECONDS:
+            return
+        self._measuring, self._measured_at = True, now
+
+        def work(connection: sqlite3.Connection) -> Measured:
             if journal_bytes(self._path) > MAX_WAL_BYTES:
-                # Readers are not waited for: if there are any, the next commit tries again.
+                # Readers are not waited for: if there are any, the next time tries again.
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            return stored, measured(self._path, log.pages, before.page_bytes, gives_back=before.gives_back)
+            return measure(connection, self._path)
 
-        self._writer.do(write, settle)
+        def settle(found: Measured | None, error: Exception | None) -> None:
+            self._measuring = False
+            if error is not None:
+                self._failure = self._failure or not_written(self._path, error)
+            elif found is not None:
+                self._take_measure(found)
+
+        assert self._writer is not None  # noqa: S101 - it is open
+        self._writer.do(work, settle)
+
+    def _take_measure(self, found: Measured) -> None:
+        self._measured, self._measured_at, self._unmeasured = found, time.monotonic(), 0
 
     def _fitting(self) -> int:
         """How many of the first items fit into one transaction."""
@@ -518,9 +574,9 @@ class Database:
                 return max(number, 1)
         return MAX_BATCH
 
-    def _settle(self, batch: Sequence[Item], stored: Mapping[str, int], measured: Measured) -> None:
+    def _settle(self, batch: Sequence[Item], stored: Mapping[str, int]) -> None:
         """Account for a batch that was written."""
-        self._measured = measured
+        self._unmeasured += sum(stored.values())
         for item in batch:
             if isinstance(item, Append) and (run := self._runs.get(item.posted.execution)) is not None:
                 run.posted -= item.size

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mcp_bridge.ledger.log.entries import TOMBSTONE
 from mcp_bridge.ledger.log.log import INSERT_KEY
-from mcp_bridge.ledger.log.transaction import Seal, check_row, row_mac
+from mcp_bridge.ledger.log.transaction import NewKey, RowMac, Seal, check_row, row_mac
 from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_mac
 from mcp_bridge.ledger.storage.sealed_rows import LIBRARY, label_of, open_sealed, seal, seal_bytes
 from mcp_bridge.ledger.storage.sealing import sealed_bytes
 from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from mcp_bridge.ledger.log.entries import Entry
     from mcp_bridge.ledger.log.payloads import QuestionFields
@@ -232,17 +232,22 @@ class ProgramStore:
             values: The values behind its references.
             entries: Recorded in the same transaction.
         """
+        return await (await self.begin_adding(execution, values, *entries))()
+
+    async def begin_adding(
+        self, execution: StoredExecution, values: Mapping[str, str | float] | None = None, *entries: Entry
+    ) -> Callable[[], Awaitable[bool]]:
+        """As `add`, without waiting until it is durable: that, and what `add` gives, is what the result waits for."""
         database, key = self._database, execution.key
         kept = {"key": key, "space": execution.key_space, "bundle": execution.bundle}
         # Before anything is posted: all that follows is one transaction.
         bundle = await off_loop(kept, seal, execution.id, "bundle", kept)
         subject = subject_mac(database.master, execution.subject, is_value=execution.subject_is_value)
-        _, row = database.master.new_row(execution.id, subject)
-        database.post(INSERT_KEY, row)
+        database.post(INSERT_KEY, (execution.id, subject, NewKey(execution.id), RowMac("data_keys")))
         self.store_values(execution.id, values or {})
-        changed = await database.write(
+        changed = database.begin_write(
             "INSERT INTO executions (id, kind, principal, key, request, status, program, bundle, origin, owner, state,"
-            " record, due, started, changed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " record, due, started, changed, mac) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT DO NOTHING",
             (
                 execution.id,
@@ -257,18 +262,24 @@ class ProgramStore:
                 execution.owner,
                 None if execution.state is None else seal_bytes(execution.id, "state", execution.state),
                 None if execution.record is None else seal(execution.id, "record", execution.record),
-                execution.due,
-                execution.started,
-                execution.started,
+                # As the column has it: the MAC is of that.
+                None if execution.due is None else float(execution.due),
+                float(execution.started),
+                float(execution.started),
+                RowMac("executions"),
             ),
-            ("executions", "id = ?", (execution.id,)),
+            None,
             *entries,
             otherwise=[
                 ("DELETE FROM reference_values WHERE execution = ?", (execution.id,)),
                 ("DELETE FROM data_keys WHERE execution = ?", (execution.id,)),
             ],
         )
-        return changed == 1
+
+        async def added() -> bool:
+            return await changed() == 1
+
+        return added
 
     async def assign_key(self, execution: StoredExecution, known_by: str | None = None) -> bool:
         """Give an execution without an idempotency key one; False if another execution has the same.

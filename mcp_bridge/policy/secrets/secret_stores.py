@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 FILE_NAME = "secrets.json"
 
+LOGINS_FILE_NAME = "logins.json"
+"""What logins to remote servers are kept in: a file of its own, so that no `[secrets.NAME]` can name one."""
+
 _FORMAT = 1
 
 MAX_FILE_BYTES = 16 << 20
@@ -34,15 +37,35 @@ KEYRING_SERVICE = "mcp-bridge"
 
 
 class SecretFile:
-    """Secrets in `secrets.json` of the state directory: `{"format": 1, "secrets": {id: plaintext}}`, mode 0600.
+    """Secrets in a file of the state directory: `{"format": 1, "secrets": {id: plaintext}}`, mode 0600.
 
     Args:
         state_dir: The state directory; made by the first write.
+        name: The file's name.
+        remedy: What to do when its content is lost, for hints.
     """
 
-    def __init__(self, state_dir: Path) -> None:
-        self.path = state_dir / FILE_NAME
+    def __init__(self, state_dir: Path, name: str = FILE_NAME, remedy: str = "set the secrets anew") -> None:
+        self.path = state_dir / name
         self._directory = state_dir
+        self._remedy = remedy
+
+    def stamp(self) -> object | None:
+        """A value that differs once the file has been written; None if there is no file."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        # Each write makes a new file.
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def get(self, secret_id: str) -> str | None:
+        """The secret, or None if there is none of that id.
+
+        Raises:
+            BridgeError: As `read`.
+        """
+        return self.read().get(secret_id)
 
     def read(self) -> dict[str, str]:
         """The secrets by id; none where there is no file.
@@ -99,7 +122,7 @@ class SecretFile:
         if status.st_uid != os.geteuid():
             raise self._unsafe(
                 f"belongs to the user id {status.st_uid}, and this process runs as {os.geteuid()}",
-                f"Run as that user, or move {self.path} away and set the secrets anew.",
+                f"Run as that user, or move {self.path} away and {self._remedy}.",
             )
         if status.st_mode & 0o077:
             raise self._unsafe(
@@ -117,7 +140,7 @@ class SecretFile:
             raise BridgeError(
                 "secrets_file_damaged",
                 f"{self.path} is not what this version writes.",
-                hint="Move it away and set the secrets anew.",
+                hint=f"Move it away and {self._remedy}.",
                 file=str(self.path),
             )
         return secrets
@@ -125,7 +148,7 @@ class SecretFile:
     def _write(self, secrets: dict[str, str]) -> None:
         data = json.dumps({"format": _FORMAT, "secrets": secrets}, indent=1, sort_keys=True).encode()
         # One name for all: the lock is held, so what has it was left by a writer that died, secrets and all.
-        new = self.path.with_name(f".{FILE_NAME}.new")
+        new = self.path.with_name(f".{self.path.name}.new")
         try:
             if len(data) > MAX_FILE_BYTES:
                 raise OSError(0, f"it would be over {MAX_FILE_BYTES} bytes")
@@ -139,7 +162,7 @@ class SecretFile:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             state_directory(self._directory)
-            path = self._directory / f".{FILE_NAME}.lock"
+            path = self._directory / f".{self.path.name}.lock"
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise self._unwritable(exc) from None
@@ -181,6 +204,10 @@ class SystemKeyring:
 
     Calls may wait for a person who unlocks the keyring: not for an event loop's thread.
     """
+
+    def stamp(self) -> object | None:
+        """None: a keyring doesn't tell whether it has changed."""
+        return None
 
     def get(self, secret_id: str) -> str | None:
         """The secret, or None if there is none of that id.

@@ -8,9 +8,10 @@ Everything that it starts is in its pid namespace. When it ends, for whatever re
 sandbox and no half-made one outlives it. When its control socket closes, which is when its bridge has ended, it kills
 and removes its sandboxes and ends.
 
-Its mount namespace has four differences from the host's: its own /proc; device nodes, mounted read-only; the images,
-mounted read-only where the sandboxes' users may look them up (a state directory is closed to all but its owner); and,
-beside version 1 control groups, no version 2 hierarchy, with which crun refuses to work.
+Its mount namespace has five differences from the host's: its own /proc; device nodes, mounted read-only; the images,
+mounted read-only where the sandboxes' users may look them up (a state directory is closed to all but its owner); the
+runtime, mounted read-only beside them; and, beside version 1 control groups, no version 2 hierarchy, with which crun
+refuses to work.
 
 Protocol (`SOCK_SEQPACKET`, a JSON object a message). On the control socket: `{"ready": true}` or `{"error": …}` with a
 pidfd of this process, then from the bridge `{"id", "folder", "image", "name"}` with the descriptors of the sandbox's
@@ -52,6 +53,10 @@ DESCRIPTORS = 4
 DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
 """The device nodes of the host that the runtime binds into a sandbox."""
 
+IS_READ_ONLY = {"_LIBCONTAINER_CLONED_BINARY": "1"}
+"""Tells crun that it is on a read-only mount, so no sandbox can overwrite it (CVE-2019-5736). Otherwise every start
+makes such a mount by itself, on a file in /tmp that stays if crun is killed, and executes crun a second time."""
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -59,7 +64,8 @@ class Plan:
     """What the bridge wants; its attributes are the keys of the program's first argument.
 
     Attributes:
-        runtime: The runtime's executable and its global arguments.
+        runtime: The runtime's executable and its global arguments. An executable that is replaced meanwhile is used by
+            the next supervisor.
         state: The runtime's state directory (`--root`).
         mounts: A directory of the host over which the images are mounted.
         cgroups: The mount points of the control group hierarchies in which sandboxes get groups.
@@ -160,6 +166,19 @@ def arrange_mounts(plan: Plan) -> None:
         mount(path, path, "", MS_BIND)
         mount("none", path, "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NOEXEC)
     mount("images", plan.mounts, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0755,size=1m")
+    with open(executable(plan), "xb"):
+        pass
+    mount_read_only(plan.runtime[0], executable(plan))
+
+
+def executable(plan: Plan) -> str:
+    """Where the runtime is mounted. No image has such a name."""
+    return f"{plan.mounts}/{os.path.basename(plan.runtime[0])}"
+
+
+def mount_read_only(source: str, target: str) -> None:
+    mount(source, target, "", MS_BIND)
+    mount("none", target, "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
 def mount_image(plan: Plan, name: str, image: str) -> None:
@@ -167,8 +186,7 @@ def mount_image(plan: Plan, name: str, image: str) -> None:
     if os.path.ismount(target):
         return
     os.makedirs(target, 0o755, exist_ok=True)
-    mount(image, target, "", MS_BIND)
-    mount("none", target, "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
+    mount_read_only(image, target)
 
 
 # --- the sandboxes ---
@@ -262,9 +280,9 @@ class Supervisor:
         argv = [*self.plan.runtime, "--root", self.plan.state, "run", "--detach", "--bundle", sandbox.folder]
         argv += ["--pid-file", pid_file(sandbox), sandbox.name]
         return os.posix_spawn(
-            argv[0],
+            executable(self.plan),
             argv,
-            {"PATH": os.environ.get("PATH", os.defpath)},
+            {"PATH": os.environ.get("PATH", os.defpath)} | IS_READ_ONLY,
             file_actions=[(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(streams)],
             # Whatever the bridge ignores or blocks, nohup's SIGHUP for example, would be inherited.
             setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},

@@ -223,7 +223,7 @@ def _ways(engine: CliEngine | OciEngine) -> list[str]:
 
 
 def only_podman(desk: Desk, how: str) -> None:
-    if how not in _ways(desk.bridge._prepared.engine):
+    if how not in _ways(desk.bridge.sandboxes.prepared.engine):
         pytest.skip("this engine's monitors are not told by their process ids")
 
 
@@ -433,7 +433,7 @@ async def test_memory_that_the_machine_hasnt_got_is_no_fault_of_the_scripts(open
         if (
             os.geteuid()
             or not (GROUPS / "memory.limit_in_bytes").exists()
-            or desk.bridge._prepared.engine.name == "docker"
+            or desk.bridge.sandboxes.prepared.engine.name == "docker"
         ):
             pytest.skip("needs root, no docker and control groups v1: to be the machine that has none left")
         group = GROUPS / f"mcp-bridge-test-{os.getpid()}"

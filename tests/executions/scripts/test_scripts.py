@@ -10,7 +10,7 @@ import pytest
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
-from mcp_bridge.executions.idempotency.keys import generated_key
+from mcp_bridge.executions.idempotency.generated_keys import generated_key
 from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.lifecycle import Lifecycle

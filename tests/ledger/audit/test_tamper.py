@@ -34,7 +34,6 @@ from tampered_fixtures import (
 )
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host.publishing import publisher
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.audit.audit import verify_file
 from mcp_bridge.ledger.config import LedgerConfig
@@ -43,6 +42,7 @@ from mcp_bridge.ledger.log.entry_encoding import Leaf
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
+from mcp_bridge.ledger.publish.open_publisher import open_publisher
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -192,7 +192,7 @@ async def look_round(path):
             lambda: store.programs("local"),
             lambda: store.values(HOLDER),
             lambda: recorder.read(WAITING),
-            lambda: publisher(database, LedgerConfig(), path.parent),
+            lambda: open_publisher(database, LedgerConfig(), path.parent),
             lambda: recorder.append(Entry("violation", WAITING)),
         ):
             with suppress(BridgeError):

@@ -21,8 +21,9 @@ from ledger_fixtures import large_says, small_says
 from tampered_fixtures import ANNA, ASKED, ENDED, HOLDER, WAITING, Writer, verdict
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions import artifacts, retention
-from mcp_bridge.executions.artifacts import ArtifactWriter, Files, Memories
+from mcp_bridge.executions import artifacts, early_erasure, retention
+from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.run import ScriptRun
@@ -358,6 +359,8 @@ async def test_the_journal_is_emptied_when_it_is_large(tmp_path, monkeypatch):
     monkeypatch.setattr(databases, "MAX_WAL_BYTES", 2 * MEBIBYTE)
     async with Database(tmp_path / FILE_NAME) as database:
         await SqliteRecorder(database).append(outcome(ENDED, 1, noise(8 * MEBIBYTE)))
+        # The caller doesn't wait for that; this is done after it.
+        await database.measure()
         assert (tmp_path / f"{FILE_NAME}-wal").stat().st_size < MEBIBYTE
 
 
@@ -489,13 +492,13 @@ async def test_a_full_ledger_erases_what_takes_much_and_then_what_ended_first(tm
     names = await filled(tmp_path, 5, 300_000)
     quota = Quota(max_bytes=8 * MEBIBYTE)
     config = LedgerConfig(max_size="8m")
-    monkeypatch.setattr(retention, "LARGE_SHARE", 4)
+    monkeypatch.setattr(early_erasure, "LARGE_SHARE", 4)
     monkeypatch.setattr(erasure, "EXECUTIONS_AT_ONCE", 1)
     async with Database(path, quota=quota) as database:
         files = Files(tmp_path)
 
         async def reclaim():
-            await retention.make_room(database, files, config)
+            await early_erasure.make_room(database, files, config)
 
         database.reclaim = reclaim
         writer = Writer(database)
@@ -529,7 +532,7 @@ async def test_a_full_ledger_erases_nothing_if_forever_was_said(tmp_path):
         files = Files(tmp_path)
 
         async def reclaim():
-            await retention.make_room(database, files, config)
+            await early_erasure.make_room(database, files, config)
 
         database.reclaim = reclaim
         with pytest.raises(BridgeError) as caught:
@@ -638,7 +641,7 @@ async def test_files_are_removed_after_a_week_but_those_of_what_can_go_on(tmp_pa
 MERGE = """
 import sys
 from pathlib import Path
-from mcp_bridge.executions.artifacts import Memories
+from mcp_bridge.executions.memories import Memories
 for number in range(40):
     Memories(Path(sys.argv[1])).save("one", {f"{sys.argv[2]}{number}": number}, update=True)
 """

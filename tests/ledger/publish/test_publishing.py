@@ -24,7 +24,6 @@ from starlette.responses import RedirectResponse, Response
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.publishing import publisher as publishing_bridge
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.ledger.admin.key_rotation import rotate_key
 from mcp_bridge.ledger.audit import audit
@@ -36,6 +35,7 @@ from mcp_bridge.ledger.proofs.notes import Checkpoint, open_checkpoint, sign_che
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.publish import http_client, publish_loop, to_file
 from mcp_bridge.ledger.publish import target_checks as asking
+from mcp_bridge.ledger.publish.open_publisher import open_publisher as publishing_bridge
 from mcp_bridge.ledger.publish.protocol import Published, TargetState
 from mcp_bridge.ledger.publish.publish_loop import Publisher
 from mcp_bridge.ledger.publish.target_checks import check_targets

@@ -19,6 +19,7 @@ from tampered_fixtures import Writer, verdict
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import retention
 from mcp_bridge.executions.artifacts import Files
+from mcp_bridge.host import upkeep
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.config import LedgerConfig
@@ -394,7 +395,7 @@ def test_age_erases_many_in_parts_and_others_write_in_between(state, monkeypatch
 
 
 def test_a_bridge_that_lives_long_erases_what_gets_old_while_it_does(state, monkeypatch):
-    monkeypatch.setattr(retention, "TIDY_SECONDS", 0.1)
+    monkeypatch.setattr(upkeep, "TIDY_SECONDS", 0.1)
 
     async def work():
         settings = Settings(state_dir=state, ledger=LedgerConfig(keep_payloads_days=1))
@@ -532,7 +533,7 @@ async def test_of_two_who_erase_at_once_one_does(state):
 
 def test_a_reader_keeps_it_unfinished_and_the_next_start_finishes_it(state, monkeypatch, caplog):
     monkeypatch.setattr(erasure, "CHECKPOINT_SECONDS", 0.1)
-    monkeypatch.setattr(retention, "_START_SECONDS", 0.1)
+    monkeypatch.setattr(retention, "START_SECONDS", 0.1)
     needles = sealed(state, ANNA, ("data_keys",))
     with closing(sqlite3.connect(state / FILE_NAME)) as reader:
         reader.execute("BEGIN")

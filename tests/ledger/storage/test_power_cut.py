@@ -22,7 +22,8 @@ from power_cut import keeping, shim
 from power_cut.appending import payload
 from power_cut.disk import Disk, journal
 
-from mcp_bridge.executions.artifacts import Files, Memories
+from mcp_bridge.executions.artifacts import Files
+from mcp_bridge.executions.memories import Memories
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage import position

@@ -271,7 +271,7 @@ class World:
         )
         self.fleet._listeners.clear()
         bridge = CaseBridge(self.settings, self.fleet, self.tasks, self.database, governance)
-        bridge._prepared = self.containers or self.engine.prepared()
+        bridge.sandboxes.prepared = self.containers or self.engine.prepared()
         for name, server in self.fleet.servers.items():
             bridge.catalog._tools[name] = server.listing.tools if server.listing else ()
         return bridge

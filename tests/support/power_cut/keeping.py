@@ -7,7 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from mcp_bridge.executions.artifacts import ArtifactWriter, Files, Memories
+from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+from mcp_bridge.executions.memories import Memories
 from mcp_bridge.private_files import private_directory
 
 

@@ -1,4 +1,4 @@
-"""What publishes a bridge's log, as the configuration says it."""
+"""Opens what publishes a log's checkpoints, as the configuration says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.database import Database
 
 
-async def publisher(database: Database, config: LedgerConfig, base: Path) -> Publisher:
+async def open_publisher(database: Database, config: LedgerConfig, base: Path) -> Publisher:
     """What publishes the log's checkpoints.
 
     Args:

@@ -1,0 +1,342 @@
+"""Entries of servers in clients' files, decoded leniently: an error is the entry's `problem`, unknown keys are ignored.
+
+Each client's own shape is first rewritten into Claude Code's, which `decode` then reads.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.downstream.configuration.spec import CALL_TIMEOUT, START_TIMEOUT, Scope, ServerSpec, ServerType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mcp_bridge.downstream.configuration.clients import ClientName
+    from mcp_bridge.downstream.configuration.env_pass import EnvPass
+
+Entry = dict[str, Any]
+
+_TYPE_NAMES: dict[str, ServerType] = {
+    "stdio": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "streamable_http": "http",
+    "streamableHttp": "http",
+    "sse": "sse",
+}
+
+CODEX_VARIABLES = ("LANG", "LC_ALL", "TMPDIR", "TZ")
+"""What Codex passes on to its servers besides what every server gets (`env_pass`) and its entry's `env_vars`."""
+
+
+class EntryError(Exception):
+    """An entry can't be read as its client reads it. The argument is the sentence for its `problem`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An entry in Claude Code's shape, and what that shape has no keys for.
+
+    Attributes:
+        entry: The entry: `type`, `command`, `args`, `env`, `cwd`, `url`, `headers`, `disabled`.
+        call_timeout: Seconds, or None for the default.
+        start_timeout: Seconds, or None for the default.
+        include_tools: Patterns of the only tools that there are, or None for all.
+        exclude_tools: Patterns of tools that there aren't.
+        env_pass: As `ServerSpec.env_pass`.
+    """
+
+    entry: Entry
+    call_timeout: float | None = None
+    start_timeout: float | None = None
+    include_tools: tuple[str, ...] | None = None
+    exclude_tools: tuple[str, ...] = ()
+    env_pass: EnvPass | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an entry is read with.
+
+    Attributes:
+        name: The server's name.
+        settings: The content of the whole file.
+        environ: The environment, for clients whose entries name variables.
+        used: Receives the names of the variables whose values were put in.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    environ: Mapping[str, str]
+    used: set[str] = field(default_factory=set)
+
+    def variable(self, name: str) -> str | None:
+        """The value of a variable, or None."""
+        value = self.environ.get(name)
+        if value is not None:
+            self.used.add(name)
+        return value
+
+
+def shape(client: ClientName, entry: Any, around: Surroundings) -> Shape:
+    """A client's entry in Claude Code's shape.
+
+    Raises:
+        EntryError: It has a part that can't be read, or that the bridge doesn't support.
+    """
+    if not isinstance(entry, dict):
+        raise EntryError("the entry is not an object.")
+    if "envFile" in entry and client in {"cursor", "vscode"}:
+        raise EntryError("envFile is not read: write its variables into env, for example as ${env:NAME}.")
+    return _SHAPES.get(client, _common)(entry, around)
+
+
+def decode(name: str, entry: Any, file: str, scope: Scope) -> ServerSpec:
+    """An entry in Claude Code's shape, with variables not expanded; an error in it becomes its `problem`."""
+    spec = ServerSpec(name=name, source=file, scope=scope)
+    if not isinstance(entry, dict):
+        return replace(spec, problem="the entry is not an object.")
+    raw_type = entry.get("type")
+    kind = _TYPE_NAMES.get(raw_type) if isinstance(raw_type, str) else None
+    if raw_type is not None and kind is None:
+        return replace(spec, problem=f"type {raw_type!r} is not one of stdio, http, sse.")
+    command, args, cwd, url = entry.get("command"), entry.get("args"), entry.get("cwd"), entry.get("url")
+    kind = kind or ("auto" if command is None and url is not None else "stdio")
+    env, headers = _text_map(entry.get("env")), _text_map(entry.get("headers"))
+    wrong: str | None = None
+    if kind == "stdio" and not (isinstance(command, str) and command):
+        wrong = "command is missing or not a string."
+    elif args is not None and not (isinstance(args, list) and all(isinstance(arg, str) for arg in args)):
+        wrong = "args is not an array of strings."
+    elif env is None or headers is None:
+        wrong = f"{'env' if env is None else 'headers'} is not an object of strings."
+    elif cwd is not None and not isinstance(cwd, str):
+        wrong = "cwd is not a string."
+    elif kind != "stdio" and not (isinstance(url, str) and url):
+        wrong = "url is missing or not a string."
+    if wrong is not None:
+        return replace(spec, type=kind, problem=wrong)
+    return replace(
+        spec,
+        type=kind,
+        command=command if isinstance(command, str) else "",
+        args=tuple(args or ()),
+        env=env or {},
+        cwd=cwd,
+        url=url if isinstance(url, str) else None,
+        headers=headers or {},
+        enabled=entry.get("disabled") is not True,
+    )
+
+
+def shaped(spec: ServerSpec, found: Shape) -> ServerSpec:
+    """The configuration with what a `Shape` has besides its entry."""
+    return replace(
+        spec,
+        call_timeout=found.call_timeout or CALL_TIMEOUT,
+        start_timeout=found.start_timeout or START_TIMEOUT,
+        include_tools=found.include_tools,
+        exclude_tools=found.exclude_tools,
+        env_pass=found.env_pass,
+    )
+
+
+def _text_map(value: Any) -> dict[str, str] | None:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        return None
+    out: dict[str, str] = {}
+    for name, item in value.items():
+        if isinstance(item, bool) or not isinstance(item, (str, int, float)):
+            return None
+        out[name] = str(item)
+    return out
+
+
+def _common(entry: Entry, around: Surroundings) -> Shape:
+    """Claude Desktop and Cursor: Claude Code's shape."""
+    del around
+    return Shape(entry)
+
+
+def _vscode(entry: Entry, around: Surroundings) -> Shape:
+    del around
+    # It falls back to server-sent events where streamable HTTP isn't spoken.
+    return Shape({key: value for key, value in entry.items() if (key, value) != ("type", "http")})
+
+
+def _windsurf(entry: Entry, around: Surroundings) -> Shape:
+    del around
+    remote = {"url": entry["serverUrl"]} if "serverUrl" in entry else {}
+    return Shape(entry | remote, exclude_tools=_names(entry, "disabledTools") or ())
+
+
+def _zed(entry: Entry, around: Surroundings) -> Shape:
+    command = entry.get("command")
+    if command is None and "url" not in entry:
+        raise EntryError("an extension of Zed's starts it, which has its command.")
+    flat = dict(entry)
+    if isinstance(command, dict):
+        # The shape until 2025: {"command": {"path": …, "args": […], "env": {…}}}.
+        flat |= {"command": command.get("path"), "args": command.get("args"), "env": command.get("env")}
+    flat["disabled"] = entry.get("enabled") is False
+    default = around.settings.get("context_server_timeout")
+    return Shape(flat, call_timeout=_seconds({"timeout": default} | _set(entry), "timeout"))
+
+
+def _gemini(entry: Entry, around: Surroundings) -> Shape:
+    flat = dict(entry)
+    if "httpUrl" in entry:
+        flat |= {"type": "http", "url": entry["httpUrl"]}
+    elif "url" in entry and "command" not in entry and "type" not in entry:
+        flat["type"] = "sse"
+    settings = around.settings.get("mcp")
+    group = settings if isinstance(settings, dict) else {}
+    allowed, excluded = _names(group, "allowed"), _names(group, "excluded") or ()
+    flat["disabled"] = (allowed is not None and around.name not in allowed) or around.name in excluded
+    included = _names(entry, "includeTools")
+    if included is not None:
+        # "tool(argument)" allows the tool.
+        included = tuple(name.partition("(")[0] for name in included)
+    return Shape(
+        flat,
+        call_timeout=_seconds(entry, "timeout", scale=1000),
+        include_tools=None if included is None else _literal(included),
+        exclude_tools=_literal(_names(entry, "excludeTools") or ()),
+    )
+
+
+def _opencode(entry: Entry, around: Surroundings) -> Shape:
+    flat: Entry = {key: entry[key] for key in ("cwd", "url", "headers") if key in entry}
+    flat["disabled"] = entry.get("enabled") is False or entry.get("disabled") is True
+    kind, command = entry.get("type"), entry.get("command")
+    if kind == "local":
+        if not (isinstance(command, list) and command and all(isinstance(word, str) for word in command)):
+            raise EntryError("command is not an array of strings.")
+        flat |= {"type": "stdio", "command": command[0], "args": command[1:], "env": entry.get("environment")}
+    elif kind == "remote":
+        flat.pop("type", None)
+    else:
+        raise EntryError(f"type {kind!r} is not one of local, remote.")
+    timeout = entry.get("timeout")
+    if isinstance(timeout, dict):
+        start, call = _seconds(timeout, "startup", scale=1000), _seconds(timeout, "request", scale=1000)
+    else:
+        start = call = _seconds(entry, "timeout", scale=1000)
+    return Shape(flat, call, start, exclude_tools=_switched_off(around))
+
+
+def _switched_off(around: Surroundings) -> tuple[str, ...]:
+    """The server's tools that `tools` switches off, as patterns: `"github_*": false`, `"github_delete_repo": false`."""
+    tools = around.settings.get("tools")
+    prefix = re.sub(r"[^a-zA-Z0-9_-]", "_", around.name) + "_"
+    patterns = []
+    for pattern, on in tools.items() if isinstance(tools, dict) else ():
+        if on is not False:
+            continue
+        head = pattern.partition("*")[0]
+        if pattern.startswith(prefix):
+            patterns.append(pattern.removeprefix(prefix))
+        elif head != pattern and fnmatchcase(prefix, f"{head}*"):
+            # The star stands for a part of the prefix already: `*` or `git*`.
+            patterns.append("*" if pattern.endswith("*") else f"*{pattern.rpartition('*')[2]}")
+    return tuple(patterns)
+
+
+def _codex(entry: Entry, around: Surroundings) -> Shape:
+    flat: Entry = {key: entry[key] for key in ("command", "args", "env", "cwd", "url") if key in entry}
+    flat["disabled"] = entry.get("enabled") is False
+    if "command" not in entry and "url" in entry:
+        flat |= {"type": "http", "headers": _codex_headers(entry, around)}
+    start = _seconds(entry, "startup_timeout_sec") or _seconds(entry, "startup_timeout_ms", scale=1000)
+    included = _names(entry, "enabled_tools")
+    return Shape(
+        flat,
+        _seconds(entry, "tool_timeout_sec"),
+        start,
+        None if included is None else _literal(included),
+        _literal(_names(entry, "disabled_tools") or ()),
+        (*CODEX_VARIABLES, *_codex_variables(entry)) if "command" in entry else None,
+    )
+
+
+def _codex_variables(entry: Entry) -> tuple[str, ...]:
+    value = entry.get("env_vars")
+    rows = value if isinstance(value, list) else []
+    named = [row.get("name") if isinstance(row, dict) else row for row in rows]
+    names = tuple(name for name in named if isinstance(name, str))
+    if len(names) != len(named):
+        raise EntryError("env_vars is not an array of names.")
+    return names
+
+
+def _codex_headers(entry: Entry, around: Surroundings) -> dict[str, str]:
+    if "bearer_token" in entry:
+        raise EntryError("bearer_token is not supported by Codex: write bearer_token_env_var.")
+    headers, by_variable = _text_map(entry.get("http_headers")), _text_map(entry.get("env_http_headers"))
+    if headers is None or by_variable is None:
+        raise EntryError(f"{'http_headers' if headers is None else 'env_http_headers'} is not a table of strings.")
+    for header, variable in by_variable.items():
+        # Codex leaves out a header whose variable isn't set.
+        if value := around.variable(variable):
+            headers[header] = value
+    named = entry.get("bearer_token_env_var")
+    if isinstance(named, str):
+        token = around.variable(named)
+        if not token:
+            raise EntryError(f"bearer_token_env_var names {named}, which is not set in the environment.")
+        headers["Authorization"] = f"Bearer {token}"
+    return headers
+
+
+_SHAPES: dict[str, Callable[[Entry, Surroundings], Shape]] = {
+    "vscode": _vscode,
+    "windsurf": _windsurf,
+    "zed": _zed,
+    "gemini": _gemini,
+    "opencode": _opencode,
+    "codex": _codex,
+}
+
+
+def _set(entry: Entry) -> Entry:
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+def _seconds(entry: Mapping[str, Any], key: str, scale: int = 1) -> float | None:
+    """A time-out in seconds; None if there is none.
+
+    Raises:
+        EntryError: It isn't a number above 0.
+    """
+    value = entry.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise EntryError(f"{key} is not a number above 0.")
+    return value / scale
+
+
+def _names(entry: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    """Names of tools or servers; None if the key isn't there.
+
+    Raises:
+        EntryError: It isn't an array of strings. Read leniently, a filter would let through what it was to hold back.
+    """
+    value = entry.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise EntryError(f"{key} is not an array of strings.")
+    return tuple(value)
+
+
+def _literal(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names as patterns that match exactly them."""
+    return tuple(re.sub(r"([*?\[])", r"[\1]", name) for name in names)

@@ -1,0 +1,167 @@
+"""The clients whose configuration files list servers: where the files are, and how each client writes and reads them.
+
+What is said here of a client was read in its documentation or source, or seen of it, in November 2026; docs/clients.md
+has it in a table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ClientName = Literal[
+    "claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "opencode", "zed", "windsurf"
+]
+CLIENT_NAMES: tuple[ClientName, ...] = get_args(ClientName)
+
+Syntax = Literal["json", "commented json", "jsonc", "toml"]
+"""`commented json` has comments and no trailing commas; `jsonc` has both."""
+
+Variables = Literal["none", "braces", "editor", "windsurf", "gemini", "opencode"]
+"""How a client expands variables; see `expansion`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client's configuration files.
+
+    Attributes:
+        name: Its name in our settings and commands.
+        title: Its name as its makers write it.
+        user_files: The user's files, the highest precedence first, from `{home}`, `{config}` (the XDG directory) or
+            `{codex}` on.
+        servers: The keys that lead to the object of servers, in all of its files.
+        new_file: The user's file to make if there is none.
+        project_files: Its files in a folder, the highest precedence first; each is in
+            `mcp_bridge.workspace.content.CLIENT_FILES`.
+        upward: Whether its files in the folders above count too, up to the root of the git repository.
+        syntax: What its files are written in.
+        variables: How it expands variables.
+    """
+
+    name: ClientName
+    title: str
+    user_files: tuple[str, ...]
+    servers: tuple[str, ...] = ("mcpServers",)
+    new_file: str = ""
+    project_files: tuple[str, ...] = ()
+    upward: bool = False
+    syntax: Syntax = "json"
+    variables: Variables = "none"
+
+    def user_paths(self, home: Path, environ: Mapping[str, str]) -> list[Path]:
+        """The paths of the user's files, whether or not they exist, the highest precedence first."""
+        return [_path(pattern, home, environ) for pattern in self.user_files]
+
+    def user_path(self, home: Path, environ: Mapping[str, str]) -> Path:
+        """The user's file to write to: the first that exists, else the one to make."""
+        existing = [path for path in self.user_paths(home, environ) if path.exists() or path.is_symlink()]
+        return existing[0] if existing else _path(self.new_file or self.user_files[0], home, environ)
+
+    def project_path(self, folder: Path) -> Path | None:
+        """The file in a folder to write to, or None if the client has none."""
+        if not self.project_files:
+            return None
+        paths = [folder / name for name in self.project_files]
+        return next((path for path in paths if path.exists() or path.is_symlink()), paths[0])
+
+
+def _path(pattern: str, home: Path, environ: Mapping[str, str]) -> Path:
+    def directory(variable: str, default: str) -> str:
+        # A relative path is invalid there (XDG Base Directory Specification).
+        value = environ.get(variable, "")
+        return value if Path(value).is_absolute() else str(home / default)
+
+    return Path(
+        pattern.format(
+            home=home, config=directory("XDG_CONFIG_HOME", ".config"), codex=directory("CODEX_HOME", ".codex")
+        )
+    )
+
+
+_MAC = "{home}/Library/Application Support"
+
+_CLIENTS = (
+    Client(
+        "claude-code",
+        "Claude Code",
+        ("{home}/.claude.json",),
+        project_files=(".mcp.json",),
+        upward=True,
+        variables="braces",
+    ),
+    Client(
+        "claude-desktop",
+        "Claude Desktop",
+        ("{config}/Claude/claude_desktop_config.json", f"{_MAC}/Claude/claude_desktop_config.json"),
+    ),
+    Client(
+        "cursor",
+        "Cursor",
+        ("{home}/.cursor/mcp.json",),
+        project_files=(".cursor/mcp.json",),
+        syntax="jsonc",
+        variables="editor",
+    ),
+    Client(
+        "vscode",
+        "VS Code",
+        ("{config}/Code/User/mcp.json", f"{_MAC}/Code/User/mcp.json"),
+        servers=("servers",),
+        project_files=(".vscode/mcp.json",),
+        syntax="jsonc",
+        variables="editor",
+    ),
+    Client(
+        "codex",
+        "Codex",
+        ("{codex}/config.toml",),
+        servers=("mcp_servers",),
+        project_files=(".codex/config.toml",),
+        upward=True,
+        syntax="toml",
+    ),
+    Client(
+        "gemini",
+        "Gemini CLI",
+        ("{home}/.gemini/settings.json",),
+        project_files=(".gemini/settings.json",),
+        syntax="commented json",
+        variables="gemini",
+    ),
+    Client(
+        "opencode",
+        "opencode",
+        (
+            "{config}/opencode/opencode.jsonc",
+            "{config}/opencode/opencode.json",
+            "{config}/opencode/config.json",
+        ),
+        servers=("mcp",),
+        new_file="{config}/opencode/opencode.json",
+        project_files=("opencode.jsonc", "opencode.json"),
+        upward=True,
+        syntax="jsonc",
+        variables="opencode",
+    ),
+    Client(
+        "zed",
+        "Zed",
+        ("{config}/zed/settings.json",),
+        servers=("context_servers",),
+        project_files=(".zed/settings.json",),
+        syntax="jsonc",
+    ),
+    Client(
+        "windsurf",
+        "Windsurf",
+        ("{home}/.codeium/windsurf/mcp_config.json",),
+        variables="windsurf",
+    ),
+)
+
+CLIENTS: Mapping[str, Client] = {client.name: client for client in _CLIENTS}

@@ -1,0 +1,63 @@
+"""Puts a server's access token on each request, and another one when the server refuses it: once a request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx2
+from mcp.client.auth.utils import extract_field_from_www_auth
+
+from mcp_bridge.downstream.oauth.failures import login_needed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from mcp_bridge.downstream.oauth.token_sources import TokenSource
+
+_FIELD = "Authorization"
+
+
+class BearerAuth(httpx2.Auth):
+    """Authenticates the requests to one server (RFC 6750). Opens no browser, and registers no client.
+
+    A request that was refused had no effect, so it is sent again with another token.
+
+    Args:
+        server: The server's name, for errors.
+        url: Its URL. A request to another origin gets no token.
+        tokens: Where tokens come from.
+    """
+
+    def __init__(self, server: str, url: str, tokens: TokenSource) -> None:
+        self._server = server
+        self._origin = _origin(httpx2.URL(url))
+        self._tokens = tokens
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """As `httpx2.Auth`.
+
+        Raises:
+            BridgeError: `login_needed`, `login_unavailable`.
+        """
+        if _origin(request.url) != self._origin:
+            yield request
+            return
+        token = await self._tokens.token()
+        if token is not None:
+            request.headers[_FIELD] = f"Bearer {token}"
+        answer = yield request
+        if answer.status_code == httpx2.codes.UNAUTHORIZED:
+            other = await self._tokens.replacement(token, answer)
+            request.headers[_FIELD] = f"Bearer {other}"
+            answer = yield request
+            if answer.status_code == httpx2.codes.UNAUTHORIZED:
+                raise login_needed(self._server, "needs a new login: it refuses the tokens of the last one")
+        if (
+            answer.status_code == httpx2.codes.FORBIDDEN
+            and extract_field_from_www_auth(answer, "error") == "insufficient_scope"
+        ):
+            raise login_needed(self._server, "needs a login with more rights: add them to its scopes")
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port

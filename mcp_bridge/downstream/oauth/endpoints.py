@@ -1,0 +1,54 @@
+"""Which addresses the requests of a login may go to.
+
+Addresses of an authorization server come from the server that asks for a token, and from what these addresses answer.
+So they can't lead to plain HTTP, to this machine or to a private address, unless the server itself is there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from mcp_bridge.downstream.configuration.remote_entries import MAX_URL_CHARS, is_loopback
+
+
+def url_problem(url: str, server_url: str) -> str | None:
+    """Why a request of a login to `server_url` can't go to `url`, to follow what it is the address of; or None."""
+    if len(url) > MAX_URL_CHARS:
+        return f"has more than {MAX_URL_CHARS} characters"
+    try:
+        parts = urlsplit(url)
+        host, _port = parts.hostname, parts.port
+    except ValueError:
+        return "is not a valid address"
+    if not host or parts.scheme not in {"http", "https"} or any(character <= " " for character in url):
+        return "is not a valid address"
+    if parts.username is not None or parts.password is not None:
+        return "contains a user or password"
+    at_home = is_loopback(server_url)
+    if parts.scheme != "https" and not (at_home and is_loopback(url)):
+        return "is not encrypted (https)"
+    if is_loopback(url) and not at_home:
+        return "leads to this machine"
+    address = _address(host)
+    if address is not None and not address.is_global and not is_loopback(url) and not _is_private(server_url):
+        return "leads to a private address"
+    return None
+
+
+def may_carry_tokens(url: str) -> bool:
+    """Whether a server at this address can be given a token: over TLS, or on this machine."""
+    return urlsplit(url).scheme == "https" or is_loopback(url)
+
+
+def _is_private(url: str) -> bool:
+    address = _address(urlsplit(url).hostname or "")
+    return address is not None and not address.is_global
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

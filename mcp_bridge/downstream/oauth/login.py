@@ -1,0 +1,258 @@
+"""Logging in to a remote server, and out again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+import anyio
+import httpx2
+
+from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
+from mcp_bridge.downstream.oauth.authorization_client import authorization_client
+from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
+from mcp_bridge.downstream.oauth.failures import UnreachableError, login_failed
+from mcp_bridge.downstream.oauth.logins import Login, keep_login, read_login
+from mcp_bridge.downstream.oauth.providers import (
+    FlowError,
+    PersonProvider,
+    RefreshProvider,
+    as_login_failure,
+    challenge,
+    drive,
+    token_request,
+)
+from mcp_bridge.downstream.oauth.redirects import receive_redirect
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Mapping
+
+    from mcp.shared.auth import AuthorizationCodeResult
+
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.downstream.oauth.authorization_client import AuthorizationClient
+    from mcp_bridge.downstream.oauth.login_store import LoginStore
+    from mcp_bridge.downstream.oauth.redirects import RedirectReceiver
+    from mcp_bridge.errors import BridgeError
+
+LOGIN_SECONDS = 600.0
+"""For a person to log in: they may have to look up a password, and confirm it on another device."""
+
+
+class Person(Protocol):
+    """Who logs in."""
+
+    async def show(self, address: str) -> None:
+        """Show the address of the login page."""
+
+    async def paste(self, state: str) -> AuthorizationCodeResult:
+        """Wait for the address that the browser was sent to, copied by hand. Never returns where nobody can.
+
+        Raises:
+            FlowError: As `redirects.read_answer`.
+        """
+
+
+def login_problem(spec: ServerSpec) -> str | None:
+    """Why nobody can log in to a server, to follow its name; or None."""
+    if spec.problem is not None:
+        return f"is misconfigured: {spec.problem}"
+    if not spec.is_remote or spec.url is None:
+        return "is started as a process, and takes its credentials from env"
+    if any(name.lower() == "authorization" for name in spec.headers):
+        return "has its own Authorization in headers"
+    if not may_carry_tokens(spec.url):
+        return "is reached without TLS (https), which no token is sent over"
+    if spec.oauth is not None and spec.oauth.grant == "client_credentials":
+        return "has a client that logs in by itself (client_credentials)"
+    return None
+
+
+async def log_in(
+    spec: ServerSpec,
+    settings: OAuthSettings | None,
+    headers: Mapping[str, str],
+    store: LoginStore,
+    person: Person,
+    tls: ssl.SSLContext,
+) -> Login:
+    """Log in to a remote server as a person, and keep the login.
+
+    Args:
+        spec: The server.
+        settings: How to get tokens, with the client's secret; None for the defaults.
+        headers: The configured headers of the server's requests, with their values. Sent to the server alone.
+        store: Where the login is kept.
+        person: Who logs in.
+        tls: As `authorization_client`.
+
+    Raises:
+        BridgeError: `login_failed`; as the store. Nothing has changed then.
+    """
+    if spec.url is None or (problem := login_problem(spec)):
+        raise login_failed(spec.name, f"it {problem}")
+    settings = settings or OAuthSettings()
+    async with authorization_client(spec.url, tls) as client:
+        try:
+            with anyio.fail_after(LOGIN_SECONDS):
+                login = await _flow(spec, spec.url, settings, headers, client, person)
+        except TimeoutError:
+            raise login_failed(spec.name, f"nobody has logged in within {LOGIN_SECONDS:g} s") from None
+        except (FlowError, UnreachableError) as error:
+            raise as_login_failure(spec.name, error) from None
+        try:
+            await _try_out(spec, spec.url, headers, client, login)
+            async with store.lock(spec):
+                await keep_login(store, spec, login)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await _revoke(client, login, settings.client_secret)
+            raise
+    return login
+
+
+async def _flow(
+    spec: ServerSpec,
+    url: str,
+    settings: OAuthSettings,
+    headers: Mapping[str, str],
+    client: AuthorizationClient,
+    person: Person,
+) -> Login:
+    async with receive_redirect(settings.redirect_uri) as receiver:
+        state = ""
+
+        async def show(address: str) -> None:
+            nonlocal state
+            state = parse_qs(urlsplit(address).query)["state"][0]
+            await person.show(address)
+
+        async def answer() -> AuthorizationCodeResult:
+            return await _first(receiver, person, state)
+
+        provider = PersonProvider(url, settings, receiver.redirect_uri, show, answer)
+        asked = challenge([await client.send(_probe(url, headers), with_body=False)], settings.scopes)
+        made_at = time.time()
+        tokens = await drive(provider, client, token_request(url), asked)
+    context = provider.context
+    if context.oauth_metadata is None or context.client_info is None:
+        raise FlowError("the exchange was not completed")
+    registered = context.client_info
+    return Login(
+        server=spec.name,
+        url=url,
+        client=registered.model_copy(update={"client_secret": None}) if provider.is_configured else registered,
+        metadata=context.oauth_metadata,
+        resource=context.protected_resource_metadata,
+        tokens=tokens,
+        made_at=made_at,
+        # OAuth 2.1, section 4.3.1: a public client's refresh tokens are used once, unless they are bound to it.
+        rotates=registered.client_secret is None,
+    )
+
+
+async def _first(receiver: RedirectReceiver, person: Person, state: str) -> AuthorizationCodeResult:
+    """The answer from the browser, or the one that the person has copied: whichever comes first."""
+    outcome: AuthorizationCodeResult | FlowError | BridgeError | None = None
+
+    async def received() -> None:
+        nonlocal outcome
+        try:
+            outcome = await receiver.wait(state)
+        except FlowError as error:
+            outcome = error
+        tasks.cancel_scope.cancel()
+
+    async def pasted() -> None:
+        nonlocal outcome
+        try:
+            outcome = await person.paste(state)
+        except FlowError as error:
+            outcome = error
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(received)
+        tasks.start_soon(pasted)
+    if outcome is None or isinstance(outcome, Exception):
+        raise outcome or FlowError("no answer has come")
+    return outcome
+
+
+def _probe(url: str, headers: Mapping[str, str], token: str | None = None) -> httpx2.Request:
+    """A request that the server demands a token for, and that has no effect: for a stream of its messages."""
+    sent = {**headers, "accept": "text/event-stream", **dict(token_request(url).headers)}
+    if token is not None:
+        sent["authorization"] = f"Bearer {token}"
+    return httpx2.Request("GET", url, headers={name: value for name, value in sent.items() if name.lower() != "host"})
+
+
+async def _try_out(
+    spec: ServerSpec, url: str, headers: Mapping[str, str], client: AuthorizationClient, login: Login
+) -> None:
+    """Have the server look at the token.
+
+    Raises:
+        BridgeError: `login_failed`: it refuses it.
+    """
+    try:
+        answer = await client.send(_probe(url, headers, login.tokens.access_token), with_body=False)
+    except UnreachableError as error:
+        raise login_failed(spec.name, f"the server gave no answer: {error.reason}") from None
+    if answer.status_code in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
+        raise login_failed(
+            spec.name,
+            f"the server refuses the token ({answer.status_code})",
+            "Its authorization server may give tokens for another server, or too few scopes:"
+            f" see scopes in [servers.{spec.name}.oauth].",
+        )
+
+
+async def log_out(
+    spec: ServerSpec,
+    settings: OAuthSettings | None,
+    store: LoginStore,
+    tls: ssl.SSLContext,
+) -> str | None:
+    """Forget a server's login, and have its tokens revoked where the authorization server does that (RFC 7009).
+
+    Args:
+        spec: The server.
+        settings: As `log_in`.
+        store: Where the login is kept.
+        tls: As `authorization_client`.
+
+    Returns:
+        What became of the tokens, in half a sentence; None if there was no login.
+
+    Raises:
+        BridgeError: As the store; `login_unavailable`: another process keeps the login.
+    """
+    async with store.lock(spec):
+        login = await read_login(store, spec)
+        # One that can't be read goes, too.
+        await store.remove(spec)
+    if login is None:
+        return None
+    async with authorization_client(login.url, tls) as client:
+        return await _revoke(client, login, settings.client_secret if settings else None)
+
+
+async def _revoke(client: AuthorizationClient, login: Login, secret: str | None) -> str:
+    provider = RefreshProvider(login, secret)
+    tokens = [(login.tokens.refresh_token, "refresh_token"), (login.tokens.access_token, "access_token")]
+    for token, kind in tokens:
+        request = provider.revocation(token, kind) if token is not None else None
+        if token is None:
+            continue
+        if request is None:
+            return f"{login.issuer} has no way to revoke its tokens"
+        try:
+            answer = await client.send(request)
+        except UnreachableError as error:
+            return f"they could not be revoked at {login.issuer}: {error.reason}"
+        if not httpx2.codes.is_success(answer.status_code):
+            return f"they could not be revoked at {login.issuer}: status {answer.status_code}"
+    return f"they are revoked at {login.issuer}"

@@ -1,0 +1,204 @@
+"""Ranked search for tools: BM25F over words and what may stand for them, and how much of a name is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcp_bridge.downstream.search.index import InvertedIndex
+from mcp_bridge.downstream.search.query import concepts, query_words
+from mcp_bridge.downstream.search.spelling import Spelling
+from mcp_bridge.downstream.search.thesaurus import thesaurus
+from mcp_bridge.downstream.search.words import is_stop_word, split, stem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
+    from mcp_bridge.downstream.search.query import Concept
+
+# How much of the score depends on the share of the query that a tool has, and how much a name that is asked for adds.
+_COVERAGE = 0.7
+_NAME = 1.0
+
+# Factor for a tool whose server is named in the query.
+_SERVER = 1.4
+
+# Factor for a tool whose description says that it is deprecated, in so many first characters.
+_DEPRECATED = 0.5
+_DEPRECATED_CHARS = 10_000
+
+# So many tools are looked at by their names: the best by their words alone.
+_CANDIDATES = 300
+
+# A hit with less than this share of the best one's score is left out: a model pays for each.
+_LEAST_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A matching tool and its score: higher is better, and comparable within one search only."""
+
+    tool: ToolInfo
+    score: float
+
+
+class SearchIndex:
+    """An immutable index of tools. Build a new one when they change.
+
+    Args:
+        tools: The tools.
+        inverted: Their inverted index, if there is one: of the tools in the order of `ordered`.
+    """
+
+    def __init__(self, tools: Iterable[ToolInfo], inverted: InvertedIndex | None = None) -> None:
+        self.tools = ordered(tools)
+        self.inverted = InvertedIndex.of(self.tools) if inverted is None else inverted
+        self._spelling = Spelling(dict.fromkeys([*self.inverted.surfaces, *sorted(thesaurus().words)]))
+        self._names = [_name_stems(tool) for tool in self.tools]
+        self._server_words = [frozenset(map(stem, split(tool.server))) for tool in self.tools]
+        self._deprecated = ["deprecated" in tool.description[:_DEPRECATED_CHARS].lower() for tool in self.tools]
+
+    def __len__(self) -> int:
+        return len(self.tools)
+
+    def search(
+        self,
+        query: str,
+        limit: int = 10,
+        *,
+        strict: bool = False,
+        allowed: Callable[[ToolInfo], bool] | None = None,
+    ) -> list[Hit]:
+        """Rank tools by a plain-language query.
+
+        Args:
+            query: Words; no search syntax. A query without words matches every tool.
+            limit: The maximum number of hits.
+            strict: Whether a tool must have every word, or a word that begins with it. Otherwise words for the same
+                count too, words that the query's may have been meant to be, and a part of the query.
+            allowed: Returns whether to include a tool; None includes all.
+
+        Returns:
+            The best hits first; ties are ordered by server and name.
+        """
+        if limit <= 0:
+            return []
+        words = query_words(query)
+        if not words:
+            hits = [Hit(tool, 0.0) for tool in self.tools]
+            return [hit for hit in hits if allowed is None or allowed(hit.tool)][:limit]
+        wanted = concepts(query, self.inverted, self._spelling)
+        scores = self._scores(wanted)
+        if strict:
+            having = self._having_all(words)
+            scores = {number: score for number, score in scores.items() if number in having}
+        if allowed is not None:
+            scores = {number: score for number, score in scores.items() if allowed(self.tools[number])}
+        ranked = self._ranked(wanted, scores)
+        return [hit for hit in ranked[:limit] if strict or hit.score >= _LEAST_SHARE * ranked[0].score]
+
+    def _scores(self, wanted: list[Concept]) -> dict[int, float]:
+        """What the tools' words are worth, by the tool's number."""
+        index = self.inverted
+        scores: dict[int, float] = {}
+        covered: dict[int, float] = {}
+        total = 0.0
+        for concept in wanted:
+            best: dict[int, float] = {}
+            share: dict[int, float] = {}
+            matches = {term: list(self._matches(term)) for term in concept.terms}
+            rarities = {term: index.rarity(len(rows)) for term, rows in matches.items()}
+            # What stands for a word isn't rarer than the word.
+            literal = rarities[(stem(concept.words[0]),)] if len(concept.words) == 1 else 0.0
+            importance = concept.weight * (literal or max(rarities.values()))
+            total += importance or concept.weight * index.rarity(0)
+            for term, weight in concept.terms.items():
+                worth = concept.weight * weight * (min(rarities[term], literal) if literal else rarities[term])
+                for number, impact in matches[term]:
+                    value = worth * impact
+                    if value > best.get(number, 0.0):
+                        best[number] = value
+                        share[number] = max(share.get(number, 0.0), weight)
+            for number, value in best.items():
+                scores[number] = scores.get(number, 0.0) + value
+                covered[number] = covered.get(number, 0.0) + share[number] * importance
+        return {
+            number: score * (1 - _COVERAGE + _COVERAGE * covered[number] / total) for number, score in scores.items()
+        }
+
+    def _matches(self, term: tuple[str, ...]) -> Iterable[tuple[int, float]]:
+        """The tools that have all of a term's stems, each with what that is worth: the least of them."""
+        rows = [self.inverted.postings(part) for part in term]
+        if any(row is None for row in rows):
+            return ()
+        first, *rest = (row for row in rows if row is not None)
+        if not rest:
+            return zip(first.tools, first.impacts, strict=True)
+        having = dict(zip(first.tools, first.impacts, strict=True))
+        for row in rest:
+            having = {
+                number: min(impact, having[number])
+                for number, impact in zip(row.tools, row.impacts, strict=True)
+                if number in having
+            }
+        return having.items()
+
+    def _ranked(self, wanted: list[Concept], scores: dict[int, float]) -> list[Hit]:
+        """The best tools, with how much of the name is asked for, and of the query is in the name."""
+        candidates = sorted(scores, key=lambda number: (-scores[number], number))[:_CANDIDATES]
+        by_stem: list[dict[str, float]] = []
+        for concept in wanted:
+            row: dict[str, float] = {}
+            for term, weight in concept.terms.items():
+                for part in term:
+                    row[part] = max(row.get(part, 0.0), weight)
+            by_stem.append(row)
+        of_one_word = [stem(concept.words[0]) if len(concept.words) == 1 else "" for concept in wanted]
+        asked = set(of_one_word)
+        hits = []
+        for number in candidates:
+            server = self._server_words[number]
+            named = bool(server) and server <= asked
+            rest = [row for row, own in zip(by_stem, of_one_word, strict=True) if not named or own not in server]
+            score = scores[number] * (1 + _NAME * self._likeness(number, rest)) * (_SERVER if named and rest else 1)
+            if self._deprecated[number]:
+                score *= _DEPRECATED
+            hits.append(Hit(self.tools[number], score))
+        return sorted(hits, key=lambda hit: (-round(hit.score, 9), hit.tool.server, hit.tool.name))
+
+    def _likeness(self, number: int, by_stem: list[dict[str, float]]) -> float:
+        """The similarity of the query and the tool's name, 0 to 1.
+
+        BM25 considers the length of a whole row: alone, it prefers a tool with a short description to one whose exact
+        name is in the query.
+        """
+        name = self._names[number]
+        if not name or not by_stem:
+            return 0.0
+        of_name = sum(max(row.get(part, 0.0) for row in by_stem) for part in name)
+        of_query = sum(max(row.get(part, 0.0) for part in name) for row in by_stem)
+        return (of_name + of_query) / (len(name) + len(by_stem))
+
+    def _having_all(self, words: list[str]) -> set[int]:
+        """The tools that have every word, or a word that begins with it."""
+        having: set[int] | None = None
+        for word in dict.fromkeys(words):
+            terms = {stem(word), *(stem(other) for other in self.inverted.beginning_with(word))}
+            rows = [self.inverted.postings(term) for term in terms]
+            tools = {number for row in rows if row is not None for number in row.tools}
+            having = tools if having is None else having & tools
+        return having or set()
+
+
+def ordered(tools: Iterable[ToolInfo]) -> list[ToolInfo]:
+    """Tools in the order in which they are numbered."""
+    return sorted(tools, key=lambda tool: (tool.server, tool.name))
+
+
+def _name_stems(tool: ToolInfo) -> tuple[str, ...]:
+    """The stems of a name's words that say something, without its server's, unless these are all."""
+    stems = tuple(dict.fromkeys(stem(word) for word in split(tool.name)))
+    server = {stem(word) for word in [*split(tool.server), *split(tool.server_alias)]}
+    rest = tuple(part for part in stems if part not in server and not is_stop_word(part))
+    return rest or stems

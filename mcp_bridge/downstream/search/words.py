@@ -1,0 +1,72 @@
+"""Text as words, and words as stems: identifiers split, endings removed, words without content told apart."""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from importlib import resources
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_WORD = re.compile(r"[^\W_]+(?:'[a-z]+)?")
+_IDENTIFIER = re.compile(r"[^\W_]+(?:[-_.][^\W_]+)+|[^\W_]+")
+_ELISION = re.compile(r"'[a-z]+$")
+
+# A longer word is a hash, or encoded data. A stemmer takes time in its length.
+_WORD_CHARS = 64
+
+
+class _Stemmer(Protocol):
+    def stemWord(self, word: str) -> str:  # noqa: N802 - the library's name
+        """The word's stem."""
+
+
+@functools.cache
+def _stemmer() -> _Stemmer:
+    # Imported late: the library brings the stemmers of thirty languages.
+    import snowballstemmer  # noqa: PLC0415
+
+    stemmer: _Stemmer = snowballstemmer.stemmer("english")
+    return stemmer
+
+
+def split(text: str) -> list[str]:
+    """The words of an identifier or text, in order: `getUserID`, `get_user_id` and `get-user-id` give `get user id`.
+
+    Accents are removed, and so are endings after an apostrophe. A word is at most 64 characters long.
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", text.replace("\u2019", "'"))
+        text = "".join(char for char in text if not unicodedata.combining(char))
+    return [word[:_WORD_CHARS].lower() for part in _WORD.findall(text) for word in _CAMEL.split(_ELISION.sub("", part))]
+
+
+def joined(text: str) -> list[str]:
+    """The identifiers of a text that consist of several words, written as one: `readFile` gives `readfile`."""
+    parts = (part for part in _IDENTIFIER.findall(text) if _CAMEL.search(part) or not part.isalnum())
+    return ["".join(_WORD.findall(part))[:_WORD_CHARS].lower() for part in parts]
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def stem(word: str) -> str:
+    """The stem of a lower-case word, by the English Snowball stemmer; others are near enough to themselves."""
+    return _stemmer().stemWord(word) if word.isalpha() else word
+
+
+def stems(words: Iterable[str]) -> list[str]:
+    """The stems of words, in order."""
+    return [stem(word) for word in words]
+
+
+def is_stop_word(word: str) -> bool:
+    """Whether a word says nothing about a tool. Such words count if a query has no others."""
+    return len(word) == 1 or word in _stop_words()
+
+
+@functools.cache
+def _stop_words() -> frozenset[str]:
+    return frozenset(resources.files(__package__).joinpath("stop_words.txt").read_text("utf-8").split())

@@ -1,0 +1,77 @@
+"""Erases payloads of ended executions before their time, when the ledger has nearly reached its `max_size`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.retention import START_SECONDS, erase_old, finish, under_way
+from mcp_bridge.ledger.storage import erasure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.executions.artifacts import Files
+    from mcp_bridge.ledger.config import LedgerConfig
+    from mcp_bridge.ledger.storage.database import Database
+
+logger = logging.getLogger(__name__)
+
+FULL, ENOUGH = 0.9, 0.8
+"""Shares of the quota. Above FULL, executions that may be erased are erased until ENOUGH is reached."""
+
+LARGE_SHARE = 64
+"""An execution larger than one part in so many of the ledger's limit is erased first when space is needed."""
+
+
+async def make_room(database: Database, files: Files, config: LedgerConfig) -> None:
+    """Erase old executions, then ended ones, until a nearly full ledger has space again.
+
+    Large executions are erased first, so that a run that fills the ledger doesn't displace the records of others; then
+    those that ended first. With `keep_payloads_days = "forever"` nothing is erased. Errors are logged: callers that
+    need space check for it themselves.
+    """
+    try:
+        await _make_room(database, files, config)
+    except BridgeError as exc:
+        logger.warning("no room could be made in the ledger: %s", exc)
+
+
+async def _make_room(database: Database, files: Files, config: LedgerConfig) -> None:
+    most = database.quota.max_bytes
+    try:
+        await erase_old(database, files, config)
+    except BridgeError as exc:
+        if exc.code != "erasure_unfinished":
+            raise
+    if config.keep_payloads_days == "forever" or most is None:
+        return
+    while (await database.measure()).used > ENOUGH * most:
+        chosen = await erasure.erasure_candidates(database, most // LARGE_SHARE)
+        erased = chosen and await _erase_ended(database, files, chosen)
+        if not erased:
+            break
+        logger.warning("the ledger is nearly full: erased the payloads of %d executions that had ended", len(erased))
+
+
+async def _erase_ended(database: Database, files: Files, chosen: Sequence[str]) -> Sequence[str]:
+    erased = await erasure.erase_ended(database, chosen, by="max_size", under_way=under_way(database))
+    try:
+        await finish(database, files, START_SECONDS)
+    except BridgeError as exc:
+        # The execution is erased. A reader prevents the completion, which the next erasure repeats.
+        logger.warning("%s", exc)
+    return erased.executions
+
+
+async def keep_room(database: Database, files: Files, config: LedgerConfig) -> None:
+    """As `make_room`, ahead of need, if the ledger is fuller than `FULL`."""
+    most = database.quota.max_bytes
+    try:
+        is_full = most is not None and (await database.measure()).used > FULL * most
+    except BridgeError:
+        # The calls that can't be recorded because of it fail with that error.
+        return
+    if is_full:
+        await make_room(database, files, config)

@@ -1,0 +1,135 @@
+"""Memories: JSON values that a script stores by key, and that later scripts read.
+
+Each is a file in the state directory, named by the hash of its key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_bridge.atomic_files import sync_directory, write_private
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import locked
+from mcp_bridge.large_json import dumps, loads
+from mcp_bridge.private_files import private_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MEMORY_LOCK_NAME = "memory.lock"
+"""File in the state directory whose lock protects the memories."""
+
+MAX_MEMORY_BYTES = 4 << 20
+MAX_MEMORIES = 1000
+MAX_MEMORIES_BYTES = 64 << 20
+MAX_KEY_CHARS = 200
+_HEAD_BYTES = 2048
+"""Bytes at the beginning of a memory's file that contain its key."""
+
+_encoder, _decoder = json.JSONEncoder(ensure_ascii=False), json.JSONDecoder()
+
+
+class Memories:
+    """The store of memories: JSON values by key, each in a file.
+
+    Args:
+        state_dir: The state directory.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._root = state_dir / "memory"
+        self._lock = state_dir / MEMORY_LOCK_NAME
+        self.turn = anyio.Lock()
+        """Held by callers around every call, because a merge reads and then writes."""
+
+    def save(self, key: str, value: Any, *, update: bool) -> None:
+        """Store a value; with `update`, an object is merged into the stored object.
+
+        Raises:
+            BridgeError: `bad_memory` (the key, or too large), `too_many_memories`, `disk_full`.
+        """
+        path = self._path(key)
+        private_directory(self._root, durable=True)
+        try:
+            # Merging and checking the limits read and then write, and other processes may do so, too.
+            with locked(self._lock):
+                self._save(path, key, value, update=update)
+        except OSError as exc:
+            raise BridgeError("disk_full", f"The memory {key!r} can't be written: {exc.strerror}.") from None
+
+    def _save(self, path: Path, key: str, value: Any, *, update: bool) -> None:
+        if update and isinstance(value, dict):
+            exists, old = self.load(key)
+            if exists and isinstance(old, dict):
+                value = old | value
+        data = dumps({"key": key, "value": value}, _encoder).encode()
+        if len(data) > MAX_MEMORY_BYTES:
+            raise BridgeError("bad_memory", f"The memory {key!r} is over {MAX_MEMORY_BYTES} bytes.")
+        others = list(self._sizes(path))
+        if len(others) >= MAX_MEMORIES or sum(others) + len(data) > MAX_MEMORIES_BYTES:
+            raise BridgeError(
+                "too_many_memories",
+                f"Memories are limited to {MAX_MEMORIES} and {MAX_MEMORIES_BYTES} bytes together.",
+                hint="Delete some.",
+            )
+        write_private(path, data, durable=True)
+
+    def _sizes(self, but: Path) -> Iterator[int]:
+        for other in self._root.iterdir():
+            # Another bridge may remove it meanwhile.
+            with suppress(FileNotFoundError):
+                if other.name.startswith("."):
+                    # Its writer was killed: under the lock, no other process writes it.
+                    other.unlink()
+                elif other != but:
+                    yield other.stat().st_size
+
+    def load(self, key: str) -> tuple[bool, Any]:
+        """Whether the key exists, and its value.
+
+        Raises:
+            BridgeError: `bad_memory`.
+        """
+        try:
+            return True, loads(self._path(key).read_bytes(), _decoder)["value"]
+        except FileNotFoundError:
+            return False, None
+        except (OSError, ValueError, KeyError, TypeError):
+            raise BridgeError(
+                "bad_memory", f"The file of the memory {key!r} is damaged.", hint="Save it anew."
+            ) from None
+
+    def delete(self, key: str) -> bool:
+        """Delete a key; whether it existed."""
+        try:
+            self._path(key).unlink()
+        except FileNotFoundError:
+            return False
+        sync_directory(self._root)
+        return True
+
+    def keys(self, prefix: str) -> list[str]:
+        """The keys that begin with `prefix`, sorted."""
+        keys = []
+        for path in self._root.glob("*.json") if self._root.is_dir() else ():
+            try:
+                with path.open("rb") as file:
+                    head = file.read(_HEAD_BYTES).decode("utf-8", "ignore")
+                # The key comes first, so the value, which may be long, is not read.
+                key, _ = json.JSONDecoder().raw_decode(head, head.index(":") + 2)
+            except (OSError, ValueError):
+                continue
+            if isinstance(key, str) and key.startswith(prefix):
+                keys.append(key)
+        return sorted(keys)
+
+    def _path(self, key: str) -> Path:
+        if not 0 < len(key) <= MAX_KEY_CHARS:
+            raise BridgeError("bad_memory", f"A memory's key has 1 to {MAX_KEY_CHARS} characters.")
+        return self._root / (hashlib.sha256(key.encode()).hexdigest() + ".json")

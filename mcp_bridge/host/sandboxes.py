@@ -1,0 +1,239 @@
+"""The containers of one bridge: its engine, image and warm pool, and the start of each script in a container."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+import anyio.to_thread
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.host import guest_bundle, warm_pool
+from mcp_bridge.host.engine_setup import Prepared, prepare
+from mcp_bridge.host.memory import available_memory
+from mcp_bridge.host.pool_report import remove_report, report_of, write_report
+from mcp_bridge.host.removals import Removals
+from mcp_bridge.host.warm_pool import PoolSize, WarmPool
+from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, STARTED_AHEAD, Limits, SandboxSpec
+from mcp_bridge.sandbox.ownership import owner_label, sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
+
+    from anyio.abc import TaskGroup
+
+    from mcp_bridge.executions.record import ExecutionRecord
+    from mcp_bridge.host.request_handlers import Requests
+    from mcp_bridge.host.sandbox_run import RunLimits, SandboxRun
+    from mcp_bridge.sandbox.engine import Engine, SandboxProcess
+    from mcp_bridge.settings import Settings
+
+    MakeRun = Callable[[SandboxProcess, bytes, RunLimits], tuple[SandboxRun, Requests]]
+    """Makes a script's run in a container, from the first bytes that the container is sent."""
+
+logger = logging.getLogger(__name__)
+
+GUEST_SILENCE_SECONDS = 120
+"""After so long without a word from the host a sandbox ends itself."""
+
+GUEST_WAITING_SECONDS = 2 * warm_pool.MAX_WAITING_SECONDS
+"""After so long without an execution a sandbox that was started ahead ends itself."""
+
+HANDOVER_SECONDS = 10.0
+"""How long a container from the pool may take to begin its execution, before another takes its place. A few
+milliseconds suffice, unless its monitor is gone or the machine stands still."""
+
+MAX_HANDOVERS = 3
+"""Containers from the pool that may fail one execution before it gets one that is started for it."""
+
+
+class Ran(NamedTuple):
+    """A script that has run: its container, what answered it, and its record."""
+
+    process: SandboxProcess
+    requests: Requests
+    record: ExecutionRecord
+
+
+class Sandboxes:
+    """Starts the containers of one bridge.
+
+    Args:
+        settings: The settings.
+        tasks: In which the pool and the removals run.
+        sweep_files: Removes files that have passed their retention time; called once, beside the sweep for containers.
+
+    Attributes:
+        pool: The containers that are started ahead; None for a bridge that has none, or has started none yet.
+        removals: The containers that are being removed.
+    """
+
+    def __init__(self, settings: Settings, tasks: TaskGroup, sweep_files: Callable[[], Awaitable[None]]) -> None:
+        self._settings = settings
+        self._tasks = tasks
+        self._sweep_files = sweep_files
+        self.pool: WarmPool | None = None
+        self.removals = Removals(tasks, settings.max_concurrent)
+        self._has_pool = False
+        self._told: list[Callable[[str], None]] = []
+        """Called with what takes time while the engine and the image are found."""
+        self._preparing = anyio.Lock()
+        self.prepared: Prepared | None = None
+        """The engine and the image, once they are found."""
+
+    async def prepare(self, notify: Callable[[str], None] | None = None) -> Prepared:
+        """Find the engine and the image, building it if need be. The first call works, later ones are free.
+
+        Args:
+            notify: Told in a sentence what takes time.
+
+        Raises:
+            BridgeError: No working sandbox: `no_runtime`, `image_missing`, `image_build_failed`, `disk_full`, ….
+        """
+        if self.prepared is None:
+            if notify is not None:
+                self._told.append(notify)
+            try:
+                async with self._preparing:
+                    if self.prepared is None:
+                        self.prepared = await prepare(self._settings, self._tell)
+                        self._tasks.start_soon(self._sweep, self.prepared.engine)
+            finally:
+                if notify is not None:
+                    self._told.remove(notify)
+        self._start_pool(self.prepared)
+        return self.prepared
+
+    def _tell(self, text: str) -> None:
+        for notify in self._told:
+            notify(text)
+
+    def _start_pool(self, prepared: Prepared) -> None:
+        settings = self._settings
+        if self.pool is not None or not self._has_pool or not settings.pool_max:
+            return
+        self.pool = pool = WarmPool(
+            lambda: prepared.engine.start(self.spec(STARTED_AHEAD, prepared)),
+            guest_bundle.bundle(prepared.image.magic),
+            PoolSize(settings.pool_min, max(settings.pool_min, settings.pool_max)),
+            settings.sandbox_start_timeout,
+            lambda: available_memory() > settings.memory,
+            lambda: write_report(settings.state_dir, report_of(pool)),
+        )
+        self._tasks.start_soon(self.pool.run)
+
+    async def start_ahead(self) -> None:
+        """As `prepare`, and from now on have containers started before there is an execution for them.
+
+        Raises:
+            BridgeError: As `prepare`.
+        """
+        try:
+            prepared = await self.prepare()
+            # Compiled once in a process, and not on the loop.
+            await anyio.to_thread.run_sync(guest_bundle.bundle, prepared.image.magic)
+        finally:
+            # Where there is no engine yet, a later `prepare` may find one.
+            self._has_pool = True
+        self._start_pool(prepared)
+
+    def stop_pool(self) -> None:
+        """Remove the containers that wait, and start no more."""
+        self._has_pool = False
+        if self.pool is not None:
+            self.pool.close()
+            remove_report(self._settings.state_dir)
+
+    def expected(self) -> AbstractContextManager[None]:
+        """Tell the pool of a script for as long as it waits or runs."""
+        return self.pool.execution() if self.pool is not None else contextlib.nullcontext()
+
+    async def run(self, execution: str, first: bytes, limit: RunLimits, make_run: MakeRun) -> Ran:
+        """Run a script in a container from the pool, or in one that is started for it.
+
+        Args:
+            execution: Its execution's id.
+            first: The line that starts it.
+            limit: Its limits.
+            make_run: Makes its run in a container.
+
+        Raises:
+            BridgeError: As `prepare` and `SandboxProcess.wait`.
+        """
+        prepared = await self.prepare()
+        for _ in range(MAX_HANDOVERS):
+            warm = await self.pool.take() if self.pool is not None else None
+            if warm is None:
+                break
+            run, requests = make_run(warm, first, replace(limit, start=HANDOVER_SECONDS))
+            try:
+                record = await run.run()
+            except BridgeError as exc:
+                if run.has_begun or exc.code == "not_recorded":
+                    await warm.aclose()
+                    raise
+            except BaseException:
+                await warm.aclose()
+                raise
+            else:
+                if run.has_begun:
+                    return Ran(warm, requests, record)
+            finally:
+                await requests.close()
+            # Nothing of the script was heard, so it has had no effect: another container may begin it.
+            logger.info("a container that was started ahead was lost before its execution %s began", execution)
+            self.removals.end(warm)
+        process = await prepared.engine.start(self.spec(execution, prepared))
+        run, requests = make_run(process, guest_bundle.bundle(prepared.image.magic) + first, limit)
+        try:
+            return Ran(process, requests, await run.run())
+        except BaseException:
+            await process.aclose()
+            raise
+        finally:
+            await requests.close()
+
+    def spec(self, execution: str, prepared: Prepared) -> SandboxSpec:
+        """The container for an execution, or with `STARTED_AHEAD` for one that isn't known yet."""
+        from mcp_bridge.sandbox.image.store import ENVIRONMENT
+
+        settings = self._settings
+        user = settings.container_user
+        # What no control group holds, process 1 holds by rlimits.
+        enforced = prepared.report.choice.enforced
+        words = (
+            0 if enforced.memory else settings.memory,
+            0 if enforced.pids else settings.pids,
+            GUEST_SILENCE_SECONDS,
+            GUEST_WAITING_SECONDS,
+        )
+        return SandboxSpec(
+            image=prepared.image.reference,
+            # Not the execution's: it may have another, when it is run again.
+            name=f"mcp-bridge-{secrets.token_hex(8)}",
+            argv=["python3", "-I", "-S", "-E", "-c", guest_bundle.loader(), *map(str, words)],
+            limits=Limits(
+                memory=settings.memory,
+                pids=settings.pids,
+                cpus=settings.cpus,
+                tmp=settings.tmp_size,
+                workspace=settings.workspace_size,
+            ),
+            user=user if ":" in user else f"{user}:{user}",
+            labels={OWNER_LABEL: owner_label(), EXECUTION_LABEL: execution},
+            environment=ENVIRONMENT,
+        )
+
+    async def _sweep(self, engine: Engine) -> None:
+        """Remove what bridges that are gone left behind."""
+        try:
+            for container in await sweep(engine):
+                logger.warning("removed the container %s of a bridge that is gone", container)
+            await self._sweep_files()
+        except (BridgeError, OSError) as exc:
+            logger.warning("the sweep for left-over containers failed: %s", exc)

@@ -1,0 +1,79 @@
+"""What runs beside a bridge's executions: checkpoints are published, and what is older than it may be is erased."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.early_erasure import keep_room
+from mcp_bridge.executions.retention import sweep, tidy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from anyio.abc import TaskGroup
+
+    from mcp_bridge.executions.artifacts import Files
+    from mcp_bridge.ledger.config import LedgerConfig
+    from mcp_bridge.ledger.publish.publish_loop import Publisher
+    from mcp_bridge.ledger.storage.database import Database
+
+logger = logging.getLogger(__name__)
+
+TIDY_SECONDS = 300.0
+"""Interval between two checks for executions that have passed their retention time."""
+
+ROOM_SECONDS = 15.0
+"""Interval between two checks of the ledger's size."""
+
+
+@asynccontextmanager
+async def upkeep(
+    database: Database, files: Files, config: LedgerConfig, publisher: Publisher | None, tasks: TaskGroup
+) -> AsyncGenerator[None]:
+    """Publish checkpoints and erase what has passed its retention time, until the context is left.
+
+    Args:
+        database: The ledger.
+        files: The store of artifacts and outputs.
+        config: The retention times.
+        publisher: Publishes the checkpoints, or None.
+        tasks: In which this runs.
+    """
+    if publisher is not None:
+        tasks.start_soon(publisher.run)
+    tidying = anyio.CancelScope()
+
+    async def tidy_until_left() -> None:
+        with tidying:
+            await _tidy_at_intervals(database, files, config)
+
+    tasks.start_soon(tidy_until_left)
+    try:
+        yield
+    finally:
+        tidying.cancel()
+        if publisher is not None:
+            publisher.close()
+
+
+async def _tidy_at_intervals(database: Database, files: Files, config: LedgerConfig) -> None:
+    """Run `tidy`, `keep_room` and `sweep` at intervals: a bridge may run for months."""
+    looked = time.monotonic()
+    while True:
+        await anyio.sleep(min(ROOM_SECONDS, TIDY_SECONDS))
+        await keep_room(database, files, config)
+        if time.monotonic() - looked < TIDY_SECONDS:
+            continue
+        looked = time.monotonic()
+        try:
+            await tidy(database, files, config)
+            await sweep(database, files, config)
+        except (BridgeError, OSError) as exc:
+            # The calls that can't be recorded because of it fail with that error.
+            logger.warning("what is older than it may be could not be erased: %s", exc)

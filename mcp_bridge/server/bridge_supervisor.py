@@ -1,0 +1,162 @@
+"""Keeps a bridge open for a server that stays up with any configuration, or the error if it can't be opened.
+
+If a server exits, its client only shows the user that the connection was closed. So the server always answers its
+client. If the bridge couldn't be opened, every call tries again: after the error is fixed, the next call works.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.host.service import open_bridge
+from mcp_bridge.offload import on_blocking_thread
+from mcp_bridge.server.configuration_reload import INTERNAL_ERROR, ConfigurationReload, configured, for_the_agent
+from mcp_bridge.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine
+
+    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.server.configuration_reload import Configured, Source
+
+logger = logging.getLogger(__name__)
+
+FIRST_SECONDS = 3.0
+"""How long the server delays its first answer to the client, which then includes the list of servers."""
+
+CALL_SECONDS = 50.0
+"""How long a call waits for the bridge to be opened; clients time out after sixty seconds."""
+
+NOT_OPEN_YET = BridgeError(
+    "not_open_yet",
+    "The bridge is still being opened, so nothing was run.",
+    hint="Call again; if that lasts, another process may hold its ledger: see its log, or `mcp-bridge doctor`.",
+)
+
+FIX_HINT = "Nothing was run. Tell your user; once it is mended, the next call works, and nothing has to be restarted."
+
+
+class BridgeSupervisor:
+    """Created by `keep_open`."""
+
+    def __init__(
+        self,
+        source: Source,
+        first: Configured | BridgeError,
+        ahead: Callable[[Bridge], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._source = source
+        self._first = first
+        self._ahead = ahead
+        self.settings = Settings()
+        """The bridge's settings; the defaults until the configuration is read."""
+        self.error: BridgeError | None = None
+        """Why there is no bridge, or None."""
+        self._bridge: Bridge | None = None
+        self._tried = anyio.Event()
+        self._wanted = anyio.Event()
+        self._left = anyio.Event()
+        self._reload = ConfigurationReload(source)
+
+    async def bridge(self) -> Bridge:
+        """The bridge, for a call.
+
+        Raises:
+            BridgeError: There is none: as `Source.configure` and `open_bridge`; `not_open_yet`, `internal_error`.
+        """
+        if self._bridge is not None:
+            await self._reload.apply(self._bridge)
+            return self._bridge
+        if self.error is not None:
+            # Concurrent calls share one attempt.
+            self.error, self._tried = None, anyio.Event()
+            self._wanted.set()
+        with anyio.move_on_after(CALL_SECONDS):
+            await self._tried.wait()
+        if self._bridge is None:
+            # Without the traceback of earlier raises, which would grow with every call.
+            raise (self.error or NOT_OPEN_YET).with_traceback(None)
+        return self._bridge
+
+    def configuration_changes(self) -> list[str]:
+        """Changes of the configuration to mention in the next answer; each is returned once."""
+        return self._reload.news()
+
+    def aliases(self) -> list[str] | None:
+        """The servers' aliases; None if they aren't known yet."""
+        return self._bridge.aliases() if self._bridge is not None else None
+
+    async def first(self) -> None:
+        """Wait for the first attempt, at most as long as a client can be kept waiting."""
+        with anyio.move_on_after(FIRST_SECONDS):
+            await self._tried.wait()
+
+    async def keep(self) -> None:
+        """Open the bridge whenever a call needs one and there is none, until `leave`."""
+        configured_bridge = self._first
+        while not self._left.is_set():
+            await self._open(configured_bridge)
+            await self._wanted.wait()
+            self._wanted = anyio.Event()
+            if not self._left.is_set():
+                configured_bridge = await on_blocking_thread(configured, self._source)
+
+    def leave(self) -> None:
+        """Close the bridge once it has no calls in progress."""
+        self._left.set()
+        self._wanted.set()
+
+    async def _open(self, outcome: Configured | BridgeError) -> None:
+        if isinstance(outcome, BridgeError):
+            self._failed(outcome)
+            return
+        self.settings = outcome.settings
+        try:
+            async with (
+                open_bridge(outcome.settings, outcome.specs, outcome.governance, missing=outcome.missing) as bridge,
+                anyio.create_task_group() as tasks,
+            ):
+                self._bridge, self.error = bridge, None
+                self._tried.set()
+                tasks.start_soon(self._ahead, bridge)
+                await self._left.wait()
+                tasks.cancel_scope.cancel()
+        except Exception as exc:
+            if self._bridge is not None:
+                raise
+            if not isinstance(exc, BridgeError):
+                logger.exception("the bridge could not be opened")
+            self._failed(exc if isinstance(exc, BridgeError) else INTERNAL_ERROR)
+
+    def _failed(self, error: BridgeError) -> None:
+        self._source.print_error(error)
+        described = for_the_agent(error)
+        hint = f"{described.hint} {FIX_HINT}" if described.hint else FIX_HINT
+        self.error = BridgeError(described.code, described.message, hint=hint, **described.details)
+        self._tried.set()
+
+
+@asynccontextmanager
+async def keep_open(
+    source: Source, first: Configured | BridgeError, ahead: Callable[[Bridge], Coroutine[Any, Any, None]]
+) -> AsyncGenerator[BridgeSupervisor]:
+    """Keep a bridge open. On exit, all containers and servers are ended, even under cancellation.
+
+    Args:
+        source: The configuration's files.
+        first: The configuration if it was already read, or the error.
+        ahead: Called with a newly opened bridge, before the first call waits for it.
+    """
+    supervisor = BridgeSupervisor(source, first, ahead)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.keep)
+        await supervisor.first()
+        try:
+            yield supervisor
+        finally:
+            supervisor.leave()

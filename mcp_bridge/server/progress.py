@@ -1,0 +1,77 @@
+"""Progress notifications of a call: what the script reports and prints, what the bridge does, and signs of life."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+
+if TYPE_CHECKING:
+    from mcp_bridge.server.questions import Questions
+
+HEARTBEAT_SECONDS = 5.0
+"""Interval of signs of life to a client with a progress token; clients time out after sixty seconds."""
+
+LIVE_SECONDS = 1.0
+"""Interval of new script output to a client with a progress token."""
+
+LIVE_CHARS = 2000
+"""How much of the new output, from its end, one message contains."""
+
+
+class ProgressReporter:
+    """Sends progress notifications of one call, whose value must always increase."""
+
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
+        self._last = 0.0
+        self._total: float | None = None
+        self._scripted = False
+        self._message: str | None = None
+        self._has_news = False
+        """Whether the script or the bridge has reported anything new."""
+        self._printed = ""
+        self._news = anyio.Event()
+        self._began = time.monotonic()
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None:
+        """Report the script's own progress."""
+        self._scripted = True
+        self._last, self._total, self._message = max(done, self._last), total, message
+        self._has_news = True
+        self._news.set()
+
+    def printed(self, _stream: str, text: str) -> None:
+        """Report new output of the script."""
+        self._printed = (self._printed + text)[-LIVE_CHARS - 1 :]
+        self._news.set()
+
+    def notify(self, message: str) -> None:
+        """Report what the bridge does before the script runs."""
+        self._message = message
+        self._has_news = True
+        self._news.set()
+
+    async def report(self) -> None:
+        """Send notifications until cancelled: news at once, otherwise signs of life at intervals."""
+        sent = -1.0
+        while True:
+            self._news = anyio.Event()
+            with anyio.move_on_after(HEARTBEAT_SECONDS):
+                await self._news.wait()
+            printed, self._printed = self._printed, ""
+            if not printed or self._has_news:
+                sent = await self._send(sent, self._message)
+                self._has_news = False
+            if printed:
+                shown = printed.rstrip("\n") if len(printed) <= LIVE_CHARS else "…" + printed[1:].rstrip("\n")
+                sent = await self._send(sent, shown)
+
+    async def _send(self, sent: float, message: str | None) -> float:
+        value = self._last if self._scripted else time.monotonic() - self._began
+        # The protocol requires an increase even if the script repeats its value, or reports nothing.
+        sent = value if value > sent else sent + 1e-6
+        if (ctx := self._questions.ctx) is not None:
+            await ctx.session.report_progress(sent, self._total, message)
+        return sent

@@ -1,0 +1,529 @@
+"""Servers from every client's files: read as their client reads them, and never written."""
+
+import hashlib
+import json
+import os
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_bridge.downstream.configuration import jsonc
+from mcp_bridge.downstream.configuration.client_entries import CODEX_VARIABLES
+from mcp_bridge.downstream.configuration.client_files import loads
+from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, CLIENTS
+from mcp_bridge.downstream.configuration.discovery import discover, folder_table, user_servers
+from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.workspace.content import CLIENT_FILES, content_of
+from mcp_bridge.workspace.trust import TrustStore
+
+LOCAL = {"command": "/opt/server", "args": ["-v", "x"], "env": {"A": "1"}}
+
+
+def local(client):
+    """A file's text with one server, `mine`, as the client's documentation has it."""
+    if client == "codex":
+        return '[mcp_servers.mine]\ncommand = "/opt/server"\nargs = ["-v", "x"]\nenv = { A = "1" }\n'
+    entry = LOCAL
+    if client == "opencode":
+        entry = {"type": "local", "command": ["/opt/server", "-v", "x"], "environment": {"A": "1"}}
+    if client == "vscode":
+        entry = {"type": "stdio"} | LOCAL
+    return json.dumps({CLIENTS[client].servers[0]: {"mine": entry}})
+
+
+class User:
+    """A home directory and a folder, with files of clients."""
+
+    def __init__(self, tmp_path):
+        self.home, self.folder, self.state = tmp_path / "home", tmp_path / "folder", tmp_path / "state"
+        for path in (self.home, self.folder):
+            path.mkdir()
+        self.trust = TrustStore(self.state)
+        self.environ = {}
+
+    def file(self, client):
+        return CLIENTS[client].user_path(self.home, self.environ)
+
+    def write(self, path, text):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def find(self, *clients, cwd=None, **options):
+        return discover(
+            {}, config_file="bridge.toml", environ=self.environ, cwd=cwd or self.folder, home=self.home,
+            clients=clients, trust=self.trust, **options,
+        )  # fmt: skip
+
+    def trusted(self, client, path, folder=None):
+        """Trust a folder's file as `mcp-bridge trust` does."""
+        file = (folder or self.folder).resolve() / path
+        data = file.read_bytes()
+        self.trust.record(
+            content_of(file, data, folder_table(CLIENTS[client], loads(data, CLIENTS[client].syntax), file))
+        )
+
+
+@pytest.fixture
+def user(tmp_path):
+    return User(tmp_path)
+
+
+def one(user, client, entry, **settings):
+    """The server of one JSON entry in a client's file."""
+    user.write(user.file(client), json.dumps({CLIENTS[client].servers[0]: {"mine": entry}} | settings))
+    return user.find(client).servers["mine"]
+
+
+# --- which files are read ---
+
+
+@pytest.mark.parametrize("client", CLIENT_NAMES)
+def test_a_client_that_is_named_has_its_users_servers_read(user, client):
+    path = user.write(user.file(client), local(client))
+    spec = user.find(client).servers["mine"]
+    assert (spec.command, spec.args, dict(spec.env)) == ("/opt/server", ("-v", "x"), {"A": "1"})
+    assert (spec.scope, spec.source, spec.problem, spec.enabled) == ("user", str(path), None, True)
+
+
+def test_no_other_clients_are_read(user):
+    for client in CLIENT_NAMES:
+        user.write(user.file(client), local(client))
+    assert list(user.find("claude-code").servers) == ["mine"]
+    assert not user.find().servers
+
+
+def test_the_first_client_named_wins_and_what_it_shadows_is_told(user):
+    cursor = user.write(user.file("cursor"), json.dumps({"mcpServers": {"a": {"command": "one"}}}))
+    zed = user.write(user.file("zed"), json.dumps({"context_servers": {"a": {"command": "two"}}}))
+    found = user.find("zed", "cursor")
+    assert found.servers["a"].command == "two"
+    assert [(row.name, row.file, row.reason) for row in found.skipped] == [
+        ("a", str(cursor), f"user scope ({zed}) has a server of this name.")
+    ]
+    assert user.find("cursor", "zed").servers["a"].command == "one"
+
+
+def test_a_server_that_two_clients_have_is_one_under_whatever_name(user):
+    same = {"command": "npx", "args": ["-y", "thing"], "env": {"K": "v"}}
+    user.write(user.file("cursor"), json.dumps({"mcpServers": {"mine": same, "copy": same}}))
+    other = same | {"env": {"K": "another account"}}
+    user.write(user.file("gemini"), json.dumps({"mcpServers": {"theirs": same, "other": other}}))
+    found = user.find("cursor", "gemini", safe_directory=user.home)
+    assert set(found.servers) == {"mine", "copy", "other"}, "in one file, two names are meant"
+    [skipped] = found.skipped
+    assert skipped.name == "theirs"
+    assert skipped.reason == f"it is the same server as mine of user scope ({user.file('cursor')})."
+
+
+def test_a_server_that_is_switched_off_in_one_client_hides_none_in_another(user):
+    user.write(user.file("cursor"), json.dumps({"mcpServers": {"a": LOCAL | {"disabled": True}}}))
+    user.write(user.file("windsurf"), json.dumps({"mcpServers": {"b": LOCAL}}))
+    found = user.find("cursor", "windsurf").servers
+    assert (found["a"].enabled, found["b"].enabled) == (False, True)
+
+
+@pytest.mark.parametrize("client", CLIENT_NAMES)
+def test_the_bridge_itself_is_left_out_of_every_clients_servers(user, client):
+    text = local(client).replace("/opt/server", "/usr/bin/mcp-bridge").replace('"-v", "x"', '"serve"')
+    user.write(user.file(client), text)
+    found = user.find(client)
+    assert not found.servers
+    assert [row.is_self for row in found.skipped] == [True]
+    assert user_servers(client, environ={}, cwd=user.folder, home=user.home) == ([], [])
+
+
+def test_files_are_where_the_environment_has_put_them(user, tmp_path):
+    user.environ = {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "CODEX_HOME": str(tmp_path / "codex")}
+    user.write(tmp_path / "xdg/zed/settings.json", local("zed"))
+    user.write(tmp_path / "codex/config.toml", local("codex"))
+    assert [spec.source for spec in user.find("zed", "codex").servers.values()] == [
+        str(tmp_path / "xdg/zed/settings.json")
+    ]
+    user.environ = {"CODEX_HOME": "codex"}
+    assert not user.find("codex").servers, "a relative path is none"
+
+
+def test_opencodes_files_are_one_and_a_later_one_changes_a_part(user):
+    user.write(user.home / ".config/opencode/opencode.json", local("opencode"))
+    user.write(user.home / ".config/opencode/opencode.jsonc", '{"mcp": {"mine": {"enabled": false}} /* off */}')
+    spec = user.find("opencode").servers["mine"]
+    assert (spec.command, spec.enabled) == ("/opt/server", False)
+
+
+# --- what a folder brings ---
+
+FOLDER_FILES = [(client.name, name) for client in CLIENTS.values() for name in client.project_files]
+
+
+def test_every_file_of_a_folder_is_known_to_the_workspace():
+    assert {name for _, name in FOLDER_FILES} == set(CLIENT_FILES)
+
+
+@pytest.mark.parametrize(("client", "name"), FOLDER_FILES)
+def test_a_folders_file_starts_nothing_before_it_is_trusted(user, client, name):
+    script = user.write(user.folder / "run.sh", "#!/bin/sh\n")
+    user.write(user.folder / name, local(client).replace("/opt/server", "./run.sh"))
+    found = user.find(client)
+    assert not found.servers
+    assert [(row.name, row.file) for row in found.skipped] == [("mine", str(user.folder / name))]
+    [ignored] = found.ignored_files
+    assert (ignored.code, ignored.servers) == ("untrusted_file", ("mine",))
+    user.trusted(client, name)
+    spec = user.find(client).servers["mine"]
+    assert (spec.command, spec.scope) == ("./run.sh", "project")
+    assert dict(spec.scripts) == {str(script): hashlib.sha256(b"#!/bin/sh\n").hexdigest()}
+    script.write_text("#!/bin/sh\nevil\n")
+    assert [row.code for row in user.find(client).ignored_files] == ["changed_file"]
+    user.trusted(client, name)
+    assert user.find(client).servers
+    user.write(user.folder / name, local(client).replace("/opt/server", "./run.sh") + " ")
+    assert [row.code for row in user.find(client).ignored_files] == ["changed_file"]
+
+
+@pytest.mark.parametrize(("client", "name"), FOLDER_FILES)
+def test_a_folders_file_is_not_even_opened_for_a_client_that_is_not_named(user, client, name):
+    os.mkfifo(user.write(user.folder / name, "").with_suffix(".pipe"))
+    (user.folder / name).unlink()
+    (user.folder / name).symlink_to((user.folder / name).with_suffix(".pipe"))
+    others = [other for other in CLIENT_NAMES if other != client]
+    found = user.find(*others)
+    assert not found.problems
+    assert [problem.message for problem in user.find(client).problems] == ["cannot be read: it is no regular file."]
+
+
+def test_a_folders_command_is_seen_where_the_editor_puts_the_folder_in(user):
+    script = user.write(user.folder / "tools/server.py", "1")
+    entry = {"command": "python3", "args": ["${workspaceFolder}/tools/server.py"]}
+    user.write(user.folder / ".vscode/mcp.json", json.dumps({"servers": {"mine": entry}}))
+    user.trusted("vscode", ".vscode/mcp.json")
+    spec = user.find("vscode").servers["mine"]
+    assert spec.args == (str(script),)
+    assert list(spec.scripts) == [str(script)]
+
+
+@pytest.mark.parametrize("client", ["codex", "opencode"])
+def test_files_above_count_up_to_the_repositorys_root_and_no_further(user, client):
+    name = CLIENTS[client].project_files[-1]
+    (user.folder / "repository/.git").mkdir(parents=True)
+    inner = user.folder / "repository/src"
+    inner.mkdir()
+    user.write(user.folder / name, local(client).replace("mine", "outside"))
+    user.write(user.folder / "repository" / name, local(client))
+    found = user.find(client, cwd=inner)
+    assert [(row.servers, row.above) for row in found.ignored_files] == [(("mine",), True)]
+    assert f"trust {user.folder / 'repository'}`" in found.ignored_files[0].hint
+    user.trusted(client, name, user.folder / "repository")
+    assert list(user.find(client, cwd=inner).servers) == ["mine"]
+
+
+def test_in_the_home_directory_the_folders_file_is_the_users_own(user):
+    user.write(user.file("cursor"), local("cursor"))
+    found = user.find("cursor", cwd=user.home)
+    assert (found.servers["mine"].scope, found.ignored_files) == ("user", [])
+
+
+def test_the_records_of_trust_may_not_be_in_the_folder_of_a_file_that_is_in_a_folder_of_it(user):
+    user.trust = TrustStore(user.folder / "state")
+    user.write(user.folder / ".cursor/mcp.json", local("cursor"))
+    [ignored] = user.find("cursor").ignored_files
+    assert (ignored.code, "in the folder itself" in ignored.message) == ("unusable_file", True)
+
+
+def test_a_huge_file_of_a_folder_that_nobody_trusts_is_refused_soon(user):
+    user.write(user.folder / ".cursor/mcp.json", '"' + '\\"' * (600 << 10))
+    user.write(user.folder / ".vscode/mcp.json", "/*" * (500 << 10))
+    user.write(user.folder / "opencode.json", json.dumps({"mcp": {str(n): {"command": []} for n in range(20_000)}, "tools": {f"{n}*": False for n in range(20_000)}}))  # fmt: skip
+    found = user.find("cursor", "vscode", "opencode")
+    assert [problem.message.partition(":")[0] for problem in found.problems] == ["cannot be read", "not valid JSON"]
+    assert len(found.ignored_files) == 1
+
+
+# --- broken files ---
+
+BROKEN = {
+    "nothing at all": (b"", "json", "not valid JSON: Expecting value"),
+    "half of it": (b'{"mcpServers": {\n"a": ', "json", "not valid JSON"),
+    "another encoding": ('{"mcpServers": {"ä": 1}}'.encode("latin-1"), "json", "not valid UTF-8 at byte 17"),
+    "deep nesting": (b"[" * 100_000, "json", "nested too deeply"),
+    "a huge number": (b'{"a": ' + b"1" * 5000 + b"}", "json", "not readable: Exceeds"),
+    "comments where there are none": (b"{} // x\n", "strict", "not valid JSON"),
+    "a trailing comma where there is none": (b'{"a": 1,}', "no trailing commas", "not valid JSON"),
+    "a comment without an end": (b"{} /* x", "json", "not valid JSON"),
+    "another kind of value": (b"[1]", "json", "not a JSON object"),
+    "servers of another kind": (b'{"mcpServers": [], "servers": [], "mcp": [], "context_servers": []}', "json", "is not an object"),
+    "a key twice": (b"[mcp_servers.a]\n[mcp_servers.a]\n", "toml", "not valid TOML: Cannot declare"),
+    "no TOML": (b"mcp_servers = [\n", "toml", "not valid TOML"),
+}  # fmt: skip
+
+
+def broken(client, kind):
+    syntax = CLIENTS[client].syntax
+    if kind == "toml" or syntax == "toml":
+        return kind == "toml" and syntax == "toml"
+    if kind == "strict":
+        return syntax == "json"
+    return kind != "no trailing commas" or syntax in {"json", "commented json"}
+
+
+@pytest.mark.parametrize(("client", "what"), [
+    (client, what) for client in CLIENT_NAMES for what, (_, kind, _) in BROKEN.items() if broken(client, kind)
+])  # fmt: skip
+def test_a_broken_file_is_a_finding_and_is_left_as_it_is(user, client, what):
+    data, _, message = BROKEN[what]
+    path = user.write(user.file(client), data)
+    found = user.find(client)
+    assert not found.servers
+    if what == "nothing at all" and CLIENTS[client].syntax == "jsonc":
+        assert not found.problems, "an editor reads an empty file as empty"
+        return
+    [problem] = found.problems
+    assert (problem.code, problem.file) == ("bad_client_config", str(path))
+    assert message in problem.message
+    assert path.read_bytes() == data
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("client", CLIENT_NAMES)
+def test_a_byte_order_mark_is_no_part_of_the_file(user, client):
+    user.write(user.file(client), b"\xef\xbb\xbf" + local(client).encode())
+    assert "mine" in user.find(client).servers
+
+
+@pytest.mark.parametrize("client", [name for name in CLIENT_NAMES if "comment" in CLIENTS[name].syntax or CLIENTS[name].syntax == "jsonc"])  # fmt: skip
+def test_comments_are_read_where_the_client_has_them(user, client):
+    text = "// mine\n" + local(client).replace("{", "{ /* a // b */\n", 1) + " // end"
+    user.write(user.file(client), text.replace('"1"', '"http://x/*y*/"'))
+    assert user.find(client).servers["mine"].env["A"] == "http://x/*y*/"
+
+
+@pytest.mark.parametrize("client", [name for name in CLIENT_NAMES if CLIENTS[name].syntax != "toml"])
+def test_of_a_key_that_is_there_twice_the_last_one_counts(user, client):
+    user.write(user.file(client), f'{{"{CLIENTS[client].servers[0]}": {{}}, {local(client)[1:]}')
+    assert "mine" in user.find(client).servers
+
+
+@pytest.mark.parametrize("client", CLIENT_NAMES)
+def test_what_is_no_file_is_a_finding_and_blocks_nothing(user, client):
+    path = user.write(user.file(client), "")
+    path.unlink()
+    path.symlink_to(user.home / "nowhere")
+    assert ["is a link to a file" in problem.message for problem in user.find(client).problems] == [True]
+    os.mkfifo(user.home / "nowhere")
+    assert [problem.message for problem in user.find(client).problems] == ["cannot be read: it is no regular file."]
+    assert stat.S_ISFIFO((user.home / "nowhere").stat().st_mode)
+
+
+# --- what an entry says ---
+
+
+def test_editors_variables(user):
+    user.environ = {"TOKEN": "${userHome}"}
+    for client in ("cursor", "vscode"):
+        entry = {
+            "command": "${userHome}/bin/server",
+            "args": [
+                "${workspaceFolder}",
+                "${workspaceFolderBasename}",
+                "a${/}b${pathSeparator}c",
+                "${TOKEN}",
+                "$TOKEN",
+            ],
+            "env": {"KEY": "t-${env:TOKEN}"},
+        }
+        spec = one(user, client, entry)
+        assert spec.command == f"{user.home}/bin/server"
+        assert spec.args == (str(user.folder), "folder", "a/b/c", "${TOKEN}", "$TOKEN")
+        assert spec.env["KEY"] == "t-${userHome}", "once"
+        assert one(user, client, {"command": "${env:NOPE}"}).problem == (
+            "command uses ${env:NOPE}, which is not set in the environment and has no default."
+        )
+
+
+def test_what_an_editor_asks_for_is_a_problem_that_says_what_to_do(user):
+    spec = one(user, "vscode", {"command": "x", "env": {"KEY": "${input:key}"}}, inputs=[{"id": "key"}])
+    assert spec.problem.startswith("env.KEY uses ${input:key}, which the editor asks you for: put the value into")
+    assert "only the editor knows" in one(user, "vscode", {"command": "${command:pick}"}).problem
+    assert "envFile is not read" in one(user, "cursor", {"command": "x", "envFile": ".env"}).problem
+
+
+def test_the_variables_of_gemini_opencode_and_windsurf(user):
+    user.environ = {"A": "1", "B_2": "$A"}
+    spec = one(user, "gemini", {"command": "x", "args": ["$A", "${B_2}", "${NO:-else}", "$NO-${NO}"]})
+    assert spec.args == ("1", "$A", "else", "$NO-${NO}")
+    (user.file("opencode").parent).mkdir(parents=True)
+    (user.file("opencode").parent / "key").write_text("secret\n")
+    entry = {"type": "local", "command": ["x", "{env:A}", "{env:NO}", "{file:key}", "${A}"]}
+    assert one(user, "opencode", entry).args == ("1", "", "secret", "${A}")
+    missing = one(user, "opencode", {"type": "local", "command": ["{file:~/nope}"]})
+    assert "which can't be read: No such file" in missing.problem
+    assert one(user, "windsurf", {"command": "${env:A}", "args": ["${userHome}"]}).args == ("${userHome}",)
+
+
+@pytest.mark.parametrize("client", ["claude-desktop", "zed"])
+def test_clients_without_variables_have_their_texts_as_they_are(user, client):
+    assert one(user, client, {"command": "${A}", "args": ["$A", "${env:A}"]}).args == ("$A", "${env:A}")
+
+
+def test_a_folders_entry_has_no_file_of_the_users_read(user):
+    (user.home / "secret").write_text("x")
+    entry = {"type": "local", "command": ["x", "{file:%s}" % (user.home / "secret")]}
+    user.write(user.folder / "opencode.json", json.dumps({"mcp": {"mine": entry}}))
+    user.trusted("opencode", "opencode.json")
+    assert "a folder's entry can't have files read" in user.find("opencode").servers["mine"].problem
+
+
+def test_what_codex_says_of_a_server(user):
+    user.write(user.file("codex"), """
+[mcp_servers.mine]
+command = "x"
+args = ["${HOME}"]
+cwd = "/srv"
+env_vars = ["TOKEN", { name = "OTHER", source = "local" }]
+startup_timeout_sec = 12.5
+tool_timeout_sec = 90
+enabled_tools = ["read", "list[1]"]
+disabled_tools = ["list[1]"]
+[mcp_servers.off]
+command = "y"
+enabled = false
+startup_timeout_ms = 2500
+[mcp_servers.remote]
+url = "https://example.com/mcp"
+bearer_token_env_var = "TOKEN"
+http_headers = { X-A = "1" }
+env_http_headers = { X-B = "B", X-C = "C" }
+[mcp_servers.lacking]
+url = "https://example.com/mcp"
+bearer_token_env_var = "NOPE"
+""")  # fmt: skip
+    user.environ = {"TOKEN": "t", "B": "b"}
+    found = user.find("codex").servers
+    mine = found["mine"]
+    assert (mine.args, mine.cwd, mine.start_timeout, mine.call_timeout) == (("${HOME}",), "/srv", 12.5, 90)
+    assert mine.env_pass == (*CODEX_VARIABLES, "TOKEN", "OTHER")
+    assert [mine.has_tool(name) for name in ("read", "list[1]", "list1", "write")] == [True, False, False, False]
+    assert (found["off"].enabled, found["off"].start_timeout) == (False, 2.5)
+    assert dict(found["remote"].headers) == {"X-A": "1", "X-B": "b", "Authorization": "Bearer t"}
+    assert found["lacking"].problem == "bearer_token_env_var names NOPE, which is not set in the environment."
+
+
+def test_what_gemini_says_of_a_server(user):
+    entry = {"command": "x", "timeout": 5000, "includeTools": ["read(path)", "write"], "excludeTools": ["write"]}
+    spec = one(user, "gemini", entry, mcp={"excluded": ["other"]})
+    assert (spec.call_timeout, spec.enabled) == (5, True)
+    assert [spec.has_tool(name) for name in ("read", "write", "list")] == [True, False, False]
+    assert not one(user, "gemini", entry, mcp={"excluded": ["mine"]}).enabled
+    assert not one(user, "gemini", entry, mcp={"allowed": ["other"]}).enabled
+    http, sse = one(user, "gemini", {"httpUrl": "https://x/"}), one(user, "gemini", {"url": "https://x/"})
+    assert (http.type, http.url, sse.type) == ("http", "https://x/", "sse")
+
+
+def test_what_opencode_says_of_a_server(user):
+    entry = {"type": "local", "command": ["x"], "timeout": 7000, "enabled": True}
+    spec = one(
+        user, "opencode", entry, tools={"mine_delete_*": False, "mine_read": True, "other_*": False, "write": False}
+    )
+    assert (spec.call_timeout, spec.start_timeout) == (7, 7)
+    assert [spec.has_tool(name) for name in ("delete_all", "read", "write")] == [False, True, True]
+    assert not one(user, "opencode", entry, tools={"mi*": False}).has_tool("read")
+    split = one(user, "opencode", {"type": "local", "command": ["x"], "timeout": {"startup": 1000, "request": 2000}})
+    assert (split.start_timeout, split.call_timeout) == (1, 2)
+    user.write(user.file("opencode"), json.dumps({"mcp": {"servers": {"mine": entry | {"disabled": True}}}}))
+    assert not user.find("opencode").servers["mine"].enabled
+    assert "type 'stdio' is not one of local, remote." in one(user, "opencode", LOCAL | {"type": "stdio"}).problem
+
+
+def test_what_zed_and_windsurf_say_of_a_server(user):
+    assert one(user, "zed", LOCAL | {"timeout": 5}).call_timeout == 5
+    assert one(user, "zed", LOCAL, context_server_timeout=9).call_timeout == 9
+    assert not one(user, "zed", LOCAL | {"enabled": False}).enabled
+    assert one(user, "zed", {"command": {"path": "x", "args": ["y"], "env": {}}}).args == ("y",)
+    assert "an extension of Zed's" in one(user, "zed", {"settings": {}}).problem
+    assert not one(user, "windsurf", LOCAL | {"disabledTools": ["a"]}).has_tool("a")
+    assert one(user, "windsurf", {"serverUrl": "https://x/"}).url == "https://x/"
+
+
+@pytest.mark.parametrize(
+    ("client", "entry", "problem"),
+    [
+        ("gemini", {"command": "x", "excludeTools": "all"}, "excludeTools is not an array of strings."),
+        ("windsurf", {"command": "x", "disabledTools": [1]}, "disabledTools is not an array of strings."),
+        ("gemini", {"command": "x", "timeout": -1}, "timeout is not a number above 0."),
+        ("zed", {"command": "x", "timeout": True}, "timeout is not a number above 0."),
+        ("opencode", {"type": "local", "command": "x"}, "command is not an array of strings."),
+        ("cursor", [], "the entry is not an object."),
+        ("cursor", {"command": "x", "args": "y"}, "args is not an array of strings."),
+    ],
+)
+def test_a_broken_entry_is_a_problem_of_its_server_alone(user, client, entry, problem):
+    assert one(user, client, entry).problem == problem
+
+
+def test_tools_that_the_configuration_leaves_out_make_another_listing():
+    plain = ServerSpec(name="a", command="x")
+    kept = {plain.fingerprint(), ServerSpec(name="a", command="x", include_tools=("a",)).fingerprint()}
+    assert len({*kept, ServerSpec(name="a", command="x", exclude_tools=("a",)).fingerprint()}) == 3
+
+
+# --- JSON with comments ---
+
+TEXTS = st.text(alphabet='ab"/*\\,{}[]: \n', max_size=6)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=12,
+)
+TABLES = st.dictionaries(TEXTS, VALUES | st.dictionaries(TEXTS, VALUES, max_size=3), max_size=4)
+INDENTS = st.sampled_from([None, 2, 4, "\t"])
+
+
+def written(table, indent, rng):
+    """JSON with comments and trailing commas at random places between its tokens."""
+    out, before = [], ""
+    for part in _tokens(json.dumps(table, indent=indent)):
+        if part in {"}", "]"} and before not in {"{", "["} and rng.random() < 0.3:
+            out.append(",")
+        out.append(part)
+        before = part if part.strip() else before
+        if part in set("{}[],:") and rng.random() < 0.3:
+            out.append(rng.choice(["// , } x\n", "/* { , */", " /* \n */ "]))
+    return "".join(out)
+
+
+def _tokens(text):
+    decoder, at = json.JSONDecoder(), 0
+    while at < len(text):
+        end = decoder.raw_decode(text, at)[1] if text[at] == '"' else at + 1
+        yield text[at:end]
+        at = end
+
+
+@given(TABLES, INDENTS, st.randoms(use_true_random=False))
+def test_comments_change_nothing(table, indent, rng):
+    text = written(table, indent, rng)
+    assert jsonc.loads(text) == table
+    assert len(jsonc.plain(text)) == len(text)
+
+
+@given(TABLES, INDENTS, st.randoms(use_true_random=False), TEXTS, TEXTS, VALUES)
+def test_an_edit_changes_its_member_and_nothing_else(table, indent, rng, outer, key, value):
+    text = written(table, indent, rng)
+    inside = table.get(outer, {})
+    if not isinstance(inside, dict):
+        with pytest.raises(ValueError, match="no object"):
+            jsonc.insert(text, (outer, key), value)
+        return
+    changed = jsonc.insert(text, (outer, key), value)
+    assert jsonc.loads(changed) == table | {outer: inside | {key: value}}
+    comments = [line for line in text.split("\n") if "//" in line]
+    assert all(line.partition("//")[2] in changed for line in comments)
+    removed = jsonc.remove(changed, (outer, key))
+    assert jsonc.loads(removed) == table | {outer: {name: item for name, item in inside.items() if name != key}}
+
+
+def test_a_key_that_is_there_twice_is_not_edited():
+    with pytest.raises(ValueError, match="twice"):
+        jsonc.insert('{"a": {}, "a": {}}', ("a", "b"), 1)

@@ -1,0 +1,217 @@
+"""Finding tools by word forms, typing errors, other words for the same, and parameters."""
+
+import json
+import os
+
+import pytest
+from tool_search import found as found_by_kind
+from tool_search import queries
+from tool_search import tools as real_tools
+
+from mcp_bridge.downstream.catalog.tools import listing_from_wire
+from mcp_bridge.downstream.search import store as store_module
+from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
+from mcp_bridge.downstream.search.search import SearchIndex, ordered
+from mcp_bridge.downstream.search.spelling import Spelling
+from mcp_bridge.downstream.search.store import IndexStore
+from mcp_bridge.downstream.search.thesaurus import ordinary_words, thesaurus
+from mcp_bridge.downstream.search.words import joined, split, stem
+
+
+def make(name, description="", *, server="s", properties=None):
+    schema = {"type": "object", "properties": properties or {}}
+    [tool] = listing_from_wire(
+        server, server, [{"name": name, "description": description, "inputSchema": schema}]
+    ).tools
+    return tool
+
+
+TOOLS = [
+    make("createIssue", "Create an issue.", server="tracker"),
+    make("delete_page", "Remove a page for good.", server="wiki"),
+    make("list_pages", "List pages.", server="wiki", properties={"sortOrder": {"enum": ["ascending", "newest"]}}),
+    make("take_screenshot", "Take a picture of the page.", server="browser", properties={"fullPage": {"description": "Beyond the viewport"}}),
+    make("convert", "Convert a database dump.", server="db"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def index():
+    return SearchIndex(TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("creating issues", "createIssue"),
+        ("creat isue", "createIssue"),
+        ("craete issue", "createIssue"),
+        ("createissue", "createIssue"),
+        ("get rid of a page", "delete_page"),
+        ("erase pages", "delete_page"),
+        ("file a bug", "createIssue"),
+        ("full page", "take_screenshot"),
+        ("fullPage", "take_screenshot"),
+        ("viewport", "take_screenshot"),
+        ("screen shot", "take_screenshot"),
+        ("newest", "list_pages"),
+        ("sort order", "list_pages"),
+        ("data base", "convert"),
+        ("Datenbank oder database", "convert"),
+    ],
+)
+def test_a_tool_is_found_by_other_forms_errors_words_for_the_same_and_parameters(index, query, first):
+    assert index.search(query)[0].tool.name == first
+
+
+def test_hits_that_are_much_worse_than_the_best_are_left_out(index):
+    names = [hit.tool.name for hit in index.search("take a screenshot of the page")]
+    assert names[0] == "take_screenshot"
+    assert "convert" not in names
+
+
+def test_a_strict_search_takes_no_other_word(index):
+    assert index.search("erase page", strict=True) == []
+    assert [hit.tool.name for hit in index.search("remove page", strict=True)] == ["delete_page"]
+    assert index.search("remvoe page", strict=True) == []
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_of_real_tools_a_right_one_is_among_the_first_for_nine_queries_of_ten(held_out):
+    index = SearchIndex(real_tools())
+    assert len(index) >= 500
+    chosen = [query for query in queries() if query.held_out == held_out]
+    counted = found_by_kind(index.search, chosen)
+    good, total = counted.pop("all")
+    assert total >= 75
+    assert good / total >= 0.9, counted
+    assert counted.keys() == {"plain", "paraphrase", "misspelt", "parameter"}
+    assert all(good / total >= 0.8 for good, total in counted.values()), counted
+
+
+def test_every_query_names_tools_that_there_are():
+    names = {f"{tool.server}.{tool.name}" for tool in real_tools()}
+    assert not [query for query in queries() if not query.right or query.right - names]
+
+
+def test_words_are_split_and_stemmed():
+    assert split("user's été") == ["user", "ete"]
+    assert joined("readFile of old_string") == ["readfile", "oldstring"]
+    assert stem("repositories") == stem("repository")
+    assert max(map(len, split("x" * 10_000))) == 64
+
+
+def test_a_typing_error_is_one_letter_or_two_that_changed_places():
+    spelling = Spelling(["screenshot", "repository", "create", "file", "fill"])
+    assert list(spelling.corrections("screnshot")) == ["screenshot"]
+    assert list(spelling.corrections("repositroy")) == ["repository"]
+    assert list(spelling.corrections("crewte")) == ["create"]
+    assert list(spelling.corrections("flie")) == ["file"]
+    assert spelling.corrections("xyzzyplugh") == {}
+    assert spelling.corrections("abc") == {}
+    assert spelling.corrections("a1b2c3") == {}
+    assert all(0 < weight < 1 for weight in spelling.corrections("fiel").values())
+
+
+def test_the_thesaurus_says_what_is_used_for_what():
+    known = thesaurus()
+    assert (stem("delete"),) in known.others[(stem("remove"),)]
+    assert (stem("delete"),) in known.others[tuple(map(stem, ["get", "rid", "of"]))]
+    assert all(0 < weight <= 1 for row in known.others.values() for weight in row.values())
+    assert all(term != other for term, row in known.others.items() for other in row)
+    assert ordinary_words("retrieve")
+    assert ordinary_words("qwertyuiop") == {}
+
+
+# The index as bytes.
+
+
+def test_an_index_is_read_as_it_was_written():
+    tools = ordered(real_tools())
+    key = tools_key(tools)
+    built = InvertedIndex.of(tools)
+    read = InvertedIndex.from_bytes(built.to_bytes(key), key)
+    for query in ("create an issue", "screnshot", "max_count"):
+        ours = [(hit.tool.name, hit.score) for hit in SearchIndex(tools, built).search(query)]
+        assert [(hit.tool.name, hit.score) for hit in SearchIndex(tools, read).search(query)] == ours
+
+
+def test_the_key_tells_tools_apart_by_all_that_is_indexed():
+    one = make("a", "b", properties={"c": {"description": "d"}})
+    others = [
+        make("x", "b", properties={"c": {"description": "d"}}),
+        make("a", "x", properties={"c": {"description": "d"}}),
+        make("a", "b", properties={"x": {"description": "d"}}),
+        make("a", "b", properties={"c": {"description": "x"}}),
+        make("a", "b", properties={"c": {"description": "d"}}, server="x"),
+    ]
+    assert len({tools_key([tool]) for tool in (one, *others)}) == 6
+    assert tools_key([make("a"), make("b")]) != tools_key([make("b"), make("a")])
+
+
+def signed(data):
+    """The bytes with the digest that they ought to have."""
+    import hashlib
+
+    from mcp_bridge.downstream.search.index import _DIGEST_BYTES, _MAGIC
+
+    body = data[len(_MAGIC) + _DIGEST_BYTES :]
+    return _MAGIC + hashlib.sha256(body).digest() + body
+
+
+def with_header(data, **changes):
+    """The bytes with other entries in the header, and a digest that fits."""
+    from mcp_bridge.downstream.search.index import _DIGEST_BYTES, _MAGIC
+
+    start = len(_MAGIC) + _DIGEST_BYTES
+    end = start + 8 + int.from_bytes(data[start : start + 8], "big")
+    head = json.dumps(json.loads(data[start + 8 : end]) | changes).encode()
+    return signed(data[:start] + len(head).to_bytes(8, "big") + head + data[end:])
+
+
+GOOD = InvertedIndex.of(TOOLS).to_bytes("key")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"mcp-bridge tool index\n",
+        GOOD[:-1],
+        GOOD[:-1] + bytes([GOOD[-1] ^ 1]),
+        GOOD.replace(b"issue", b"tissu", 1),
+        signed(GOOD + b"\0\0\0\0"),
+        signed(GOOD[:-4]),
+        signed(GOOD[:60]),
+        with_header(GOOD, key="other"),
+        with_header(GOOD, format=0),
+        with_header(GOOD, size=1),
+        with_header(GOOD, size="5"),
+        with_header(GOOD, size=True),
+        with_header(GOOD, counts=[1]),
+        with_header(GOOD, counts=None),
+        with_header(GOOD, terms=[]),
+        with_header(GOOD, surfaces=["b", "a"]),
+        with_header(GOOD, surfaces=[1]),
+        with_header(GOOD, byteorder="middle"),
+        signed(GOOD[:54] + (1 << 62).to_bytes(8, "big") + GOOD[62:]),
+    ],
+)
+def test_bytes_that_are_no_index_of_these_tools_are_refused(data):
+    with pytest.raises(InvalidIndexError):
+        InvertedIndex.from_bytes(data, "key")
+
+
+def test_a_few_indexes_are_kept_private_the_oldest_going_first(tmp_path):
+    store = IndexStore(tmp_path / "state" / "catalog")
+    for number in range(store_module._KEPT + 2):
+        store.save(str(number), b"x")
+        for path in (tmp_path / "state" / "catalog").iterdir():
+            os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns - 1_000_000_000))
+    paths = list((tmp_path / "state" / "catalog").iterdir())
+    assert {path.name for path in paths} == {f"index-{number}.bin" for number in range(2, store_module._KEPT + 2)}
+    assert {path.stat().st_mode & 0o777 for path in paths} == {0o600}
+    assert store.load("0") is None
+    assert store.load("3") == b"x"
+    store.discard("3")
+    assert store.load("3") is None

@@ -1,0 +1,70 @@
+"""Real tools, and queries with the tools that are right for each.
+
+`tools.json.gz` has what 37 public MCP servers of npm and PyPI list, by a name that a person would give the server: registry,
+package, version, and each tool's name, title, description and input schema. `listing.py` makes it.
+
+`queries.tsv` was written before the search was tuned. Half of the queries, chosen by a hash, are held out: nobody looks at
+which of them fail while the search is changed.
+"""
+
+import gzip
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_bridge.downstream.catalog.aliases import assign
+from mcp_bridge.downstream.catalog.tools import listing_from_wire
+
+HERE = Path(__file__).parent
+TOP = 3
+"""A right tool among the first so many counts."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query.
+
+    Attributes:
+        kind: `plain`, `paraphrase`, `misspelt` or `parameter` (a need that only a parameter names).
+        text: What is asked.
+        right: The tools that are an answer, as `server.tool`.
+        held_out: Whether it belongs to the half that nobody tunes to.
+    """
+
+    kind: str
+    text: str
+    right: frozenset[str]
+    held_out: bool
+
+
+def tools():
+    """The tools of all servers."""
+    listed = json.loads(gzip.decompress((HERE / "tools.json.gz").read_bytes()))
+    aliases = assign(listed, lower=True)
+    return [tool for name, row in listed.items() for tool in listing_from_wire(name, aliases[name], row["tools"]).tools]
+
+
+def queries():
+    """The queries."""
+    rows = [line.split("\t") for line in (HERE / "queries.tsv").read_text("utf-8").splitlines() if line[:1] != "#"]
+    return [
+        Query(kind, text, frozenset(right.split()), hashlib.sha256(text.encode()).digest()[0] % 2 == 1)
+        for kind, text, right in rows
+    ]
+
+
+def found(search, chosen):
+    """By kind, and under `all`: how many of the queries find a right tool among the first, and of how many.
+
+    Args:
+        search: Called with a query's text; returns hits.
+        chosen: The queries.
+    """
+    counted = {}
+    for query in chosen:
+        first = {f"{hit.tool.server}.{hit.tool.name}" for hit in search(query.text)[:TOP]}
+        for kind in (query.kind, "all"):
+            good, total = counted.get(kind, (0, 0))
+            counted[kind] = good + bool(first & query.right), total + 1
+    return counted
