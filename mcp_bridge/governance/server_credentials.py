@@ -12,6 +12,7 @@ from mcp_bridge.downstream.client.remote_auth import RemoteAccess
 from mcp_bridge.downstream.oauth.login_store import LoginStore
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.secrets.secret_stores import LOGINS_FILE_NAME, SecretFile, SystemKeyring
+from mcp_bridge.policy.secrets.strength import MIN_BITS, bits
 from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX, mentions
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def access_with(vault: Vault | None, logins: LoginStore | None) -> RemoteAccess:
             end = mention.end
         return "".join([*resolved, text[end:]])
 
-    return RemoteAccess(resolve, logins)
+    return RemoteAccess(resolve, logins, lambda credential: bits(credential) >= MIN_BITS)
 
 
 def _reveal(secrets: Secrets | None, secret_id: str, spec: ServerSpec) -> str:
