@@ -160,10 +160,12 @@ def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
 async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:
     from mcp_bridge.downstream.catalog.catalog import Catalog
     from mcp_bridge.downstream.client.fleet import Fleet
+    from mcp_bridge.governance.server_credentials import login_store, remote_access
     from mcp_bridge.governance.server_environment import environment
 
     given = environment(configuration.settings, configuration.governance)
-    async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:
+    access = remote_access(configuration.governance, login_store(configuration.settings))
+    async with Fleet(configuration.discovery.servers.values(), environment=given, access=access) as fleet:
         catalog = Catalog(fleet, configuration.settings.state_dir)
         if start:
             # Including servers with a cached listing, which doesn't tell whether they work now.
