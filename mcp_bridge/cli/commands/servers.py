@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from mcp_bridge import escaping
 from mcp_bridge.cli import common, showing
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from mcp_bridge.downstream.client.fleet import Fleet
 
 servers = typer.Typer(help="Look at the servers behind the bridge.", no_args_is_help=True)
 
@@ -76,15 +79,22 @@ def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
     return common.FAILED if start and broken else common.OK
 
 
-async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:
-    from mcp_bridge.downstream.catalog.catalog import Catalog
+def _fleet(configuration: common.Configuration) -> Fleet:
     from mcp_bridge.downstream.client.fleet import Fleet
     from mcp_bridge.governance.server_credentials import login_store, remote_access
     from mcp_bridge.governance.server_environment import environment
 
-    given = environment(configuration.settings, configuration.governance)
-    access = remote_access(configuration.governance, login_store(configuration.settings))
-    async with Fleet(configuration.discovery.servers.values(), environment=given, access=access) as fleet:
+    return Fleet(
+        configuration.discovery.servers.values(),
+        environment=environment(configuration.settings, configuration.governance),
+        access=remote_access(configuration.governance, login_store(configuration.settings)),
+    )
+
+
+async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:
+    from mcp_bridge.downstream.catalog.catalog import Catalog
+
+    async with _fleet(configuration) as fleet:
         catalog = Catalog(fleet, configuration.settings.state_dir)
         if start:
             # Including servers with a cached listing, which doesn't tell whether they work now.
@@ -98,7 +108,8 @@ async def _rows(configuration: common.Configuration, start: bool) -> list[dict[s
                 "error": status.error,
                 "source": status.source,
                 "scope": status.scope,
-                "details": dict(status.private),
+                "url": status.url,
+                "details": ({"url": status.url} if status.url else {}) | dict(status.private),
             }
             for status in catalog.servers()
         ]
@@ -138,11 +149,8 @@ async def _found(configuration: common.Configuration, query: str, limit: int) ->
     """The matching tools, and notices about servers that weren't searched."""
     from mcp_bridge.downstream.catalog import describe
     from mcp_bridge.downstream.catalog.catalog import Catalog
-    from mcp_bridge.downstream.client.fleet import Fleet
-    from mcp_bridge.governance.server_environment import environment
 
-    given = environment(configuration.settings, configuration.governance)
-    async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:
+    async with _fleet(configuration) as fleet:
         result = await Catalog(fleet, configuration.settings.state_dir).search(query, limit)
     rows = [
         {
