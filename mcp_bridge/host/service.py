@@ -487,7 +487,7 @@ class Bridge:
 
 def _looked_for_a_server(record: ExecutionRecord) -> bool:
     """Whether a script has failed for a name that may be a server's."""
-    message = str((record.error or {}).get("message", "")).lower()
+    message = "" if record.error is None else record.error["message"].lower()
     return "no mcp server" in message or "there is no server" in message
 
 

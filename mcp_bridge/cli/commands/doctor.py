@@ -89,7 +89,7 @@ async def _try(configuration: common.Configuration, find: Any) -> float:
         record = await bridge.run("print('ok')")
         took = (time.monotonic() - began) * 1000
         if record.stdout != b"ok\n":
-            message = (record.error or {}).get("message", "it printed something else")
+            message = "it printed something else" if record.error is None else record.error["message"]
             failure = BridgeError("sandbox_broken", f"A script in the sandbox failed: {message}")
     if failure:
         raise failure

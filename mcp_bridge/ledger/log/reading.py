@@ -1,7 +1,7 @@
-"""Reads a log from its file: by a read-only connection, in one snapshot, entry by entry.
+"""Reads a log from its file, entry by entry, over a read-only connection in one snapshot.
 
-This is what an export holds. Nothing is trusted: the columns beside an entry's bytes are checked against them. The file
-may be a stranger's: its tables are checked before any query, since a view in the place of one could run for ever.
+The file may come from a stranger, so nothing in it is trusted. The columns beside an entry's bytes are checked against
+the bytes. The tables are checked before any query, since a view in place of a table could run for ever.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_EXECUTIONS_REMEMBERED = 16
 
 STEPS, STEPS_PER_BYTE = 10_000_000, 10
 """The limit of SQLite's instructions for reading a file, and what each of its bytes adds: many times what verification
-takes. Pages that refer to the same pages again and again could be followed for ever."""
+takes. Without it, pages that refer to each other could be followed for ever."""
 
 _STEPS_BETWEEN_LOOKS = 100_000
 
@@ -65,7 +65,7 @@ class Ledger:
     """A file's log, in one snapshot.
 
     Args:
-        connection: In a transaction.
+        connection: A connection in a transaction.
         master: Opens payloads; None to leave them sealed.
 
     Attributes:
@@ -90,7 +90,7 @@ class Ledger:
         return read_node(self.connection, level, index)
 
     def entry(self, sequence: int) -> ReadEntry:
-        """The entry of a number.
+        """The entry with this number.
 
         Raises:
             BridgeError: `unknown_entry`; `ledger_damaged`.
@@ -100,11 +100,11 @@ class Ledger:
         row = self.connection.execute(f"{_SELECT} WHERE sequence = ?", (sequence,)).fetchone()
         if row is None:
             raise damaged(f"the entry {sequence} is missing")
-        # Only who reads all entries knows whether the hashes beside one are its own.
+        # Only a reader of all entries can tell whether the hashes beside an entry are its own.
         return self._read(*row)._replace(nodes=b"")
 
     def signing_keys(self) -> list[Verifier]:
-        """The public keys that the log has been signed with according to its entries, in their order.
+        """The public keys that the log was signed with, in the order in which its entries name them.
 
         Raises:
             BridgeError: `ledger_damaged`, `bad_entry`, `bad_key`.
@@ -163,7 +163,7 @@ class Ledger:
         """The lines of an export.
 
         Args:
-            payloads: Whether it holds all readable payloads, and not just those about the log itself.
+            payloads: Whether to include all readable payloads, and not just those about the log itself.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -178,10 +178,10 @@ class Ledger:
             yield checkpoint_line(note)
 
     def checked_lines(self, see: Callable[[ReadEntry], None]) -> Iterator[bytes | ReadEntry]:
-        """The lines of an export with all readable payloads, for `verify_export`, its entries as they were read.
+        """The lines of an export with all readable payloads, for `verify_export`, with entries as they were read.
 
         Args:
-            see: Called with every entry on the way.
+            see: Called with every entry.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -191,7 +191,7 @@ class Ledger:
             see(found)
             if found.payload is not None and len(found.payload) > MAX_LINE_BYTES // MAX_ESCAPED_BYTES:
                 line = entry_line(found.data, found.payload, found.salt)
-                # No export has such a line. Who verifies it says so.
+                # No export has such a line, and verification reports it.
                 yield line if len(line) > MAX_LINE_BYTES else found
             else:
                 yield found
@@ -201,7 +201,7 @@ class Ledger:
     def checkpoints(self) -> Iterator[str]:
         """The stored checkpoints by their sizes, each with all its signatures, and the checkpoint of all entries.
 
-        Those with which a key was rotated, and those that witnesses have cosigned, are stored.
+        Checkpoints that rotated a key, and those that witnesses have cosigned, are stored.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -250,7 +250,7 @@ def unknown_entry(sequence: int, size: int) -> BridgeError:
 
 
 def require(path: Path) -> None:
-    """Check that there is a ledger.
+    """Check that a ledger exists.
 
     Raises:
         BridgeError: `database_unusable`.
@@ -269,7 +269,7 @@ def _not_begun(path: Path) -> BridgeError:
 
 
 def is_begun(connection: sqlite3.Connection) -> bool:
-    """Whether a file has any part of a log. A process may have been killed before it began one."""
+    """Whether a file has any part of a log. A process may have been killed before it created one."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     return any(
         connection.execute(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT 1)").fetchone()[0]  # noqa: S608
@@ -322,7 +322,7 @@ def open_looking(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection to inspect the bridge's own ledger, even if it is behind its recorded position; for any thread.
 
     Raises:
-        sqlite3.Error: As SQLite gives it.
+        sqlite3.Error: As SQLite raises it.
         BridgeError: `database_unusable`, `database_newer`, `ledger_damaged`.
     """
     require(path)
@@ -338,7 +338,7 @@ def open_looking(path: Path) -> Iterator[sqlite3.Connection]:
                 position.load()
                 position.check(opened)
             except BridgeError as exc:
-                # Nothing is decided by an inspection, and a loss can't be accepted here.
+                # Nothing is decided by an inspection, and it must work before a loss is accepted.
                 logger.warning("%s", exc)
             yield opened
 
@@ -364,7 +364,7 @@ def _limit(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_tables(connection: sqlite3.Connection) -> None:
-    """Check the tables. Reading doesn't depend on anything else in the schema: `audit.verify_file` checks that."""
+    """Check the tables. Reading depends on nothing else in the schema; `audit.verify_file` checks the rest."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     found = read_schema(connection)
     for row in expected_schema(max(version, 1)):
@@ -390,9 +390,9 @@ def expected_schema(version: int) -> list[SchemaRow]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[Path]:
-    """The file, or a copy if SQLite can't read it in place: it has a write-ahead log, whose index can't be made.
+    """The file, or a copy if SQLite can't read it in place, because its write-ahead log's index can't be created.
 
-    Nobody writes to such a file: a writer would have made that index.
+    Nobody writes to such a file: a writer would have created that index.
     """
     journal = path.with_name(f"{path.name}-wal")
     if _has_index(path) or not _size(journal):
@@ -419,13 +419,13 @@ def _size(path: Path) -> int:
 
 
 def _has_index(path: Path) -> bool:
-    """Whether the index of a file's write-ahead log exists, or can be made."""
+    """Whether the index of a file's write-ahead log exists, or can be created."""
     can_be_made = os.access(path.parent, os.W_OK) and not is_full(path)
     return can_be_made or _size(path.with_name(f"{path.name}-shm")) >= INDEX_BYTES
 
 
 def _uri(path: Path) -> str:
-    # Without a journal, and where nothing can be made, SQLite reads a file only if told that it is immutable.
+    # Without a journal, in a directory that isn't writable, SQLite reads a file only if told that it is immutable.
     still = not _size(path.with_name(f"{path.name}-wal")) and (
         not os.access(path.parent, os.W_OK) or not _has_index(path)
     )
