@@ -57,9 +57,9 @@ def is_large(value: Any, *, chars: int = LARGE_CHARS, values: int = LARGE_VALUES
             text += len(node)
         elif kind is int or node is None:
             continue
-        elif isinstance(node, (str, bytes)):
+        elif kind is not dict and isinstance(node, (str, bytes)):
             text += len(node)
-        elif isinstance(node, dict):
+        elif kind is dict or isinstance(node, dict):
             if count + len(stack) + len(node) > values:
                 return True
             stack.extend(node)

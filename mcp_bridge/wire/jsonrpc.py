@@ -245,18 +245,15 @@ def decode(
 
 
 def _classify(value: Any, line: bytes) -> Message:
-    def bad(why: str) -> WireError:
-        return WireError("bad_frame", f"a frame is not a message of this channel: {why}", excerpt(line))
-
     if not isinstance(value, dict) or value.pop("jsonrpc", None) != "2.0":
-        raise bad('no object with "jsonrpc": "2.0"')
+        raise _no_message(line, 'no object with "jsonrpc": "2.0"')
     keys = value.keys()
     if "id" in keys and not (type(value["id"]) is int and 0 < value["id"] <= MAX_ID):
-        raise bad("the id is no positive integer")
+        raise _no_message(line, "the id is no positive integer")
     if "method" in keys:
         method, params = value["method"], value.get("params", {})
         if not isinstance(method, str) or not isinstance(params, dict) or not keys <= {"id", "method", "params"}:
-            raise bad("a request has a method, parameters as an object, and an id")
+            raise _no_message(line, "a request has a method, parameters as an object, and an id")
         return Request(value["id"], method, params) if "id" in keys else Notification(method, params)
     if keys == {"id", "result"}:
         return Response(value["id"], value["result"])
@@ -270,8 +267,12 @@ def _classify(value: Any, line: bytes) -> Message:
             and isinstance(error.get("data", {}), dict)
         ):
             return ErrorResponse(value["id"], error["code"], error["message"], error.get("data", {}))
-        raise bad("an error has a code, a message and data as an object")
-    raise bad("neither a request nor a response")
+        raise _no_message(line, "an error has a code, a message and data as an object")
+    raise _no_message(line, "neither a request nor a response")
+
+
+def _no_message(line: bytes, why: str) -> WireError:
+    return WireError("bad_frame", f"a frame is not a message of this channel: {why}", excerpt(line))
 
 
 def encode(

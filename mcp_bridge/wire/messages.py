@@ -33,6 +33,9 @@ class CallId(str):
 def is_call_id(text: str) -> bool:
     """Whether a text is a valid call name."""
     line, _, number = text.partition("#")
+    if line == "0":
+        # Of a script that makes one call after the other.
+        return len(text) <= MAX_CALL_CHARS and _is_number(number)
     root, *path = line.split(".")
     known = (
         root == "0"
