@@ -24,7 +24,16 @@ from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.log.pieces import payload_of, pieces_of
 from mcp_bridge.ledger.proofs import merkle
-from mcp_bridge.ledger.proofs.exports import MAX_LINE_BYTES, ReadEntry, checkpoint_line, entry_line, header_line
+from mcp_bridge.ledger.proofs.exports import (
+    MAX_LINE_BYTES,
+    STRETCH,
+    STRETCH_LEVEL,
+    CheckedStretch,
+    ReadEntry,
+    checkpoint_line,
+    entry_line,
+    header_line,
+)
 from mcp_bridge.ledger.proofs.notes import merged
 from mcp_bridge.ledger.storage.failures import is_full
 from mcp_bridge.ledger.storage.position import PositionFile, read_head
@@ -32,9 +41,10 @@ from mcp_bridge.ledger.storage.schema import MIGRATIONS, refuse_newer
 from mcp_bridge.ledger.storage.sealing import damaged, master_key, naming_file, wrong_master_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mcp_bridge.ledger.log.pieces import Pieces
+    from mcp_bridge.ledger.proofs.exports import Line, Stretch
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.storage.sealing import MasterKey
 
@@ -51,6 +61,9 @@ _STEPS_BETWEEN_LOOKS = 100_000
 
 MAX_ESCAPED_BYTES = 6
 """The most that one byte of a text becomes in JSON: a control character is `\\u0000`."""
+
+ENTRY_BYTES = MAX_LINE_BYTES // MAX_ESCAPED_BYTES
+"""A payload of at most so many bytes fits into a line of an export, whatever is in it."""
 
 INDEX_BYTES = 32 << 10
 """The size of a block of a write-ahead log's index (sqlite.org/walformat.html, section 2)."""
@@ -116,21 +129,32 @@ class Ledger:
             (sequence, KeyEvent.from_bytes(self.entry(sequence).payload or b"")) for (sequence,) in rows.fetchall()
         )
 
-    def entries(self) -> Iterator[ReadEntry]:
-        """All entries, in their order.
+    def read(self, first: int, end: int) -> Iterator[ReadEntry]:
+        """The entries that there are from one number up to another, in their order, with the hashes beside them.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
-        frontier = merkle.Frontier()
-        for row in self.connection.execute(f"{_SELECT} ORDER BY sequence"):
+        for row in self.connection.execute(_STRETCH, (first, end - 1)):
+            yield self._read(*row)
+
+    def entries(self, frontier: merkle.Frontier | None = None, end: int | None = None) -> Iterator[ReadEntry]:
+        """All entries, in their order; or those from a frontier on, which is moved along, up to `end`.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        frontier = frontier or merkle.Frontier()
+        # What is before the first number and beyond the last one is read, too.
+        first, last = frontier.size or _LEAST, _MOST if end is None else end - 1
+        for row in self.connection.execute(_STRETCH, (first, last)):
             if row[0] != frontier.size:
                 raise damaged(f"the entry {frontier.size} is missing")
             found = self._read(*row)
             if frontier.append(leaf_hash(found.data)) != row[4]:
                 raise damaged(f"the hashes beside the entry {row[0]} are not its own")
             yield found
-        if frontier.size != self.size:
+        if end is None and frontier.size != self.size:
             raise damaged(f"it has {frontier.size} entries, and its head is of {self.size}")
 
     def _read(
@@ -177,26 +201,49 @@ class Ledger:
         for note in self.checkpoints():
             yield checkpoint_line(note)
 
-    def checked_lines(self, see: Callable[[ReadEntry], None]) -> Iterator[bytes | ReadEntry]:
-        """The lines of an export with all readable payloads, for `verify_export`, with entries as they were read.
+    def checked_lines(
+        self,
+        see: Callable[[ReadEntry], None],
+        stretches: Iterable[Stretch | None] = (),
+        accept: Callable[[Stretch], None] | None = None,
+    ) -> Iterator[Line]:
+        """The lines of an export with all readable payloads, for `verify_export`, its entries as they were read.
 
         Args:
-            see: Called with every entry.
+            see: Called with every entry on the way, but for those of a stretch that is accepted.
+            stretches: The first stretches, if somebody else has checked them; None for one that is to be read here.
+            accept: Called with every stretch that is accepted.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
         yield header_line(self.origin, self.size)
-        for found in self.entries():
+        frontier = merkle.Frontier()
+        for stretch in stretches:
+            before, end = frontier.copy(), frontier.size + STRETCH
+            if stretch is not None and frontier.append_subtree(STRETCH_LEVEL, stretch.root) == stretch.above:
+                accepted = functools.partial(accept, stretch) if accept is not None else _nothing
+                yield CheckedStretch(stretch, accepted, functools.partial(self._checked, see, before, end))
+            else:
+                frontier = before
+                yield from self._checked(see, frontier, end)
+                if frontier.size < end:
+                    break
+        yield from self._checked(see, frontier, None)
+        for note in self.checkpoints():
+            yield checkpoint_line(note)
+
+    def _checked(
+        self, see: Callable[[ReadEntry], None], frontier: merkle.Frontier, end: int | None
+    ) -> Iterator[bytes | ReadEntry]:
+        for found in self.entries(frontier, end):
             see(found)
-            if found.payload is not None and len(found.payload) > MAX_LINE_BYTES // MAX_ESCAPED_BYTES:
+            if found.payload is not None and len(found.payload) > ENTRY_BYTES:
                 line = entry_line(found.data, found.payload, found.salt)
                 # No export has such a line, and verification reports it.
                 yield line if len(line) > MAX_LINE_BYTES else found
             else:
                 yield found
-        for note in self.checkpoints():
-            yield checkpoint_line(note)
 
     def checkpoints(self) -> Iterator[str]:
         """The stored checkpoints by their sizes, each with all its signatures, and the checkpoint of all entries.
@@ -224,6 +271,14 @@ _SELECT = """
     SELECT sequence, execution, kind, CAST(entry AS BLOB), CAST(nodes AS BLOB), CAST(sealed AS BLOB)
     FROM entries LEFT JOIN payloads USING (sequence)
 """
+_STRETCH = f"{_SELECT} WHERE sequence BETWEEN ? AND ? ORDER BY sequence"
+
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+"""The numbers that a row can have."""
+
+
+def _nothing() -> None:
+    pass
 
 
 def _text(value: object) -> str:
@@ -293,11 +348,8 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
     try:
         with (
             _readable(path) as readable,
-            closing(sqlite3.connect(_uri(readable), uri=True, isolation_level=None)) as opened,
+            closing(_connected(readable)) as opened,
         ):
-            _limit(opened, path)
-            opened.execute("PRAGMA trusted_schema = OFF")
-            opened.execute("PRAGMA cell_size_check = ON")
             refuse_newer(opened, path)
             opened.execute("BEGIN")
             _check_tables(opened)
@@ -315,6 +367,25 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
         raise BridgeError(
             "database_unusable", f"The record of executions, {path}, can't be read: {why}.", hint="Go on with a backup."
         ) from None
+
+
+def open_snapshot(path: Path) -> sqlite3.Connection:
+    """Another connection to a file that `open_ledger` has opened and checked, with a snapshot of its own.
+
+    Raises:
+        sqlite3.Error: As SQLite gives it.
+    """
+    connection = _connected(path)
+    connection.execute("BEGIN")
+    return connection
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(_uri(path), uri=True, isolation_level=None)
+    _limit(connection, path)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    return connection
 
 
 @contextmanager
