@@ -11,7 +11,7 @@ import anyio
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.catalog.store import ListingStore
-from mcp_bridge.downstream.client.failures import configuration_error, first_line
+from mcp_bridge.downstream.client.failures import first_line
 from mcp_bridge.downstream.client.status import ServerStatus
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
 from mcp_bridge.downstream.search.meaning import FUSED
@@ -128,7 +128,7 @@ class Catalog:
         """Start servers in the background, a few at a time, because they will be used soon."""
         for name in names:
             server = self._fleet.servers.get(name)
-            if server is None or server.running or name in self._ahead or configuration_error(server.spec) is not None:
+            if server is None or server.running or name in self._ahead or server.configuration_error() is not None:
                 continue
             self._ahead.add(name)
             self._fleet.start_soon(self._start_ahead, server)
@@ -137,7 +137,7 @@ class Catalog:
         """Start every server that can be started, a few at a time; `servers` then tells which of them work."""
         async with anyio.create_task_group() as tasks:
             for server in self._fleet.servers.values():
-                if configuration_error(server.spec) is None:
+                if server.configuration_error() is None:
                     tasks.start_soon(self._start_ahead, server)
 
     async def _start_ahead(self, server: DownstreamServer) -> None:
@@ -226,7 +226,7 @@ class Catalog:
             can't be started as configured get no notice.
         """
         chosen = [server for name, server in self._fleet.servers.items() if servers is None or name in servers]
-        chosen = [server for server in chosen if configuration_error(server.spec) is None]
+        chosen = [server for server in chosen if server.configuration_error() is None]
         for server in chosen:
             await self._load(server)
         notices = await self._list_missing(chosen, wait)
