@@ -20,7 +20,7 @@ from mcp_bridge.downstream.catalog.aliases import assign
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.downstream.search.search import Hit
@@ -63,7 +63,7 @@ def queries() -> list[Query]:
     ]
 
 
-def found(search: Callable[[str], Sequence[Hit]], chosen: Iterable[Query]) -> dict[str, tuple[int, int]]:
+def found(search: Callable[[str], Sequence[Hit]], chosen: Sequence[Query]) -> dict[str, tuple[int, int]]:
     """By kind, and under `all`: how many of the queries find a right tool among the first, and of how many.
 
     Args:
