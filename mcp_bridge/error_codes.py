@@ -37,7 +37,8 @@ Code = Literal[
     "calls_too_large", "cancelled", "cannot_listen", "certificates", "changed_file", "channel_closed",
     "client_config", "client_file_changed", "client_not_read",
     "clock_is_right", "clock_went_back", "code_too_large", "config_missing",
-    "configuration", "context_too_large", "cpus_not_enforced", "database_busy", "database_newer", "database_unusable",
+    "configuration", "connection_lost", "context_too_large", "cpus_not_enforced", "database_busy", "database_newer",
+    "database_unusable",
     "demo_needs_git", "demo_needs_servers", "denied", "denied_steps", "disk_full", "divergence", "duplicate_id",
     "effect_cancelled", "empty_code", "ended", "engine", "engine_absent", "engine_alias", "engine_broken",
     "engine_failed", "engine_silent", "erased", "erasure_unfinished", "error", "execution_running", "exit", "failed",
@@ -63,8 +64,8 @@ Code = Literal[
     "sandbox_start_timeout", "script", "script_error", "script_missing", "script_timeout", "seccomp_off",
     "seccomp_refused", "secret_denied", "secret_elsewhere", "secret_missing", "secrets_file_busy",
     "secrets_file_damaged", "secrets_file_unreadable", "secrets_file_unsafe", "secrets_file_unwritable",
-    "security_module", "server", "server_died", "server_exists", "server_not_configured",
-    "server_start_failed", "server_unavailable", "servers", "stalled",
+    "security_module", "server", "server_busy", "server_died", "server_exists", "server_not_configured",
+    "server_start_failed", "server_unauthorized", "server_unavailable", "servers", "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
     "syntax_error", "tampered", "timeout", "token_needed", "too_large", "too_many_artifacts", "too_many_calls",
     "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references", "too_many_viewers",
@@ -268,6 +269,10 @@ GROUPS: Final[tuple[Group, ...]] = (
         "calls_too_large": Description(
             "The requests of this run are larger than `max_call_size` together.",
             "Pass less, or have the operator raise `max_call_size`.", _SCRIPT | _CLIENT),
+        "connection_lost": Description(
+            "The connection to a remote server broke, or a gateway answered in its place, after the call was sent: the "
+            "call may have happened.",
+            "Look whether it happened before you call again."),
         "denied": Description(
             "The policy or a person refused the call.",
             "`mcp-bridge policy explain SERVER.TOOL` names the rule. Do without the call, or ask the operator.",
@@ -299,14 +304,21 @@ GROUPS: Final[tuple[Group, ...]] = (
         "secret_missing": Description(
             "There is no value for the secret.",
             "Set it with `mcp-bridge secret set`, or where `[secrets]` says that it comes from.", _SCRIPT | _COMMAND),
+        "server_busy": Description(
+            "The server takes no more requests for now (429). The call was not made.",
+            "Call again later; `retry_in` has the seconds, if the server says."),
         "server_died": Description(
             "The server ended while the tool ran: the call may have happened.",
             "`mcp-bridge servers list --start` shows what it printed."),
         "server_start_failed": Description(
             "The server did not start.",
             "`mcp-bridge servers list --start` shows what it printed."),
+        "server_unauthorized": Description(
+            "The server wants other credentials (401 or 403). The call was not made.",
+            "Mend the server's `headers`, and the secrets that they name."),
         "server_unavailable": Description(
-            "The server is disabled, misconfigured, of a kind that is not supported, or waits to be started again.",
+            "The server is disabled, misconfigured or unreachable, or waits to be started again. The call was not "
+            "made.",
             "Read the reason in the message, and fix the server's configuration."),
         "too_many_calls": Description(
             "The run has made as many requests as `max_calls` allows.",

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from mcp_bridge import __version__
+from mcp_bridge.cli.commands import logins  # noqa: F401  (commands of `servers`)
 from mcp_bridge.cli.commands.approvals import approvals
 from mcp_bridge.cli.commands.audit import audit
 from mcp_bridge.cli.commands.backups import backup, backup_key, restore

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from mcp_bridge import escaping
 from mcp_bridge.cli import common
 from mcp_bridge.cli.streams import discard_output
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.near_names import spelled_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -156,7 +156,8 @@ class Commands(TyperGroup):
         ]
         if elsewhere and len(elsewhere) <= _FEW:
             return f"It is an option of another command: {', '.join(elsewhere)}."
-        close = difflib.get_close_matches(option, options, n=1, cutoff=0.7)
+        # Of one letter, none is like another.
+        close = spelled_like(option, options, cutoff=0.7) if option.startswith("--") else []
         if close:
             metavar = next((param.metavar for param in command.params if close[0] in param.opts), None)
             return f"Write `{path} {close[0]}{f' {metavar}' if metavar else ''}`. `{path} --help` has all options."
@@ -169,7 +170,7 @@ def _for_unknown_command(word: str, known: list[str], path: str) -> str:
     within = " ".join([*path.split()[1:], word])
     if instead := INSTEAD.get(within):
         return instead
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    close = spelled_like(word, known)
     if not close and any(char in word for char in "()=\n"):
         return "Code goes after -c: write `mcp-bridge run -c CODE`."
     listed = f"Commands: {', '.join(sorted(known))}. `{path} --help` describes them."

@@ -12,12 +12,13 @@ from mcp_bridge.downstream.client.remote_auth import RemoteAccess
 from mcp_bridge.downstream.oauth.login_store import LoginStore
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.secrets.secret_stores import LOGINS_FILE_NAME, SecretFile, SystemKeyring
+from mcp_bridge.policy.secrets.strength import MIN_BITS, bits
 from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX, mentions
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.governance.governance import Governance
-    from mcp_bridge.policy.secrets.vault import Secrets
+    from mcp_bridge.policy.secrets.vault import Secrets, Vault
     from mcp_bridge.settings import Settings
 
 
@@ -30,11 +31,16 @@ def login_store(settings: Settings) -> LoginStore:
 
 def remote_access(governance: Governance | None, logins: LoginStore | None = None) -> RemoteAccess:
     """What connections to remote servers are authenticated with."""
+    return access_with(governance.vault if governance is not None else None, logins)
+
+
+def access_with(vault: Vault | None, logins: LoginStore | None) -> RemoteAccess:
+    """As `remote_access`, for commands that need no operator's tools."""
 
     def resolve(spec: ServerSpec, text: str) -> str:
         if SECRET_PREFIX not in text:
             return text
-        secrets = governance.vault.load() if governance is not None else None
+        secrets = vault.load() if vault is not None else None
         resolved, end = [], 0
         for mention in mentions(text, secrets.ids if secrets is not None else ()):
             if mention.secret is None:
@@ -43,7 +49,7 @@ def remote_access(governance: Governance | None, logins: LoginStore | None = Non
             end = mention.end
         return "".join([*resolved, text[end:]])
 
-    return RemoteAccess(resolve, logins)
+    return RemoteAccess(resolve, logins, lambda credential: bits(credential) >= MIN_BITS)
 
 
 def _reveal(secrets: Secrets | None, secret_id: str, spec: ServerSpec) -> str:

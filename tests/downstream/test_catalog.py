@@ -484,7 +484,6 @@ async def test_a_search_covers_servers_that_do_not_run_and_says_which_it_could_n
         faulty(),
         faulty("dead", name="dead"),
         faulty("silent", name="silent"),
-        ServerSpec(name="remote", type="http", url="https://x"),
         faulty(name="off", enabled=False),
     ]
     async with fleet_of(*specs) as fleet:
@@ -500,12 +499,11 @@ async def test_what_can_not_be_started_as_configured_is_passed_over_in_silence(t
         await Catalog(fleet, tmp_path).search("")
     specs = [
         faulty(enabled=False),
-        ServerSpec(name="remote", type="http", url="https://x"),
         ServerSpec(name="wrong", command="x", problem="env.K is missing."),
     ]
     async with fleet_of(*specs) as fleet:
         catalog = Catalog(fleet, tmp_path)
-        assert [status.state for status in catalog.servers()] == ["disabled", "unsupported", "misconfigured"]
+        assert [status.state for status in catalog.servers()] == ["disabled", "misconfigured"]
         answer = await catalog.search("echo")
         assert (answer.hits, answer.notices) == ([], [])
 

@@ -347,7 +347,6 @@ async def test_no_hint_about_a_server_names_a_file_of_the_host():
 @pytest.mark.parametrize(
     ("settings", "state", "part"),
     [
-        ({"type": "http", "url": "https://x"}, "unsupported", "http, which is not supported yet"),
         ({"command": "x", "problem": "env.K is missing."}, "misconfigured", "env.K is missing."),
         ({"command": "x", "enabled": False}, "disabled", "disabled"),
     ],

@@ -4,6 +4,7 @@ import asyncio
 import json
 import stat
 import sys
+import types
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,8 @@ from mcp_bridge.downstream.oauth import authorization_client, token_sources
 from mcp_bridge.downstream.oauth.login import log_out
 from mcp_bridge.downstream.oauth.logins import keep_login, read_login
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.server_credentials import login_store as governed_login_store
+from mcp_bridge.settings import Settings
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -41,7 +44,7 @@ def state(tmp_path):
 
 
 def access(state):
-    return RemoteAccess(lambda _spec, text: text, login_store(state))
+    return RemoteAccess(lambda _spec, text: text, logins=login_store(state))
 
 
 @asynccontextmanager
@@ -384,7 +387,7 @@ async def test_a_registered_client_logs_in_with_its_secret_which_no_login_keeps(
     assert not authorization_server.events("registered")
     assert secret not in (state / "logins.json").read_text()
     await expire(spec, state)
-    resolving = RemoteAccess(lambda _spec, text: text.replace("vault://secret/app", secret), login_store(state))
+    resolving = RemoteAccess(lambda _spec, text: text.replace("vault://secret/app", secret), logins=login_store(state))
     assert await status_of(spec, open_auth(spec, resolving)) == ACCEPTED
     assert len(authorization_server.events("granted", grant="refresh_token", client="registered-app")) == 1
     said = await log_out(given, given.oauth, login_store(state), httpx2.create_ssl_context())
@@ -470,3 +473,48 @@ async def test_a_request_to_another_origin_gets_no_token(authorization_server, p
     seen.append((await flow.__anext__()).headers.get("authorization", "")[:7])
     await flow.aclose()
     assert seen == [None, "Bearer "]
+
+
+class Endless(httpx2.AsyncByteStream):
+    closed = False
+
+    async def __aiter__(self):
+        while True:
+            yield b"x"
+
+    async def aclose(self):
+        self.closed = True
+
+
+async def test_the_body_of_a_refusal_isnt_read(authorization_server, protected_server, state):
+    spec = server_spec(protected_server)
+    await logged_in(spec, state)
+    flow = open_auth(spec, access(state)).async_auth_flow(httpx2.Request("POST", spec.url, content=b"{}"))
+    await flow.__anext__()
+    endless = Endless()
+    refused = httpx2.Response(401, stream=endless)
+    await flow.asend(refused)
+    assert await refused.aread() == b""
+    assert endless.closed
+    await flow.aclose()
+
+
+async def test_logins_can_be_kept_in_the_systems_keyring(authorization_server, protected_server, state, monkeypatch):
+    kept = {}
+    keyring = types.ModuleType("keyring")
+    keyring.get_password = lambda service, name: kept.get((service, name))
+    keyring.set_password = lambda service, name, value: kept.__setitem__((service, name), value)
+    keyring.delete_password = lambda service, name: kept.pop((service, name))
+    monkeypatch.setitem(sys.modules, "keyring", keyring)
+    store = governed_login_store(Settings(state_dir=state, logins="keyring"))
+    spec = server_spec(protected_server)
+    auth = open_auth(spec, RemoteAccess(lambda _spec, text: text, logins=store))
+    with pytest.raises(BridgeError, match="needs a login"):
+        await status_of(spec, auth)
+    await logged_in(spec, state, store=store)
+    assert [service for service, _ in kept] == ["mcp-bridge"]
+    assert not (state / "logins.json").exists()
+    # Nothing tells of a change there: it is looked at once the server asks.
+    assert await status_of(spec, auth) == ACCEPTED
+    await log_out(spec, None, store, httpx2.create_ssl_context())
+    assert not kept

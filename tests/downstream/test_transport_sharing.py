@@ -14,7 +14,7 @@ from mcp_bridge import fair_share, large_json
 from mcp_bridge.downstream.catalog.results import convert
 from mcp_bridge.downstream.client import supervisor, transport
 from mcp_bridge.downstream.client.fleet import Fleet
-from mcp_bridge.downstream.client.transport import MAX_BLOCKS, OversizedResult, StdioTransport, _Messages
+from mcp_bridge.downstream.client.transport import MAX_BLOCKS, OversizedResult, StdioTransport, _OutputMessages
 from mcp_bridge.fair_share import MAX_WAIT_SECONDS, FairShare, Tenant
 from mcp_bridge.offload import on_thread, time_limit
 
@@ -53,7 +53,7 @@ class Heard:
         monkeypatch.setattr(Tenant, "charge", charge)
         self.server = Tenant(FairShare())
         self.transport = StdioTransport(["true"], env={}, cwd=None, max_message=LIMIT, tenant=self.server)
-        self.messages = _Messages(self.transport, Stdout(*chunks), LIMIT)
+        self.messages = _OutputMessages(self.transport, Stdout(*chunks), LIMIT)
 
     def asks(self, *numbers):
         """A tenant that has sent requests."""

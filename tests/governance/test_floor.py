@@ -251,6 +251,13 @@ def test_a_folder_raises_no_bound_of_the_users(files):
     assert (found.settings.timeout, found.settings.max_timeout) == (60, 60)
 
 
+@pytest.mark.parametrize("own", ["", "file", "keyring"])
+def test_a_folder_doesnt_say_where_the_users_logins_are_kept(files, own):
+    for folder in ("file", "keyring"):
+        lines = [f'logins = "{own}"' if own else "", f'logins = "{folder}"']
+        assert files(*lines).settings.logins == (own or "file")
+
+
 @pytest.mark.parametrize(("own", "folder"), list(itertools.product(["true", "false", "'0'"], ["true", "false"])))
 def test_a_folder_permits_nothing_that_the_user_forbids(files, own, folder):
     found = files(

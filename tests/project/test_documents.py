@@ -21,6 +21,8 @@ BARE = re.findall(r"^((?:sudo|pipx|mkdir|test) .*)$", text_of("docs/install.md")
 
 ELSEWHERE = {
     "mcp-bridge ui": "tests/support/ui_fixtures.py",
+    "mcp-bridge servers login github": "tests/cli/test_logins.py",
+    "mcp-bridge servers logout github": "tests/cli/test_logins.py",
     "make demo": "scripts/bare-debian-test.sh",
     "make test": ".ci/run",
     "uv tool install mcp-code-bridge": "tests/project/test_repository.py",

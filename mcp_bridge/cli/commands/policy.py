@@ -172,6 +172,7 @@ async def _tools(
     from mcp_bridge.downstream.catalog.catalog import Catalog
     from mcp_bridge.downstream.client.fleet import Fleet
     from mcp_bridge.governance.governance import LOCAL, refuse_local
+    from mcp_bridge.governance.server_credentials import login_store, remote_access
     from mcp_bridge.governance.server_environment import environment
 
     specs = list(configuration.discovery.servers.values())
@@ -179,7 +180,9 @@ async def _tools(
     if configuration.governance is not None:
         refuse_local(configuration.governance, specs)
         local = configuration.governance.registry.listing().tools
-    async with Fleet(specs, environment=environment(configuration.settings, configuration.governance)) as fleet:
+    given = environment(configuration.settings, configuration.governance)
+    access = remote_access(configuration.governance, login_store(configuration.settings))
+    async with Fleet(specs, environment=given, access=access) as fleet:
         catalog = Catalog(fleet, configuration.settings.state_dir)
         if start:
             await catalog.search("", 1, wait=LIST_SECONDS)
@@ -291,10 +294,11 @@ def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[
     Raises:
         BridgeError: `unknown_server`, `unknown_tool`.
     """
-    from mcp_bridge.downstream.catalog.aliases import derive, nearest
+    from mcp_bridge.downstream.catalog.aliases import derive
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.governance.governance import LOCAL
     from mcp_bridge.governance.tool_names import split
+    from mcp_bridge.near_names import nearest
 
     if "." not in asked:
         # As in a program's step, a name without a server refers to an operator's tool.

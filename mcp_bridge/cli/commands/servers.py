@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, ClientName
 from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from mcp_bridge.downstream.client.fleet import Fleet
 
 servers = typer.Typer(help="The servers behind the bridge: list, add, remove, import.", no_args_is_help=True)
 
@@ -157,13 +160,22 @@ def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
     return common.FAILED if start and broken else common.OK
 
 
-async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:
-    from mcp_bridge.downstream.catalog.catalog import Catalog
+def _fleet(configuration: common.Configuration) -> Fleet:
     from mcp_bridge.downstream.client.fleet import Fleet
+    from mcp_bridge.governance.server_credentials import login_store, remote_access
     from mcp_bridge.governance.server_environment import environment
 
-    given = environment(configuration.settings, configuration.governance)
-    async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:
+    return Fleet(
+        configuration.discovery.servers.values(),
+        environment=environment(configuration.settings, configuration.governance),
+        access=remote_access(configuration.governance, login_store(configuration.settings)),
+    )
+
+
+async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:
+    from mcp_bridge.downstream.catalog.catalog import Catalog
+
+    async with _fleet(configuration) as fleet:
         catalog = Catalog(fleet, configuration.settings.state_dir)
         if start:
             # Including servers with a cached listing, which doesn't tell whether they work now.
@@ -177,7 +189,8 @@ async def _rows(configuration: common.Configuration, start: bool) -> list[dict[s
                 "error": status.error,
                 "source": status.source,
                 "scope": status.scope,
-                "details": dict(status.private),
+                "url": status.url,
+                "details": ({"url": status.url} if status.url else {}) | dict(status.private),
             }
             for status in catalog.servers()
         ]
@@ -217,12 +230,12 @@ async def _found(configuration: common.Configuration, query: str, limit: int) ->
     """The matching tools, and notices about servers that weren't searched."""
     from mcp_bridge.downstream.catalog import describe
     from mcp_bridge.downstream.catalog.catalog import Catalog
-    from mcp_bridge.downstream.client.fleet import Fleet
-    from mcp_bridge.governance.server_environment import environment
+    from mcp_bridge.governance.search_embedder import search_embedder
 
-    given = environment(configuration.settings, configuration.governance)
-    async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:
-        result = await Catalog(fleet, configuration.settings.state_dir).search(query, limit)
+    settings = configuration.settings
+    async with _fleet(configuration) as fleet:
+        catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
+        result = await catalog.search(query, limit)
     rows = [
         {
             "server": hit.tool.server,

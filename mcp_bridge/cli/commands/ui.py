@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import html
-import os
 import secrets
 import signal
 import sys
-import threading
-import webbrowser
 from typing import TYPE_CHECKING
 
 from mcp_bridge.cli import common, showing
+from mcp_bridge.cli.browser import page_that_leads_to
 from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.cli.opening import run_with_database
 from mcp_bridge.cli.people import login_name
 from mcp_bridge.governance.tool_names import PRINCIPAL
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     import anyio
 
     from mcp_bridge.ledger.storage.database import Database
-
-BROWSER_SECONDS = 60.0
-"""How long a started browser may take to read the page that redirects to the viewer."""
 
 
 def ui(config: Path | None, asked: str, *, browser: bool) -> int:
@@ -56,7 +49,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
     async def served(database: Database) -> None:
         import anyio
 
-        leading = _page_that_leads_to(url, state_directory(loaded.settings.state_dir), wanted=browser)
+        leading = page_that_leads_to(url, state_directory(loaded.settings.state_dir), wanted=browser)
         with leading, anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             showing.echo(f"The trace viewer: {url}")
             sys.stdout.flush()
@@ -89,34 +82,3 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
 async def _end_on_signal(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
     await anext(signals)
     scope.cancel()
-
-
-@contextlib.contextmanager
-def _page_that_leads_to(url: str, directory: Path, *, wanted: bool) -> Iterator[None]:
-    """Open a browser through a file that only this user can read.
-
-    All users of the machine can see the browser's arguments, and the viewer's URL contains the token.
-    """
-    from mcp_bridge.atomic_files import write_private
-
-    if not wanted or not (sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        yield
-        return
-    page = directory / f"ui-{os.getpid()}.html"
-    try:
-        write_private(
-            page, f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">\n'.encode()
-        )
-    except OSError:
-        # The directory is on read-only media. The address is printed instead.
-        yield
-        return
-    threading.Thread(target=webbrowser.open, args=(page.absolute().as_uri(),), daemon=True).start()
-    removal = threading.Timer(BROWSER_SECONDS, page.unlink, kwargs={"missing_ok": True})
-    removal.daemon = True
-    removal.start()
-    try:
-        yield
-    finally:
-        removal.cancel()
-        page.unlink(missing_ok=True)

@@ -11,9 +11,11 @@ import anyio
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.catalog.store import ListingStore
-from mcp_bridge.downstream.client.failures import configuration_error, first_line
+from mcp_bridge.downstream.client.failures import first_line
 from mcp_bridge.downstream.client.status import ServerStatus
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
+from mcp_bridge.downstream.search.meaning import FUSED
+from mcp_bridge.downstream.search.meaning_search import MeaningSearch
 from mcp_bridge.downstream.search.search import Hit, SearchIndex, ordered
 from mcp_bridge.downstream.search.store import IndexStore
 from mcp_bridge.errors import BridgeError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
     from mcp_bridge.downstream.client.fleet import Fleet
     from mcp_bridge.downstream.client.supervisor import DownstreamServer
+    from mcp_bridge.downstream.search.meaning import Embedder
 
 LOCAL = "local"
 """The server name under which the host's own tools are listed."""
@@ -75,17 +78,20 @@ class _ListingAttempt:
 class Catalog:
     """The tools of a fleet."""
 
-    def __init__(self, fleet: Fleet, state_dir: Path | None = None) -> None:
+    def __init__(self, fleet: Fleet, state_dir: Path | None = None, embedder: Embedder | None = None) -> None:
         """Open the catalog of a fleet.
 
         Args:
             fleet: The servers.
             state_dir: Its subdirectory `catalog` caches listings and the search index; None disables both caches.
+            embedder: The model that tells what queries and tools mean; None searches by words alone.
         """
         self._fleet = fleet
         self._local: LocalTools | None = None
         self._store = ListingStore(state_dir / "catalog") if state_dir else None
         self._indexes = IndexStore(state_dir / "catalog") if state_dir else None
+        vectors = IndexStore(state_dir / "catalog", "vectors") if state_dir else None
+        self._meaning = None if embedder is None else MeaningSearch(embedder, vectors, fleet.start_soon)
         self._tools: dict[str, tuple[ToolInfo, ...]] = {}
         self._looked_up: set[str] = set()
         self._index: SearchIndex | None = None
@@ -122,7 +128,7 @@ class Catalog:
         """Start servers in the background, a few at a time, because they will be used soon."""
         for name in names:
             server = self._fleet.servers.get(name)
-            if server is None or server.running or name in self._ahead or configuration_error(server.spec) is not None:
+            if server is None or server.running or name in self._ahead or server.configuration_error() is not None:
                 continue
             self._ahead.add(name)
             self._fleet.start_soon(self._start_ahead, server)
@@ -131,7 +137,7 @@ class Catalog:
         """Start every server that can be started, a few at a time; `servers` then tells which of them work."""
         async with anyio.create_task_group() as tasks:
             for server in self._fleet.servers.values():
-                if configuration_error(server.spec) is None:
+                if server.configuration_error() is None:
                     tasks.start_soon(self._start_ahead, server)
 
     async def _start_ahead(self, server: DownstreamServer) -> None:
@@ -220,7 +226,7 @@ class Catalog:
             can't be started as configured get no notice.
         """
         chosen = [server for name, server in self._fleet.servers.items() if servers is None or name in servers]
-        chosen = [server for server in chosen if configuration_error(server.spec) is None]
+        chosen = [server for server in chosen if server.configuration_error() is None]
         for server in chosen:
             await self._load(server)
         notices = await self._list_missing(chosen, wait)
@@ -228,8 +234,16 @@ class Catalog:
         if servers is None or LOCAL in servers:
             names.add(LOCAL)
         index = await self._ready_index()
+        by_meaning = self._meaning if not strict and query.strip() else None
         search = functools.partial(index.search, strict=strict, allowed=lambda tool: tool.server in names)
-        return SearchResult(await on_thread(search, query, limit), [*notices, *self._fleet.missing])
+        hits = await on_thread(search, query, limit if by_meaning is None else FUSED)
+        if by_meaning is not None:
+            numbers, notice = await by_meaning.ranking(
+                query, index.tools, lambda number: index.tools[number].server in names
+            )
+            notices += [notice] if notice is not None else []
+            hits = index.fused(hits, numbers)[:limit]
+        return SearchResult(hits, [*notices, *self._fleet.missing])
 
     async def _list_missing(self, servers: list[DownstreamServer], wait: float) -> list[str]:
         missing = [server for server in servers if server.stale or self._cached_tools(server) is None]

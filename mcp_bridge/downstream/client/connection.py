@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp import Client
+from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -39,9 +40,11 @@ from pydantic import TypeAdapter
 from mcp_bridge import __version__, fair_share
 from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
+from mcp_bridge.downstream.client.http_transport import HttpTransport
 from mcp_bridge.downstream.client.idle_timeout import closed_or_idle
 from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
 from mcp_bridge.downstream.client.server_log import logger
+from mcp_bridge.downstream.client.sse_transport import SseTransport
 from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
 from mcp_bridge.offload import detach_from_time_limits, on_thread
 from mcp_bridge.workspace.content import changed
@@ -55,7 +58,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from mcp_bridge.downstream.client.pending_requests import Progressed
-    from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.downstream.client.remote_auth import RemoteAccess
+    from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
 
 __all__ = ["CallToolResult", "Connection", "InputRequiredResult", "MCPError", "OversizedResult"]
 
@@ -69,6 +73,13 @@ LOG_LEVEL: LoggingLevel = "info"
 
 # How long a server may take to acknowledge a subscription to changes of its tools.
 SUBSCRIBE_TIMEOUT = 2.0
+
+# How often to look whether the calls of a retired connection have ended.
+_RETIRED_POLL = 0.05
+
+# The wait before a remote server is asked again to announce changes; each further one doubles it.
+_LISTEN_WAIT = 1.0
+_LISTEN_WAIT_CAP = 60.0
 
 _CallResult: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
 
@@ -101,7 +112,21 @@ class Connection:
         *,
         environment: Mapping[str, str],
         max_message: int,
+        access: RemoteAccess,
+        kind: ServerType | None = None,
     ) -> None:
+        """Describe a connection; `run` makes it.
+
+        Args:
+            spec: The server.
+            alias: Its Python identifier.
+            mode: The protocol era to speak.
+            tenant: The server as a tenant that shares the interpreter.
+            environment: The variables that its process is given beside those of its entry.
+            max_message: The largest message that is accepted from it, in bytes.
+            access: What a connection to a remote server is authenticated with.
+            kind: The transport of a remote server, if its entry leaves that open.
+        """
         self._spec = spec
         self._alias = alias
         self._scope = anyio.CancelScope()
@@ -110,13 +135,18 @@ class Connection:
         """The part of a request's parameters that the protocol's version wants in each of them."""
         self._busy = 0
         self.mode = mode
-        self.transport = StdioTransport(
-            [spec.command, *spec.args],
-            env={**environment, **spec.env, NESTED_VARIABLE: "1"},
-            cwd=spec.cwd,
-            max_message=max_message,
-            tenant=tenant,
-        )
+        self.transport: StdioTransport | HttpTransport
+        if spec.is_remote:
+            make = SseTransport if (kind or spec.type) == "sse" else HttpTransport
+            self.transport = make(spec, access, max_message=max_message, tenant=tenant)
+        else:
+            self.transport = StdioTransport(
+                [spec.command, *spec.args],
+                env={**environment, **spec.env, NESTED_VARIABLE: "1"},
+                cwd=spec.cwd,
+                max_message=max_message,
+                tenant=tenant,
+            )
         self.settled = anyio.Event()
         self.ended = anyio.Event()
         self.failure: BaseException | None = None
@@ -132,9 +162,19 @@ class Connection:
         self._listeners: list[Callable[[str], None]] = []
 
     @property
+    def is_remote(self) -> bool:
+        """Whether its server is a remote one."""
+        return self._spec.is_remote
+
+    @property
     def usable(self) -> bool:
         """Whether requests can be sent now."""
-        return self._client is not None and self.stopping is None and not self.transport.closed.is_set()
+        return (
+            self._client is not None
+            and self.stopping is None
+            and self.transport.retired is None
+            and not self.transport.closed.is_set()
+        )
 
     @property
     def protocol(self) -> str | None:
@@ -182,17 +222,26 @@ class Connection:
             if self._announces_changes(client):
                 # The subscription comes before the listing: a change between the two would be missed.
                 with anyio.move_on_after(SUBSCRIBE_TIMEOUT):
-                    await tasks.start(self._listen, client)
+                    await tasks.start(self._listen_on if self._spec.is_remote else self._listen, client)
             self.listing = await self._list(client)
             self.listed_at = anyio.current_time()
             self._meta = _request_meta(client.protocol_version)
             self._client = client
             self.settled.set()
             self.last_used = anyio.current_time()
+            if isinstance(self.transport, HttpTransport):
+                tasks.start_soon(self._stop_when_retired, self.transport)
             closed = self.transport.closed
             if await closed_or_idle(closed, idle_timeout, lambda: self.last_used, lambda: bool(self.in_flight)):
                 self.stopping = "it was idle"
             tasks.cancel_scope.cancel()
+
+    async def _stop_when_retired(self, transport: HttpTransport) -> None:
+        """Stop a retired connection when the calls under way have ended: their answers may still come."""
+        await transport.retirement.wait()
+        while self.in_flight:  # noqa: ASYNC110 - each call ends within its own time limit
+            await anyio.sleep(_RETIRED_POLL)
+        self.stop(transport.retired or "it was retired")
 
     # Requests by the supervisor.
 
@@ -295,8 +344,11 @@ class Connection:
                 endless = True
                 break
             cursors.add(cursor)
-        listing = await on_thread(_let_through, self._spec, self._alias, gathered.tools)
         notices = gathered.notices(self._spec.name)
+        if isinstance(self.transport, HttpTransport) and client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            gathered.tools, self.transport.tool_headers, more = await on_thread(_with_headers, gathered.tools)
+            notices += more
+        listing = await on_thread(_let_through, self._spec, self._alias, gathered.tools)
         if endless:
             notices.append(f"server {self._spec.name!r} lists without end; cut after {len(gathered.tools)} tools")
         return Listing(listing.tools, (*listing.notices, *notices))
@@ -315,6 +367,19 @@ class Connection:
                     self.stale = True
         except Exception as error:  # noqa: BLE001 - the listing is then refreshed at the next start
             logger.debug("server %r announces no changes: %r", self._spec.name, error)
+
+    async def _listen_on(self, client: Client, *, task_status: TaskStatus[None]) -> None:
+        """As `_listen`, again and again: between a remote server and the bridge, streams are cut as they idle."""
+        wait = _LISTEN_WAIT
+        status: TaskStatus[None] = task_status
+        while self.transport.retired is None and not self.transport.closed.is_set():
+            began = anyio.current_time()
+            await self._listen(client, task_status=status)
+            status = anyio.TASK_STATUS_IGNORED
+            # A change may have been announced to nobody.
+            self.stale = self.stale or self._client is not None
+            wait = _LISTEN_WAIT if anyio.current_time() - began > _LISTEN_WAIT_CAP else min(_LISTEN_WAIT_CAP, wait * 2)
+            await anyio.sleep(wait)
 
     async def _on_log(self, params: LoggingMessageNotificationParams) -> None:
         if params.level == "debug":
@@ -371,6 +436,23 @@ def _let_through(spec: ServerSpec, alias: str, tools: list[dict[str, Any]]) -> L
 
 def _add_page(gathered: BoundedListing, page: ListToolsResult) -> None:
     gathered.add(tools_of(page))
+
+
+def _with_headers(tools: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, dict[Any, Any]], list[str]]:
+    """The tools that can be called over HTTP, which arguments of each are headers, and what is wrong with the others.
+
+    Protocol version 2026-07-28 has a client leave out a tool whose `x-mcp-header` annotations are invalid.
+    """
+    kept, headers, notices = [], {}, []
+    for tool in tools:
+        schema = tool.get("inputSchema") or {}
+        if wrong := find_invalid_x_mcp_header(schema):
+            notices.append(f"tool {tool.get('name')!r} is left out: its x-mcp-header is invalid ({wrong})")
+            continue
+        kept.append(tool)
+        if found := x_mcp_header_map(schema):
+            headers[str(tool.get("name"))] = found
+    return kept, headers, notices
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.downstream.client.server_log import logger
+from mcp_bridge.downstream.configuration.remote_entries import shown_url
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.downstream.client.connection import Connection
+    from mcp_bridge.downstream.client.http_client import RemoteFailure
+    from mcp_bridge.downstream.configuration.environment import Environment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.error_codes import Code
 
@@ -76,8 +79,17 @@ def log(failure: BridgeError) -> None:
         logger.info("server %r wrote: %s", failure.details.get("server"), line)
 
 
-def configuration_error(spec: ServerSpec) -> BridgeError | None:
-    """Why a server can't be started as configured, or None."""
+class NotSentError(BridgeError):
+    """A call that certainly hasn't reached the server's tools, and may be made on another connection."""
+
+
+def configuration_error(spec: ServerSpec, environment: Environment) -> BridgeError | None:
+    """Why a server can't be started as configured, or None.
+
+    Args:
+        spec: The server.
+        environment: The environment that servers are given.
+    """
     name = spec.name
     if spec.problem is not None:
         message = f"server {name!r} is misconfigured: {spec.problem}"
@@ -86,10 +98,34 @@ def configuration_error(spec: ServerSpec) -> BridgeError | None:
         return error(spec, "server_unavailable", message, hint=hint, private=private, reason="misconfigured")
     if not spec.enabled:
         return error(spec, "server_unavailable", f"server {name!r} is disabled.", reason="disabled")
-    if spec.type != "stdio":
-        message = f"server {name!r} is reached by {spec.type}, which is not supported yet."
-        return error(spec, "server_unavailable", message, reason="unsupported")
+    if spec.comes_with_folder and (withheld := spec.variables - environment.of(spec).keys()):
+        # A folder's entry says where they would be sent.
+        message = f"server {name!r} comes with the folder, and may not have the variable {min(withheld)}."
+        hint = "Write the server into your own configuration, if it is to have it."
+        private = {"source": spec.source}
+        return error(spec, "server_unavailable", message, hint=hint, private=private, reason="misconfigured")
     return None
+
+
+def may_speak_sse(launched: Sequence[Connection]) -> bool:
+    """Whether a server that wasn't ready may speak the other one of the two HTTP transports.
+
+    Args:
+        launched: The connections of this start.
+    """
+    failure = _remote_failure(launched[-1].failure) if launched else None
+    return failure is not None and failure.kind in {"refused", "bad_answer"}
+
+
+def _remote_failure(failure: BaseException | None) -> RemoteFailure | None:
+    """What a request to a remote server failed with, if that is why a connection did."""
+    # The SDK is loaded already: a connection exists.
+    from mcp_bridge.downstream.client.http_client import RemoteFailure, RequestFailedError  # noqa: PLC0415
+
+    if isinstance(failure, RequestFailedError):
+        return failure.failure
+    data = getattr(failure, "data", None)
+    return data if isinstance(data, RemoteFailure) else None
 
 
 def backoff(spec: ServerSpec, wait: float, last: BridgeError | None) -> BridgeError:
@@ -116,6 +152,8 @@ def start_failure(
     failure = connection.failure
     hint: str | None = f"Mend its configuration; {_SHOW_MORE}."
     private = _private(spec, connection)
+    if spec.is_remote:
+        return _connect_failure(spec, connection)
     outputs = [lines for each in reversed(launched) if (lines := _masked_output(spec, each, mask_output))]
     output = outputs[0] if outputs else []
     if isinstance(failure, FileNotFoundError | NotADirectoryError) and failure.filename == spec.cwd is not None:
@@ -150,6 +188,67 @@ def start_failure(
         message = "\n  ".join([f"{message} It printed:", *output]) + "\n"
     details = _exit(connection) | ({"output": output} if output else {})
     return error(spec, "server_start_failed", message, hint=hint, private=private, **details)
+
+
+def _connect_failure(spec: ServerSpec, connection: Connection) -> BridgeError:
+    """The error for a remote server that did not become ready."""
+    failure = connection.failure
+    data = getattr(failure, "data", None)
+    refused = failure if isinstance(failure, BridgeError) else data if isinstance(data, BridgeError) else None
+    if refused is not None:
+        return copy_to_raise(refused)
+    remote = _remote_failure(failure)
+    if remote is not None and remote.kind == "unauthorized":
+        return _unauthorized(spec, remote)
+    hint: str | None = f"Check its url; {_SHOW_MORE}."
+    if not connection.settled.is_set():
+        why = f"it was not ready after {spec.start_timeout:g} s."
+        hint = f"A slow server needs a longer start_timeout in its configuration; {_SHOW_MORE}."
+    elif remote is not None:
+        why = f"it {remote.reason}."
+    elif large := _too_large(failure, connection):
+        why = f"its listing is too large: {large}."
+        hint = f"It has to list less, or in pages; {_SHOW_MORE}."
+    elif isinstance(failure, OSError):
+        why = f"{failure.strerror or type(failure).__name__}."
+    else:
+        why = f"{connection.transport.end_reason or failure or 'its connection ended'}."
+    message = f"server {spec.name!r} at {shown_url(spec.url or '')} can't be used: {why}"
+    private = {"source": spec.source} if spec.source else {}
+    return error(spec, "server_start_failed", message, hint=hint, private=private)
+
+
+def _unauthorized(spec: ServerSpec, failure: RemoteFailure, tool: ToolInfo | None = None) -> BridgeError:
+    message = f"server {spec.name!r} {failure.reason}: it wants other credentials. Nothing was called."
+    extras: dict[str, Any] = {"tool": tool.name} if tool else {}
+    return error(spec, "server_unauthorized", message, hint=_CREDENTIALS, status=failure.status, **extras)
+
+
+_CREDENTIALS = "The operator puts the credentials into the server's headers in the configuration."
+
+
+def _remote_call_failure(spec: ServerSpec, failure: RemoteFailure, tool: ToolInfo) -> BridgeError:
+    """The error for a call that a remote server gave no result to."""
+    what = f"{spec.name}.{tool.name}"
+    if failure.kind == "unauthorized":
+        return _unauthorized(spec, failure, tool)
+    if failure.kind in {"unsent", "session"}:
+        message = f"{what} was not called: the server {failure.reason}."
+        return NotSentError("server_unavailable", message, server=spec.name, tool=tool.name, reason="unreachable")
+    if failure.kind == "busy":
+        message = f"{what} was not called: the server {failure.reason}, as it takes no more requests for now."
+        wait: dict[str, Any] = {} if failure.retry_after is None else {"retry_in": failure.retry_after}
+        return error(spec, "server_busy", message, tool=tool.name, **wait)
+    if failure.kind == "redirected":
+        message = f"{what} was not called: the server {failure.reason}."
+        return error(spec, "server_unavailable", message, tool=tool.name, reason="redirected")
+    if failure.kind == "lost":
+        message = f"{what}: the server {failure.reason}. The call may have happened."
+        return error(spec, "connection_lost", message, tool=tool.name)
+    if failure.kind == "bad_answer":
+        message = f"{what}: the server {failure.reason}. The call may have happened."
+        return error(spec, "bad_result", message, tool=tool.name)
+    return error(spec, "tool_failed", f"{what}: the server {failure.reason}.", tool=tool.name, status=failure.status)
 
 
 def first_line(message: str) -> str:
@@ -213,6 +312,13 @@ def _name(command: str) -> str:
 
 def death(spec: ServerSpec, connection: Connection, tool: ToolInfo | None = None) -> BridgeError:
     """The error for a server that was ready and ended by itself."""
+    if spec.is_remote:
+        during = f" in the middle of {tool.name}: the call may have happened" if tool else ""
+        message = f"the connection to server {spec.name!r} ended{during}"
+        if connection.transport.end_reason:
+            message += f" ({connection.transport.end_reason})"
+        extras: dict[str, Any] = {"tool": tool.name} if tool else {}
+        return error(spec, "connection_lost", f"{message}.", hint="The next call makes another one.", **extras)
     how = connection.transport.exit_status() or connection.transport.end_reason or "it closed its output"
     during = f" in the middle of {tool.name}" if tool else ""
     message = f"server {spec.name!r} died{during} ({how})."
@@ -233,6 +339,10 @@ async def call_failure(
 
     what = f"{spec.name}.{tool.name}"
     if isinstance(cause, MCPError):
+        if isinstance(cause.data, BridgeError):
+            return copy_to_raise(cause.data)
+        if (remote := _remote_failure(cause)) is not None:
+            return _remote_call_failure(spec, remote, tool)
         if isinstance(cause.data, OversizedResult):
             if cause.data.parts:
                 message = f"{what} answered more than {cause.data.parts}, the limit."
@@ -243,7 +353,7 @@ async def call_failure(
             message = f"{what} was cancelled: {connection.stopping}."
             return error(spec, "tool_cancelled", message, tool=tool.name)
         if connection.transport.closed.is_set():
-            with anyio.move_on_after(_EXIT_STATUS_WAIT):
+            with anyio.move_on_after(0 if spec.is_remote else _EXIT_STATUS_WAIT):
                 while connection.transport.exit_status() is None:  # noqa: ASYNC110 - nothing announces it
                     await anyio.sleep(_EXIT_STATUS_POLL)
             return death(spec, connection, tool)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from mcp_bridge.downstream.catalog.aliases import assign, nearest
+from mcp_bridge.downstream.catalog.aliases import assign
+from mcp_bridge.downstream.client.remote_auth import RemoteAccess, without_secrets
 from mcp_bridge.downstream.client.supervisor import MAX_RESULT_BYTES, DownstreamServer
 from mcp_bridge.downstream.configuration.environment import Environment
 from mcp_bridge.errors import BridgeError, log_failure
+from mcp_bridge.near_names import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -44,6 +46,7 @@ class Fleet:
         idle_timeout: float = 0.0,
         max_result_bytes: int = MAX_RESULT_BYTES,
         environment: Environment | None = None,
+        access: RemoteAccess | None = None,
         mask_output: MaskOutput | None = None,
         missing: tuple[str, ...] = (),
     ) -> None:
@@ -54,11 +57,13 @@ class Fleet:
             idle_timeout: Seconds after which an unused server is stopped; 0 for never.
             max_result_bytes: The maximum size of a result, in bytes of JSON.
             environment: The environment that servers are given; by default everything but the bridge's own variables.
+            access: What remote servers' connections are authenticated with; by default nothing but static headers.
             mask_output: Masks secrets in a server's output so that errors may quote it; None if errors quote none.
             missing: One sentence for each configuration file that is ignored, for errors about unknown servers.
         """
         specs = list(specs)
         environment = environment or Environment()
+        access = access or RemoteAccess(without_secrets)
         aliases = assign((spec.name for spec in specs), lower=True)
         self._tasks: TaskGroup | None = None
         self._closed = False
@@ -72,6 +77,7 @@ class Fleet:
                 idle_timeout=idle_timeout,
                 max_result_bytes=max_result_bytes,
                 environment=environment,
+                access=access,
                 mask_output=mask_output,
                 on_listing=self._on_listing,
             )

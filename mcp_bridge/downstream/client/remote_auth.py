@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
+from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     import httpx2
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.oauth.login_store import LoginStore
+
+SECRET_SCHEME = "vault://"  # noqa: S105 - a scheme, no secret
+"""What references to secrets begin with."""
+
+IsHidden = Callable[[str], bool]
+"""Whether a credential is hidden in what its server answers: one that can be guessed would be confirmed by that."""
 
 ResolveSecrets = Callable[["ServerSpec", str], str]
 """Replaces each `vault://secret/…` in a text of a server's entry. May block: call it on a thread.
@@ -27,6 +34,14 @@ Raises:
 """
 
 
+_LONG = 20
+"""Characters of a credential that nobody guesses."""
+
+
+def _is_long(credential: str) -> bool:
+    return len(credential) >= _LONG
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteAccess:
     """What connections to remote servers are authenticated with.
@@ -34,10 +49,12 @@ class RemoteAccess:
     Attributes:
         resolve: Replaces the references to secrets in an entry's headers and settings.
         logins: The user's logins; None for none.
+        is_hidden: Whether a credential is hidden where its server repeats it.
     """
 
     resolve: ResolveSecrets
     logins: LoginStore | None = None
+    is_hidden: IsHidden = _is_long
 
     def oauth_settings(self, spec: ServerSpec) -> OAuthSettings | None:
         """How to get tokens for a server, with the client's secret. May block.
@@ -49,6 +66,18 @@ class RemoteAccess:
         if settings is None or settings.client_secret is None:
             return settings
         return replace(settings, client_secret=self.resolve(spec, settings.client_secret))
+
+
+def without_secrets(spec: ServerSpec, text: str) -> str:
+    """As `ResolveSecrets`, where there are no secrets.
+
+    Raises:
+        BridgeError: `secret_missing`.
+    """
+    if SECRET_SCHEME in text:
+        message = f"There are no secrets that the server {spec.name!r} could be given."
+        raise BridgeError("secret_missing", message, server=spec.name)
+    return text
 
 
 def open_auth(spec: ServerSpec, access: RemoteAccess) -> httpx2.Auth | None:

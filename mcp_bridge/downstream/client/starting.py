@@ -48,8 +48,9 @@ async def first_ready(
     if first.settled.is_set():
         if first.failure is None:
             return first
-        if isinstance(first.failure, OSError | ValueError):
-            return None  # The process could not be started.
+        if isinstance(first.failure, OSError | ValueError) or first.is_remote:
+            # The process could not be started; a remote server has been spoken to in both eras.
+            return None
     launched.append(second := launch("legacy"))
     return await _first_of(first, second)
 

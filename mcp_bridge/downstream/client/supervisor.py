@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.catalog.bound_tool import ToolResult
 from mcp_bridge.downstream.catalog.describe import call_hint
 from mcp_bridge.downstream.client import failures
 from mcp_bridge.downstream.client.starting import first_ready, load_sdk
 from mcp_bridge.downstream.client.status import ServerStatus, State
+from mcp_bridge.downstream.configuration.remote_entries import shown_url
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.fair_share import MAX_WAIT_SECONDS, Tenant
+from mcp_bridge.near_names import did_you_mean, nearest
 from mcp_bridge.offload import on_thread, time_limit
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
     from mcp_bridge.downstream.client.connection import Connection
     from mcp_bridge.downstream.client.failures import MaskOutput
+    from mcp_bridge.downstream.client.remote_auth import RemoteAccess
     from mcp_bridge.downstream.configuration.environment import Environment
-    from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +134,7 @@ class DownstreamServer:
         idle_timeout: float,
         max_result_bytes: int,
         environment: Environment,
+        access: RemoteAccess,
         mask_output: MaskOutput | None,
         on_listing: Callable[[DownstreamServer, Listing], None],
     ) -> None:
@@ -141,6 +144,8 @@ class DownstreamServer:
         self._idle_timeout = idle_timeout
         self._max_result_bytes = max_result_bytes
         self._environment = environment
+        self._access = access
+        self._speaks_sse = False
         self._mask_output = mask_output
         self._on_listing = on_listing
         self._connection: Connection | None = None
@@ -183,7 +188,7 @@ class DownstreamServer:
     def status(self) -> ServerStatus:
         """The current status."""
         connection = self._connection if self.running else None
-        configuration_error = failures.configuration_error(self.spec)
+        configuration_error = self.configuration_error()
         error = configuration_error or (None if connection else self._last_error)
         process = connection.transport.process if connection else None
         return ServerStatus(
@@ -197,6 +202,7 @@ class DownstreamServer:
             starts=self._starts,
             source=self.spec.source,
             scope=self.spec.scope,
+            url=None if self.spec.url is None else shown_url(self.spec.url),
             private=error.private if error else {},
         )
 
@@ -205,8 +211,6 @@ class DownstreamServer:
             return "misconfigured"
         if not self.spec.enabled:
             return "disabled"
-        if self.spec.type != "stdio":
-            return "unsupported"
         if self.running:
             return "ready"
         if self._starting is not None:
@@ -245,7 +249,7 @@ class DownstreamServer:
             self._handle_death(connection)
         if self._closed:
             raise failures.error(self.spec, "server_unavailable", f"server {self.spec.name!r} is shut down.")
-        configuration_error = failures.configuration_error(self.spec)
+        configuration_error = self.configuration_error()
         if configuration_error is not None:
             raise configuration_error
         if self._starting is None:
@@ -265,6 +269,10 @@ class DownstreamServer:
             raise failures.copy_to_raise(start.error)
         return start.connection
 
+    def configuration_error(self) -> BridgeError | None:
+        """Why it can't be started as configured, or None."""
+        return failures.configuration_error(self.spec, self._environment)
+
     async def _start(self, start: _Start) -> None:
         """Settle `start` in any case. Runs in its own task, so that no caller can cancel it."""
         launched: list[Connection] = []
@@ -273,6 +281,10 @@ class DownstreamServer:
             with anyio.move_on_after(self.spec.start_timeout):
                 era = "legacy" if self._speaks_legacy_only and self.spec.era == "auto" else self.spec.era
                 start.connection = await first_ready(self._launch, era, self.spec.start_timeout, launched)
+                if start.connection is None and self.spec.type == "auto" and failures.may_speak_sse(launched):
+                    # It speaks one of the two, and says so with its status (specification, backwards compatibility).
+                    self._speaks_sse = not self._speaks_sse
+                    start.connection = await first_ready(self._launch, era, self.spec.start_timeout, launched)
             if start.connection is not None and start.connection.usable:
                 self._connection = self._latest = start.connection
                 self._speaks_legacy_only = self.spec.era == "auto" and start.connection.mode == "legacy"
@@ -310,7 +322,18 @@ class DownstreamServer:
         tenant = self._tenant = self._tenant or Tenant()
         limit = self._max_result_bytes + _ENVELOPE_BYTES
         environment = self._environment.of(self.spec)
-        connection = Connection(self.spec, self.alias, mode, tenant, environment=environment, max_message=limit)
+        kind: ServerType = "sse" if self._speaks_sse or self.spec.type == "sse" else self.spec.type
+        connection = Connection(
+            self.spec,
+            self.alias,
+            # Server-sent events are of the old era.
+            "legacy" if kind == "sse" and mode == "auto" else mode,
+            tenant,
+            environment=environment,
+            max_message=limit,
+            access=self._access,
+            kind=kind,
+        )
         self._starts += 1
         self._connections.add(connection)
         self._latest = connection
@@ -327,6 +350,9 @@ class DownstreamServer:
     def _handle_death(self, connection: Connection) -> None:
         """Handle the death of a process once, whether the next caller or the clean-up notices it first."""
         if connection is not self._connection or connection.stopping is not None or connection.death_handled:
+            return
+        if connection.transport.retired is not None:
+            # Another one is made in its place; if that fails, it is a failure.
             return
         connection.death_handled = True
         healthy = connection.calls_done > 0 or anyio.current_time() - connection.started_at >= HEALTHY_AFTER
@@ -501,7 +527,16 @@ class DownstreamServer:
             if now != tool:
                 raise self._changed(tool)
         limit = self.spec.call_timeout if timeout is None else timeout
-        return await self._call(connection, tool, arguments, limit, on_message)
+        deadline = anyio.current_time() + limit
+        try:
+            return await self._call(connection, tool, arguments, limit, on_message)
+        except failures.NotSentError:
+            # Nothing of it has reached the server's tools: another connection may be better.
+            now, connection = await self._listed(tool.name)
+            if now != tool:
+                raise self._changed(tool) from None
+            left = max(0.0, deadline - anyio.current_time())
+            return await self._call(connection, tool, arguments, left, on_message)
 
     def _changed(self, tool: ToolInfo) -> BridgeError:
         message = f"{self.spec.name} lists {tool.name} in another form than when the call was decided."

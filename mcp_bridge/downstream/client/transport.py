@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import contextmanager, suppress
 from subprocess import PIPE
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 import anyio.lowlevel
@@ -125,7 +126,10 @@ class StdioTransport:
         requests: The requests that don't pass the SDK's session.
         tenant: The server as a tenant that shares the interpreter.
         received: The number of bytes received.
+        retired: None: a process is used until it ends.
     """
+
+    retired: str | None = None
 
     def __init__(
         self,
@@ -155,7 +159,7 @@ class StdioTransport:
         self._waiting = anyio.CancelScope()
         self._is_reading = False
 
-    async def __aenter__(self) -> tuple[_Messages, _Sink]:
+    async def __aenter__(self) -> tuple[_OutputMessages, _Sink]:
         """Start the child.
 
         Raises:
@@ -183,7 +187,7 @@ class StdioTransport:
         tasks.start_soon(sink.write_loop)
         tasks.start_soon(_drain, process.stderr, self.log)
         tasks.start_soon(self._watch_exit, process)
-        return _Messages(self, process.stdout, self.max_message), sink
+        return _OutputMessages(self, process.stdout, self.max_message), sink
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
@@ -331,13 +335,31 @@ class StdioTransport:
         await self.end_stream(reason)
 
 
-class _Messages:
-    """The SDK's read stream, fed from the child's stdout."""
+class ReadTransport(Protocol):
+    """What a `MessageReader` uses of a transport."""
 
-    def __init__(self, transport: StdioTransport, stdout: ByteReceiveStream, limit: int) -> None:
+    tenant: fair_share.Tenant
+    log: LogRing
+    requests: PendingRequests
+
+    def take_requester(self, number: object) -> fair_share.Tenant:
+        """The tenant that an answer is charged to."""
+
+    async def wait_turn(self) -> None:
+        """Wait for the server's turn to be read."""
+
+    async def refuse(self, number: str | int) -> None:
+        """Answer a request of the server that is too large to be decoded."""
+
+    async def end_stream(self, reason: str) -> None:
+        """End the stream of messages."""
+
+
+class MessageReader(ABC):
+    """The SDK's read stream: messages of limited size and number, each charged to whoever it is for."""
+
+    def __init__(self, transport: ReadTransport) -> None:
         self._transport = transport
-        self._stdout = stdout
-        self._splitter = LineSplitter(limit)
         self._lines: deque[bytes | Oversized] = deque()
         self._ready: deque[SessionMessage | Exception] = deque()
         self._processed = 0
@@ -361,16 +383,13 @@ class _Messages:
             await self._process_line(self._lines.popleft())
         return self._ready.popleft()
 
+    @abstractmethod
     async def _receive(self) -> None:
-        # Separate from the loop above, so that the last chunk isn't kept alive until the next one arrives.
-        try:
-            with self._transport.reading():
-                chunk = await self._stdout.receive(_CHUNK)
-        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-            self._transport.close()
-            raise StopAsyncIteration from None
-        self._transport.received += len(chunk)
-        self._lines += self._splitter.feed(chunk)
+        """Wait for the next messages, and append them to the lines or to what is ready.
+
+        Raises:
+            StopAsyncIteration: There will be none.
+        """
 
     async def _process_line(self, line: bytes | Oversized) -> None:
         if isinstance(line, Oversized):
@@ -455,12 +474,18 @@ class _Messages:
         self._answer(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
     async def receive(self) -> SessionMessage | Exception:
+        """The next message.
+
+        Raises:
+            anyio.EndOfStream: There will be none.
+        """
         try:
             return await self.__anext__()
         except StopAsyncIteration:
             raise anyio.EndOfStream from None
 
     async def aclose(self) -> None:
+        """Forget what is ready."""
         self._ready.clear()
 
     async def __aenter__(self) -> Self:
@@ -468,6 +493,27 @@ class _Messages:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+class _OutputMessages(MessageReader):
+    """The messages on the child's stdout."""
+
+    def __init__(self, transport: StdioTransport, stdout: ByteReceiveStream, limit: int) -> None:
+        super().__init__(transport)
+        self._stdio = transport
+        self._stdout = stdout
+        self._splitter = LineSplitter(limit)
+
+    async def _receive(self) -> None:
+        # Separate from the loop, so that the last chunk isn't kept alive until the next one arrives.
+        try:
+            with self._stdio.reading():
+                chunk = await self._stdout.receive(_CHUNK)
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+            self._stdio.close()
+            raise StopAsyncIteration from None
+        self._stdio.received += len(chunk)
+        self._lines += self._splitter.feed(chunk)
 
 
 class _Sink:
@@ -531,8 +577,7 @@ class _Sink:
             self._transport.track_request(message.id)
             params = self._transport.outgoing.restored(message.params or {})
             if params is not None:
-                body = {"jsonrpc": "2.0", "id": message.id, "method": message.method, "params": params}
-                return await on_thread(_encoded_large, body)
+                return await on_thread(encoded_request, message, params)
         elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
             self._transport.forget_request((message.params or {}).get("requestId"))
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
@@ -634,6 +679,11 @@ def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
         if not over and is_oversized(message.result):
             over = f"{LARGE_VALUES} values beside its content"
     return message, over
+
+
+def encoded_request(message: JSONRPCRequest, params: dict[str, Any]) -> bytes:
+    """A request with other parameters as a line of JSON."""
+    return _encoded_large({"jsonrpc": "2.0", "id": message.id, "method": message.method, "params": params})
 
 
 def _encoded(body: dict[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ from mcp.client.auth.utils import extract_field_from_www_auth
 from mcp_bridge.downstream.oauth.failures import login_needed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from mcp_bridge.downstream.oauth.token_sources import TokenSource
 
@@ -47,6 +47,8 @@ class BearerAuth(httpx2.Auth):
             request.headers[_FIELD] = f"Bearer {token}"
         answer = yield request
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
+            # The client reads the body before it goes on, and the headers say it all.
+            answer.stream = _NoBody(answer.stream)
             other = await self._tokens.replacement(token, answer)
             request.headers[_FIELD] = f"Bearer {other}"
             answer = yield request
@@ -57,6 +59,22 @@ class BearerAuth(httpx2.Auth):
             and extract_field_from_www_auth(answer, "error") == "insufficient_scope"
         ):
             raise login_needed(self._server, "needs a login with more rights: add them to its scopes")
+
+
+class _NoBody(httpx2.AsyncByteStream):
+    """An empty body in place of one that nobody needs, however large it is."""
+
+    def __init__(self, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        nothing: tuple[bytes, ...] = ()
+        for chunk in nothing:
+            yield chunk
+
+    async def aclose(self) -> None:
+        if isinstance(self._stream, httpx2.AsyncByteStream):
+            await self._stream.aclose()
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:

@@ -31,7 +31,12 @@ def url_problem(url: str, server_url: str) -> str | None:
     if is_loopback(url) and not at_home:
         return "leads to this machine"
     address = _address(host)
-    if address is not None and not address.is_global and not is_loopback(url) and not _is_private(server_url):
+    if (
+        address is not None
+        and not address.is_global
+        and not is_loopback(url)
+        and not (_is_private(url) and _is_private(server_url))
+    ):
         return "leads to a private address"
     return None
 
@@ -42,8 +47,11 @@ def may_carry_tokens(url: str) -> bool:
 
 
 def _is_private(url: str) -> bool:
+    """Whether an address names a machine of a private network. A link-local one is that of a cloud's own services."""
     address = _address(urlsplit(url).hostname or "")
-    return address is not None and not address.is_global
+    if address is None or address.is_loopback or address.is_link_local or address.is_unspecified:
+        return False
+    return address.is_private
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

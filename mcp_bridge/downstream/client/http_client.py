@@ -1,0 +1,349 @@
+"""HTTP for remote servers: the client, its TLS and redirects, and what a failed request has done.
+
+Whether a request may have reached the server is known from the connection itself (`Attempt.sent`), since a tool call
+that may have had an effect is never sent twice. No text here repeats what the server, a proxy or the library says: that
+may contain an address's query or a header.
+
+Loads the MCP SDK's HTTP library: import this module only where a server is connected to.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import ssl
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Literal
+
+import httpx2
+
+from mcp_bridge import __version__
+from mcp_bridge.downstream.client.remote_auth import open_auth
+from mcp_bridge.downstream.configuration.remote_entries import shown_url, value_problem
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator, Mapping
+
+    from mcp_bridge.downstream.client.remote_auth import RemoteAccess
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
+
+# How long a TCP and TLS connection may take; servers in reach take less than a second.
+CONNECT_TIMEOUT = 10.0
+
+# Requests to one server at once; further ones wait. Every stream of events holds a connection.
+_MAX_CONNECTIONS = 100
+
+# How long an unused connection is kept: less than servers keep it (Node 5 s), since a request on a connection that the
+# server closes at that moment may or may not have been read.
+_KEEP_ALIVE_SECONDS = 3.0
+
+# Redirects of one request, all within its origin.
+_MAX_REDIRECTS = 5
+
+# The longest address that an error shows.
+_SHOWN_CHARS = 300
+
+FailureKind = Literal["unsent", "session", "busy", "unauthorized", "redirected", "refused", "lost", "bad_answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFailure:
+    """Why a request got no answer: data of the error that replaces it. No peer can send one.
+
+    Attributes:
+        kind: `unsent`: no part of it was sent. `session`: the server doesn't know the session. `busy`: it takes no more
+            requests for now. `unauthorized`: it wants other credentials. `redirected`: to an address that isn't
+            followed. `refused`: another status from 400 to 499. `lost`: the connection broke, or a gateway answered,
+            after it was sent. `bad_answer`: the answer is not one to it.
+        reason: What happened, to follow "the server".
+        status: The HTTP status, or None.
+        retry_after: Seconds after which the server wants to be asked again, or None.
+        lasting: Whether trying again at once is useless.
+    """
+
+    kind: FailureKind
+    reason: str
+    status: int | None = None
+    retry_after: float | None = None
+    lasting: bool = False
+
+    @property
+    def may_have_happened(self) -> bool:
+        """Whether the server may have done what it was asked for."""
+        return self.kind in {"lost", "bad_answer"}
+
+
+class RequestFailedError(Exception):
+    """A request that got no answer, with its `failure`."""
+
+    def __init__(self, failure: RemoteFailure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+class Attempt:
+    """One attempt to have a request answered.
+
+    Attributes:
+        sent: Whether a part of it may have reached the server, and the server hasn't refused it.
+    """
+
+    __slots__ = ("sent",)
+
+    def __init__(self) -> None:
+        self.sent = False
+
+    async def trace(self, event: str, _info: Mapping[str, Any]) -> None:
+        """Note that the request begins to be written: httpcore's `trace` extension."""
+        if event.endswith("send_request_headers.started"):
+            self.sent = True
+
+
+_ATTEMPT = "mcp_bridge.attempt"
+
+
+async def _note_refusal(response: httpx2.Response) -> None:
+    """Note that an attempt was refused by 401, even if an authentication flow goes on from there."""
+    attempt = response.request.extensions.get(_ATTEMPT)
+    if isinstance(attempt, Attempt) and response.status_code == HTTPStatus.UNAUTHORIZED:
+        attempt.sent = False
+
+
+def open_client(spec: ServerSpec, access: RemoteAccess) -> httpx2.AsyncClient:
+    """The client of one connection. Blocks (files, secrets): call it on a thread.
+
+    Proxies come from the variables `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, and the system's store of
+    certificate authorities can be replaced by `SSL_CERT_FILE` and `SSL_CERT_DIR`, as for any other program.
+
+    Raises:
+        BridgeError: `secret_missing`, `secret_denied`; `server_unavailable`: a TLS file or a header can't be used.
+    """
+    # Their lines contain addresses with their queries.
+    for name in ("httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    headers = {name: access.resolve(spec, value) for name, value in spec.headers.items()}
+    for name, value in headers.items():
+        if wrong := value_problem(value):
+            raise _unusable(spec, f"headers.{name} {wrong}")
+    return httpx2.AsyncClient(
+        headers={"user-agent": f"mcp-code-bridge/{__version__}"} | {name.lower(): headers[name] for name in headers},
+        auth=open_auth(spec, access),
+        verify=_tls(spec),
+        timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
+        limits=httpx2.Limits(
+            max_connections=_MAX_CONNECTIONS,
+            max_keepalive_connections=_MAX_CONNECTIONS,
+            keepalive_expiry=_KEEP_ALIVE_SECONDS,
+        ),
+        follow_redirects=False,
+        event_hooks={"response": [_note_refusal]},
+    )
+
+
+def _unusable(spec: ServerSpec, problem: str) -> BridgeError:
+    message = f"server {spec.name!r} is misconfigured: {problem}"
+    return BridgeError("server_unavailable", message, server=spec.name, reason="misconfigured")
+
+
+def _tls(spec: ServerSpec) -> ssl.SSLContext | bool:
+    files = spec.tls
+    if not files.paths:
+        return True
+    try:
+        if files.ca_file is not None:
+            context = ssl.create_default_context(cafile=files.ca_file)
+        else:
+            context = httpx2.create_ssl_context()
+    except (OSError, ssl.SSLError) as error:
+        raise _unusable(spec, f"ca_file can't be used: {_said(error)}.") from None
+    if files.client_cert is not None:
+        try:
+            # An encrypted key would have OpenSSL ask on the terminal.
+            context.load_cert_chain(files.client_cert, files.client_key, password="")
+        except (OSError, ssl.SSLError) as error:
+            raise _unusable(spec, f"client_cert or client_key can't be used: {_said(error)}.") from None
+    return context
+
+
+@asynccontextmanager
+async def opened(
+    client: httpx2.AsyncClient,
+    method: str,
+    url: str,
+    *,
+    headers: Mapping[str, str],
+    attempt: Attempt,
+    content: bytes | None = None,
+) -> AsyncGenerator[httpx2.Response]:
+    """Send a request and yield its response, whose body isn't read yet. Follows redirects within the origin.
+
+    A redirect to another origin isn't followed: everything that is sent, credentials and arguments, is meant for the
+    configured origin, and a public server could otherwise point at what only this machine can reach. Neither is one
+    that would change the method, and lose the message.
+
+    Raises:
+        RequestFailedError: There is no response, or it redirects elsewhere.
+        BridgeError: From the authentication flow.
+    """
+    request = client.build_request(
+        method,
+        url,
+        content=content,
+        # Encoded bodies are refused: a small one may be decoded to a large one.
+        headers={"accept-encoding": "identity", **headers},
+        extensions={"trace": attempt.trace, _ATTEMPT: attempt},
+    )
+    with _failures(attempt):
+        for _ in range(_MAX_REDIRECTS):
+            response = await client.send(request, stream=True)
+            following = response.next_request
+            if following is None:
+                break
+            await response.aclose()
+            attempt.sent = False
+            if (
+                following.method != method
+                or not _within_origin(request.url, following.url)
+                or following.url.userinfo != request.url.userinfo
+            ):
+                where = shown_url(str(following.url))[:_SHOWN_CHARS]
+                raise RequestFailedError(
+                    RemoteFailure(
+                        "redirected",
+                        f"redirects to {where}, which isn't followed: if that is the server, write its address as url",
+                        response.status_code,
+                        lasting=True,
+                    )
+                )
+            request = following
+        else:
+            raise RequestFailedError(
+                RemoteFailure("redirected", f"redirects more than {_MAX_REDIRECTS} times", lasting=True)
+            )
+    try:
+        yield response
+    finally:
+        await response.aclose()
+
+
+def _within_origin(url: httpx2.URL, other: httpx2.URL) -> bool:
+    """Whether an address has the same origin (RFC 6454), or is the same host's over TLS on the default ports."""
+    if (url.scheme, url.host, url.port) == (other.scheme, other.host, other.port):
+        return True
+    upgraded = (url.scheme, other.scheme) == ("http", "https") and url.port is None and other.port is None
+    return upgraded and url.host == other.host
+
+
+class _failures:  # noqa: N801 - a context manager, as `contextlib.suppress`
+    """Turns the library's exceptions into `RequestFailedError`."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if error is None or not isinstance(error, Exception) or isinstance(error, (RequestFailedError, BridgeError)):
+            return
+        raise RequestFailedError(failure_of(error, self._attempt)) from None
+
+
+def failure_of(error: Exception, attempt: Attempt) -> RemoteFailure:
+    """What an exception of a request means."""
+    reason = _said(error)
+    if isinstance(error, httpx2.ProxyError):
+        return RemoteFailure("unsent", "can't be reached: the proxy refused the connection")
+    if not attempt.sent:
+        lasting = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
+        return RemoteFailure("unsent", f"can't be reached: {reason}", lasting=lasting)
+    return RemoteFailure("lost", f"didn't answer: {reason}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and what led to it, the innermost last; of a group, the first."""
+    at: BaseException | None = error
+    seen: set[int] = set()
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        yield at
+        at = at.exceptions[0] if isinstance(at, BaseExceptionGroup) else at.__cause__ or at.__context__
+
+
+def _said(error: BaseException) -> str:
+    """A failure in words that come from the system, and not from the server or from a request."""
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate isn't trusted ({cause.verify_message})"
+        if isinstance(cause, socket.gaierror):
+            return "its host name isn't known"
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS failed ({cause.reason})"
+        if isinstance(cause, OSError) and cause.errno:
+            # Not its own text, to which libraries add addresses.
+            words = os.strerror(cause.errno)
+            return words[0].lower() + words[1:]
+    return _BY_TYPE.get(type(error), f"the connection failed ({type(error).__name__})")
+
+
+_BY_TYPE: dict[type[BaseException], str] = {
+    httpx2.ConnectTimeout: f"no connection within {CONNECT_TIMEOUT:g} s",
+    httpx2.ConnectError: "no connection could be made",
+    httpx2.ReadError: "the connection broke",
+    httpx2.WriteError: "the connection broke",
+    httpx2.RemoteProtocolError: "it closed the connection, or doesn't speak HTTP",
+}
+
+# Servers that don't answer an unknown session as the specification says (404), but with this and a text.
+_SESSION_WORD = re.compile(rb"session", re.IGNORECASE)
+
+
+def refusal(response: httpx2.Response, body: bytes, *, in_session: bool) -> RemoteFailure:
+    """What a status that is no success means.
+
+    Args:
+        response: The response.
+        body: The beginning of its body.
+        in_session: Whether the request named a session.
+    """
+    status = response.status_code
+    said = f"answered {status} {_phrase(status)}".rstrip()
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        return RemoteFailure("unauthorized", said, status, lasting=True)
+    if in_session and (
+        status == HTTPStatus.NOT_FOUND or (status == HTTPStatus.BAD_REQUEST and _SESSION_WORD.search(body))
+    ):
+        return RemoteFailure("session", f"{said}: it doesn't know the session any more", status)
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return RemoteFailure("busy", said, status, retry_after(response.headers.get("retry-after")))
+    if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.REQUEST_TIMEOUT:
+        return RemoteFailure("refused", said, status, lasting=True)
+    # A gateway may answer this after the server has got the request.
+    return RemoteFailure("lost", said, status)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def retry_after(value: str | None) -> float | None:
+    """The seconds that a `Retry-After` header asks for (RFC 9110, section 10.2.3), or None."""
+    if value is None:
+        return None
+    if re.fullmatch(r"\d{1,9}", value.strip()):
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None

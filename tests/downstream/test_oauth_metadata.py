@@ -1,0 +1,167 @@
+"""Servers that lie about who their authorization server is, and authorization servers that lie about themselves."""
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from oauth_fixtures import Visitor, logged_in
+
+from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.downstream.oauth.endpoints import url_problem
+from mcp_bridge.errors import BridgeError
+
+RESOURCE = "/.well-known/oauth-protected-resource/mcp"
+ISSUER = "/.well-known/oauth-authorization-server"
+
+
+class Nobody(Visitor):
+    """Nobody is shown a page in these tests."""
+
+    async def show(self, address):
+        raise AssertionError(address)
+
+
+@contextmanager
+def lying(changes=None, *, pages=None, challenge=None):
+    """A server that is its own authorization server; gives its address, and the paths that were asked for."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self):
+            asked.append(f"{self.command} {self.path}")
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            page = served.get(self.path)
+            body = page if isinstance(page, bytes) else json.dumps(page).encode() if page is not None else b""
+            status = 200 if page is not None else 401 if self.path == "/mcp" else 404
+            self.send_response(status)
+            if status == 401:
+                self.send_header("www-authenticate", challenge or "Bearer")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = answer  # noqa: N815
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    url = f"http://127.0.0.1:{server.server_port}"
+    changes = changes or {}
+    metadata = {
+        "issuer": url,
+        "authorization_endpoint": f"{url}/authorize",
+        "token_endpoint": f"{url}/token",
+        "registration_endpoint": f"{url}/register",
+        "response_types_supported": ["code"],
+        "code_challenge_methods_supported": ["S256"],
+    }
+    resource = {"resource": f"{url}/mcp", "authorization_servers": [url]}
+    served = {
+        RESOURCE: resource | {key: value for key, value in changes.items() if key in resource},
+        ISSUER: {
+            key: value for key, value in (metadata | changes).items() if value is not None and key not in resource
+        },
+        "/register": {"client_id": "registered", "redirect_uris": ["http://127.0.0.1/callback"]},
+    } | (pages or {})
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield url, asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+async def refused(url, tmp_path):
+    with pytest.raises(BridgeError) as caught:
+        await logged_in(ServerSpec(name="liar", type="http", url=f"{url}/mcp"), tmp_path, Nobody())
+    assert caught.value.code == "login_failed"
+    assert not (tmp_path / "logins.json").exists()
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"resource": "https://elsewhere.example/mcp"}, "for another resource"),
+        ({"issuer": "https://elsewhere.example"}, "names another issuer"),
+        ({"authorization_servers": ["http://169.254.169.254/latest"]}, "is not encrypted"),
+        ({"authorization_servers": ["https://169.254.169.254/latest"]}, "private address"),
+        ({"authorization_servers": ["https://10.0.0.1"]}, "private address"),
+        ({"authorization_servers": ["http://auth.example.com"]}, "is not encrypted"),
+        ({"authorization_endpoint": "http://elsewhere.example/authorize"}, "login page is not encrypted"),
+        ({"registration_endpoint": "http://elsewhere.example/register"}, "is not encrypted"),
+        ({"registration_endpoint": None}, "registers no clients"),
+        ({"code_challenge_methods_supported": ["plain"]}, "PKCE"),
+        ({"code_challenge_methods_supported": None}, "PKCE"),
+    ],
+)
+async def test_metadata_that_leads_elsewhere_ends_the_login_before_anybody_is_asked(tmp_path, changes, why):
+    with lying(changes) as (url, asked):
+        assert why in await refused(url, tmp_path)
+    assert not [each for each in asked if "/token" in each or "/authorize" in each]
+
+
+@pytest.mark.parametrize(
+    ("page", "why"),
+    [
+        (b"{" * 1000, "doesn't say who its authorization server is"),
+        (b" " * (1 << 20), "more than 262144 bytes"),
+        (b"[" * 100_000, "doesn't say who its authorization server is"),
+        (b'{"issuer": "\xff"}', "doesn't say who its authorization server is"),
+    ],
+)
+async def test_metadata_that_is_none_ends_the_login(tmp_path, page, why):
+    with lying(pages={ISSUER: page}) as (url, asked):
+        assert why in await refused(url, tmp_path)
+    assert not [each for each in asked if each.startswith("POST")]
+
+
+@pytest.mark.parametrize(
+    "page", [{"client_id": "x", "token_endpoint_auth_method": "tls_client_auth"}, b"no JSON", {"client_id": ["x"]}]
+)
+async def test_a_registration_that_is_of_no_use_ends_the_login(tmp_path, page):
+    with lying(pages={"/register": page}) as (url, _):
+        await refused(url, tmp_path)
+
+
+@pytest.mark.parametrize("where", ["file:///etc/passwd", "http://169.254.169.254/x", "https://192.168.0.1/x", "x y"])
+async def test_a_demand_for_a_token_leads_to_no_address_that_the_server_couldnt_be_at(tmp_path, where):
+    with lying(challenge=f'Bearer resource_metadata="{where}"') as (url, _):
+        message = await refused(url, tmp_path)
+    assert "its address" in message or "no answer" in message
+
+
+@pytest.mark.parametrize(
+    ("url", "server", "problem"),
+    [
+        ("https://auth.example.com/token", "https://mcp.example.com", None),
+        ("https://auth.example.com:8443/token", "https://mcp.example.com", None),
+        ("http://127.0.0.1:1/token", "http://localhost:2/mcp", None),
+        ("http://[::1]:1/token", "http://127.0.0.1/mcp", None),
+        ("https://10.1.1.1/token", "https://10.0.0.1/mcp", None),
+        ("http://auth.example.com/token", "https://mcp.example.com", "is not encrypted (https)"),
+        ("http://auth.example.com/token", "http://127.0.0.1/mcp", "is not encrypted (https)"),
+        ("https://localhost/token", "https://mcp.example.com", "leads to this machine"),
+        ("https://a.localhost/token", "https://mcp.example.com", "leads to this machine"),
+        ("https://127.0.0.1/token", "https://mcp.example.com", "leads to this machine"),
+        ("https://[::ffff:127.0.0.1]/token", "https://mcp.example.com", "leads to a private address"),
+        ("https://0.0.0.0/token", "https://mcp.example.com", "leads to a private address"),
+        ("https://169.254.169.254/", "https://mcp.example.com", "leads to a private address"),
+        ("https://[fe80::1]/", "https://mcp.example.com", "leads to a private address"),
+        ("https://user:pw@auth.example.com/", "https://mcp.example.com", "contains a user or password"),
+        ("https://169.254.169.254/", "https://10.0.0.1/mcp", "leads to a private address"),
+        ("https://10.1.1.1/token", "http://127.0.0.1/mcp", "leads to a private address"),
+        ("https://0.0.0.0/token", "https://10.0.0.1/mcp", "leads to a private address"),
+        ("javascript:alert(1)", "https://mcp.example.com", "is not a valid address"),
+        ("https:///token", "https://mcp.example.com", "is not a valid address"),
+        ("https://auth.example.com:99999/", "https://mcp.example.com", "is not a valid address"),
+        ("https://auth.example.com/" + "a" * 9000, "https://mcp.example.com", "has more than 8192 characters"),
+    ],
+)
+def test_where_a_request_of_a_login_may_go(url, server, problem):
+    assert url_problem(url, server) == problem

@@ -1,0 +1,286 @@
+"""What authenticates the bridge to a server over HTTP, and whom it trusts: headers, secrets, certificates, proxies."""
+
+import asyncio
+import datetime as dt
+import ipaddress
+import ssl
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from downstream_calls import call_tool
+from http_servers import ScriptedServer, remote, sdk_server, serving
+from starlette.responses import JSONResponse
+
+from mcp_bridge.downstream.client.fleet import Fleet
+from mcp_bridge.downstream.configuration.environment import Environment
+from mcp_bridge.downstream.configuration.spec import TlsFiles
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.governance.server_credentials import remote_access
+
+pytestmark = pytest.mark.timeout(60)
+
+SECRET = "ghp-7Xq2LmV9sKwT4zRb8NcYdE"  # noqa: S105 - of this test alone
+
+
+async def text(fleet, tool="act", arguments=None):
+    result = await call_tool(fleet, "remote", tool, arguments)
+    return result.content[0].text
+
+
+async def failure(fleet):
+    with pytest.raises(BridgeError) as caught:
+        await call_tool(fleet, "remote", "act")
+    error = caught.value
+    assert SECRET not in f"{error!s} {error!r} {error.hint} {error.details} {error.private} {error.record()}"
+    return error
+
+
+@pytest.fixture
+def governance(tmp_path, monkeypatch):
+    """The secret `github` from an environment variable, as the user's own configuration has it."""
+    monkeypatch.setenv("GITHUB_SECRET", SECRET)
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    return load_governance({"secrets": {"github": {"env": "GITHUB_SECRET"}}}, None, tmp_path, state)
+
+
+# Secrets.
+
+
+async def test_a_secret_in_a_header_reaches_the_server_alone(governance, caplog):
+    caplog.set_level("DEBUG")
+    server = ScriptedServer()
+    spec = remote(1, headers={"Authorization": "Bearer vault://secret/github", "X-Team": "core"})
+    async with serving(server.app) as port:
+        spec = remote(port, headers=spec.headers)
+        async with Fleet([spec], access=remote_access(governance)) as fleet:
+            assert await text(fleet) == "done"
+            assert SECRET not in f"{fleet.statuses()} {fleet.server('remote').spec}"
+    assert {headers["authorization"] for _, _, headers in server.seen} == {f"Bearer {SECRET}"}
+    assert {headers["x-team"] for _, _, headers in server.seen} == {"core"}
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["events", "json", "stateless"])
+@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
+async def test_a_credential_that_a_server_repeats_is_hidden(tmp_path, governance, mode, era):
+    headers = {"Authorization": "Bearer vault://secret/github", "X-Api-Key": f"k{SECRET}", "X-Team": "core-" + "x" * 30}
+    with sdk_server(mode, tmp_path / "calls") as port:
+        spec = remote(port, era=era, headers=headers)
+        async with Fleet([spec], access=remote_access(governance)) as fleet:
+            said = await text(fleet, "headers")
+    assert SECRET not in said
+    assert "[hidden]" in said
+    assert "core-" + "x" * 30 in said, "no credential"
+
+
+async def test_a_credential_that_can_be_guessed_is_not_confirmed_by_being_hidden(governance):
+    async def repeats(_request, message, _number):
+        return JSONResponse(server.result(message, "1234 is a number")) if message["method"] == "tools/call" else None
+
+    server = ScriptedServer(repeats)
+    async with serving(server.app) as port:
+        spec = remote(port, headers={"X-Api-Key": "1234"})
+        async with Fleet([spec], access=remote_access(governance)) as fleet:
+            assert await text(fleet) == "1234 is a number"
+
+
+@pytest.mark.parametrize("name", ["nothing", "git"])
+async def test_a_secret_that_there_is_not_is_an_error_and_nothing_is_sent(governance, name):
+    server = ScriptedServer()
+    async with serving(server.app) as port:
+        spec = remote(port, headers={"Authorization": f"Bearer vault://secret/{name}"})
+        async with Fleet([spec], access=remote_access(governance)) as fleet:
+            assert (await failure(fleet)).code == "secret_missing"
+        async with Fleet([spec]) as fleet:
+            assert (await failure(fleet)).code == "secret_missing"
+    assert server.seen == []
+
+
+async def test_a_secret_that_no_header_may_have_is_an_error_and_nothing_is_sent(governance, monkeypatch):
+    monkeypatch.setenv("GITHUB_SECRET", f"{SECRET}\r\nX-Evil: 1")
+    server = ScriptedServer()
+    async with serving(server.app) as port:
+        spec = remote(port, headers={"Authorization": "Bearer vault://secret/github"})
+        async with Fleet([spec], access=remote_access(governance)) as fleet:
+            error = await failure(fleet)
+    assert error.code == "server_unavailable"
+    assert "headers.Authorization contains a line break" in error.message
+    assert server.seen == []
+
+
+async def test_a_folders_entry_gets_none_of_the_users_secrets(tmp_path, monkeypatch):
+    from mcp_bridge.governance.governance import govern
+    from mcp_bridge.settings import Layer
+    from mcp_bridge.workspace.content import Content
+
+    monkeypatch.setenv("GITHUB_SECRET", SECRET)
+    tables = {"secrets": {"github": {"env": "GITHUB_SECRET", "tools": ["*.*"]}}}
+    file = tmp_path / "folder" / "mcp-bridge.toml"
+    own = Layer(tmp_path / "config.toml", tmp_path, tables=tables)
+    folder = Layer(file, file.parent, tables={"secrets": {}}, trusted=Content(file, b""))
+    (tmp_path / "state").mkdir(mode=0o700)
+    governance = govern([own, folder], tmp_path / "state", frozenset({"remote"}))
+    server = ScriptedServer()
+    async with serving(server.app) as port:
+        spec = remote(port, scope="folder", headers={"Authorization": "Bearer vault://secret/github"})
+        async with Fleet([spec], access=remote_access(governance)) as fleet:
+            assert (await failure(fleet)).code == "secret_denied"
+    assert server.seen == []
+
+
+@pytest.mark.parametrize("scope", ["folder", "project"])
+async def test_a_folders_entry_gets_no_variable_that_its_servers_may_not_have(scope):
+    given = Environment({"VAULTED": SECRET, "OPEN": "o", "MCP_BRIDGE_X": "x"}, "all", frozenset({"VAULTED"}))
+    server = ScriptedServer()
+    async with serving(server.app) as port:
+        for variable in ("VAULTED", "MCP_BRIDGE_X"):
+            spec = remote(port, scope=scope, headers={"X-Key": SECRET}, variables=frozenset({variable}))
+            async with Fleet([spec], environment=given) as fleet:
+                error = await failure(fleet)
+                assert (error.code, error.details["reason"]) == ("server_unavailable", "misconfigured")
+                assert variable in error.message
+        assert server.seen == []
+        for spec in (
+            remote(port, scope=scope, variables=frozenset({"OPEN"})),
+            remote(port, scope="user", variables=frozenset({"VAULTED"})),
+        ):
+            async with Fleet([spec], environment=given) as fleet:
+                assert await text(fleet) == "done"
+
+
+# Certificates.
+
+
+def _certificate(folder, name, issuer=None, *, names=(), is_authority=False):
+    """Write NAME.pem and NAME.key; returns both as objects, to issue others."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    issued_by, issuers_key = (issuer[0].subject, issuer[1]) if issuer else (subject, key)
+    now = dt.datetime.now(dt.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issued_by)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuers_key.public_key()), critical=False)
+    )
+    if names:
+        alternatives = [x509.IPAddress(ipaddress.ip_address(each)) for each in names]
+        built = built.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+    certificate = built.sign(issuers_key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    (folder / f"{name}.pem").write_bytes(certificate.public_bytes(pem))
+    (folder / f"{name}.key").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return certificate, key
+
+
+@pytest.fixture
+def certificates(tmp_path):
+    authority = _certificate(tmp_path, "authority", is_authority=True)
+    _certificate(tmp_path, "server", authority, names=["127.0.0.1"])
+    _certificate(tmp_path, "elsewhere", authority, names=["127.0.0.2"])
+    _certificate(tmp_path, "client", authority)
+    _certificate(tmp_path, "stranger", is_authority=True)
+    return tmp_path
+
+
+def _https(port, **settings):
+    return remote(port, url=f"https://127.0.0.1:{port}/mcp", **settings)
+
+
+async def test_a_server_is_trusted_by_the_authorities_of_its_entry_and_no_others(certificates):
+    server = ScriptedServer()
+    served = {"ssl_certfile": certificates / "server.pem", "ssl_keyfile": certificates / "server.key"}
+    async with serving(server.app, **served) as port:
+        async with Fleet([_https(port, tls=TlsFiles(str(certificates / "authority.pem")))]) as fleet:
+            assert await text(fleet) == "done"
+        seen = len(server.seen)
+        for tls in (TlsFiles(), TlsFiles(str(certificates / "stranger.pem"))):
+            async with Fleet([_https(port, tls=tls)]) as fleet:
+                error = await failure(fleet)
+            assert error.code == "server_start_failed"
+            assert "certificate isn't trusted" in error.message
+    assert len(server.seen) == seen
+
+
+async def test_a_certificate_for_another_name_is_refused(certificates):
+    server = ScriptedServer()
+    served = {"ssl_certfile": certificates / "elsewhere.pem", "ssl_keyfile": certificates / "elsewhere.key"}
+    tls = TlsFiles(str(certificates / "authority.pem"))
+    async with serving(server.app, **served) as port, Fleet([_https(port, tls=tls)]) as fleet:
+        assert "certificate isn't trusted" in (await failure(fleet)).message
+    assert server.seen == []
+
+
+async def test_a_client_certificate_is_shown_to_a_server_that_asks_for_one(certificates):
+    server = ScriptedServer()
+    served = {
+        "ssl_certfile": certificates / "server.pem",
+        "ssl_keyfile": certificates / "server.key",
+        "ssl_ca_certs": certificates / "authority.pem",
+        "ssl_cert_reqs": ssl.CERT_REQUIRED,
+    }
+    authority, mine = str(certificates / "authority.pem"), str(certificates / "client")
+    async with serving(server.app, **served) as port:
+        async with Fleet([_https(port, tls=TlsFiles(authority, f"{mine}.pem", f"{mine}.key"))]) as fleet:
+            assert await text(fleet) == "done"
+        async with Fleet([_https(port, tls=TlsFiles(authority))]) as fleet:
+            assert (await failure(fleet)).code == "server_start_failed"
+
+
+@pytest.mark.parametrize(
+    ("tls", "part"),
+    [
+        (TlsFiles("/nowhere.pem"), "ca_file can't be used: no such file or directory"),
+        (TlsFiles(__file__), "ca_file can't be used"),
+        (TlsFiles(None, "/nowhere.pem"), "client_cert or client_key can't be used: no such file"),
+        (TlsFiles(None, __file__), "client_cert or client_key can't be used"),
+    ],
+)
+async def test_a_file_that_is_no_certificate_is_an_error_and_nothing_is_sent(tls, part):
+    server = ScriptedServer()
+    async with serving(server.app) as port, Fleet([remote(port, tls=tls)]) as fleet:
+        error = await failure(fleet)
+    assert error.code == "server_unavailable"
+    assert part in error.message
+    assert server.seen == []
+
+
+# Proxies.
+
+
+async def test_a_proxy_of_the_environment_is_used_and_no_proxy_is_heeded(monkeypatch):
+    asked = []
+
+    async def proxy(reader, writer):
+        asked.append((await reader.readline()).decode())
+        writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(proxy, "127.0.0.1", 0)
+    server = ScriptedServer()
+    monkeypatch.setenv("HTTP_PROXY", f"http://someone:{SECRET}@127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+    monkeypatch.setenv("NO_PROXY", "elsewhere.example.com")
+    async with listening, serving(server.app) as port:
+        async with Fleet([remote(port)]) as fleet:
+            error = await failure(fleet)
+            assert "answered 502 Bad Gateway" in error.message
+        assert asked
+        assert server.seen == []
+        assert asked[0].startswith(f"POST http://127.0.0.1:{port}/mcp ")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        async with Fleet([remote(port)]) as fleet:
+            assert await text(fleet) == "done"

@@ -1,0 +1,92 @@
+"""An MCP server over HTTP, made with the SDK, that counts how often each call reaches its tool.
+
+`over_http.py MODE CALLS [PORT]`: MODE is `events` (answers are event streams that can be resumed), `json`, `stateless` or `sse` (the
+transport of protocol version 2024-11-05). CALLS is a file to which the marker of each call is appended, as a line,
+before the tool answers. The port that it listens on is the first line that it prints.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+
+import uvicorn
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.streamable_http import EventMessage, EventStore
+
+mode, calls, *rest = sys.argv[1:]
+
+
+class Events(EventStore):
+    """The events of every stream, to be sent again."""
+
+    def __init__(self):
+        self.kept = []
+
+    async def store_event(self, stream_id, message):
+        self.kept.append((stream_id, message))
+        return str(len(self.kept) - 1)
+
+    async def replay_events_after(self, last_event_id, send_callback):
+        at = int(last_event_id)
+        if at >= len(self.kept):
+            return None
+        stream = self.kept[at][0]
+        for number in range(at + 1, len(self.kept)):
+            if self.kept[number][0] == stream and self.kept[number][1] is not None:
+                await send_callback(EventMessage(self.kept[number][1], str(number)))
+        return stream
+
+
+mcp = MCPServer("over-http")
+
+
+def note(marker):
+    file = os.open(calls, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(file, f"{marker}\n".encode())
+    os.close(file)
+
+
+@mcp.tool()
+async def count(marker: str, size: int = 0, seconds: float = 0.0) -> str:
+    """Note that the call has happened, and answer with its marker and some more text."""
+    note(marker)
+    await asyncio.sleep(seconds)
+    return marker + "." * size
+
+
+@mcp.tool()
+async def work(marker: str, steps: int, ctx: Context) -> str:
+    """Report progress, and answer with the marker."""
+    note(marker)
+    for step in range(steps):
+        await ctx.report_progress(step, steps, f"step {step}")
+        await asyncio.sleep(0.01)
+    return marker
+
+
+@mcp.tool()
+async def headers(ctx: Context) -> dict[str, str]:
+    """The headers of the request."""
+    return dict(ctx.headers)
+
+
+if mode == "sse":
+    app = mcp.sse_app()
+else:
+    app = mcp.streamable_http_app(
+        json_response=mode == "json",
+        stateless_http=mode == "stateless",
+        event_store=Events() if mode == "events" else None,
+        retry_interval=50 if mode == "events" else None,
+        max_request_body_size=32 << 20,
+    )
+
+# With the protocol named, asyncio sets TCP_NODELAY on its connections.
+listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listening.bind(("127.0.0.1", int(rest[0]) if rest else 0))
+listening.listen()
+print(listening.getsockname()[1], flush=True)
+uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listening])
