@@ -314,13 +314,13 @@ def test_a_byte_order_mark_line_ends_and_a_link_stay(user, tmp_path):
 
 
 def test_a_long_file_is_compared_where_it_differs_and_lines_keep_their_numbers(user):
-    history = ",\n".join(f'"h{number % 7}{number}": "same"' for number in range(200_000))
+    history = ",\n".join(f'"h{number % 7}{number}": "same"' for number in range(20_000))
     user.file(
         "claude-code",
         f'{{\n{history},\n"mcpServers": {{\n"a": {{"command": "x"}}\n}},\n{history.replace("h", "k")}\n}}\n',
     )
     said = user.done("install claude-code --yes").splitlines()
-    assert "@@ -200000,6 +200000,11 @@" in said or any(line.startswith("@@ -200000") for line in said), said[:5]
+    assert any(line.startswith("@@ -20000,") for line in said), said[:5]
     assert [line for line in said if line.startswith("-") and not line.startswith("---")] == ['-"a": {"command": "x"}']
     assert len(said) < 30
 
