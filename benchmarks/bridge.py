@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import time
 from contextlib import asynccontextmanager
@@ -72,8 +73,10 @@ class Bench:
             return usual / 50
         return usual / 5 if self.quick else usual
 
-    def environment(self, servers: Mapping[str, Sequence[str]] | None = None, *, tables: str = "") -> dict[str, str]:
-        """For a bridge over these servers (name → command line), and no others.
+    def environment(
+        self, servers: Mapping[str, Sequence[str] | str] | None = None, *, tables: str = ""
+    ) -> dict[str, str]:
+        """For a bridge over these servers (name → command line, or the address of one over HTTP), and no others.
 
         Args:
             servers: By name.
@@ -81,7 +84,11 @@ class Bench:
         """
         lines = ["client_configs = false", tables]
         for name, command in (servers or {}).items():
-            lines += [f"[servers.{name}]", f"command = {json.dumps(command[0])}", f"args = {json.dumps(command[1:])}"]
+            lines.append(f"[servers.{name}]")
+            if isinstance(command, str):
+                lines.append(f"url = {json.dumps(command)}")
+            else:
+                lines += [f"command = {json.dumps(command[0])}", f"args = {json.dumps(command[1:])}"]
         config = self.work / f"config-{abs(hash(tuple(lines)))}.toml"
         config.write_text("\n".join(lines) + "\n")
         return {
@@ -157,6 +164,19 @@ async def client(
         transport = stdio_client(params, errlog=errors)  # type: ignore[arg-type]  # only its descriptor is used
         async with Client(transport, mode=mode, read_timeout_seconds=read_timeout) as connected:
             yield connected
+
+
+@asynccontextmanager
+async def over_http(name: str) -> AsyncGenerator[str]:
+    """One of `benchmarks.servers`, over HTTP; its address."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    process = await anyio.open_process([*ours(name), "http"], stderr=subprocess.DEVNULL, env=environment)
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(await process.stdout.receive())}/mcp"
+    finally:
+        process.kill()
+        await process.aclose()
 
 
 async def run_python(connected: Client, code: str, **arguments: Any) -> str:

@@ -11,15 +11,14 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from mcp import Client
 
-from benchmarks.bridge import CACHE, COMMAND, Bench, client, ours, run_python, without_pool
+from benchmarks.bridge import CACHE, COMMAND, Bench, client, ours, over_http, run_python, without_pool
 from benchmarks.measure import Row, interleaved, timed
 from benchmarks.runtime import UnavailableError, bundle, prepared_engine, sandbox_argv
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    from mcp import Client
 
     from mcp_bridge.host.engine_setup import Prepared
 
@@ -135,6 +134,8 @@ def _bare(prepared: Prepared, *flags: str) -> list[str]:
 async def proxied(bench: Bench) -> list[Row]:
     """Row 4: a call from inside against the SDK's client calling the same server."""
     rows = await _proxied(bench, "no-op of the SDK", ours("noop"), "noop", {})
+    async with over_http("noop") as url:
+        rows += await _proxied(bench, "no-op of the SDK over HTTP", url, "noop", {})
     script = CACHE / "servers/npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
     node = shutil.which("node")
     if node is None or not script.exists():
@@ -145,7 +146,8 @@ async def proxied(bench: Bench) -> list[Row]:
     return rows + await _proxied(bench, "server-everything echo", everything, "echo", {"message": "hi"})
 
 
-async def _proxied(bench: Bench, name: str, command: list[str], tool: str, arguments: dict[str, Any]) -> list[Row]:
+async def _proxied(bench: Bench, name: str, server: list[str] | str, tool: str, arguments: dict[str, Any]) -> list[Row]:
+    """The rows of one server: a command line, or an address."""
     count = 320
     code = INSIDE.format(
         tool=tool,
@@ -154,11 +156,13 @@ async def _proxied(bench: Bench, name: str, command: list[str], tool: str, argum
         width=IN_FLIGHT,
     )
     rates: dict[str, list[float]] = {"inside": [], "direct": []}
-    environment = bench.environment({"target": command})
-    async with (
-        client([COMMAND], environment, log=bench.work / "bridge.log") as bridge,
-        client(command, environment, log=bench.work / "target.log") as direct,
-    ):
+    environment = bench.environment({"target": server})
+    async with AsyncExitStack() as stack:
+        bridge = await stack.enter_async_context(client([COMMAND], environment, log=bench.work / "bridge.log"))
+        if isinstance(server, str):
+            direct = await stack.enter_async_context(Client(server, read_timeout_seconds=60))
+        else:
+            direct = await stack.enter_async_context(client(server, environment, log=bench.work / "target.log"))
 
         async def inside() -> float:
             alone, rate = json.loads(await run_python(bridge, code))

@@ -35,7 +35,8 @@ Code = Literal[
     "bad_value", "bridge_at_work", "budget_bytes", "budget_calls", "budget_cost", "budget_exceeded", "budget_tokens",
     "busy",
     "calls_too_large", "cancelled", "cannot_listen", "certificates", "changed_file", "channel_closed",
-    "client_config", "client_not_read", "clock_is_right", "clock_went_back", "code_too_large", "config_missing",
+    "client_config", "client_file_changed", "client_not_read",
+    "clock_is_right", "clock_went_back", "code_too_large", "config_missing",
     "configuration", "connection_lost", "context_too_large", "cpus_not_enforced", "database_busy", "database_newer",
     "database_unusable",
     "demo_needs_git", "demo_needs_servers", "denied", "denied_steps", "disk_full", "divergence", "duplicate_id",
@@ -63,8 +64,8 @@ Code = Literal[
     "sandbox_start_timeout", "script", "script_error", "script_missing", "script_timeout", "seccomp_off",
     "seccomp_refused", "secret_denied", "secret_elsewhere", "secret_missing", "secrets_file_busy",
     "secrets_file_damaged", "secrets_file_unreadable", "secrets_file_unsafe", "secrets_file_unwritable",
-    "security_module", "server", "server_busy", "server_died", "server_start_failed", "server_unauthorized",
-    "server_unavailable", "servers", "stalled",
+    "security_module", "server", "server_busy", "server_died", "server_exists", "server_not_configured",
+    "server_start_failed", "server_unauthorized", "server_unavailable", "servers", "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
     "syntax_error", "tampered", "timeout", "token_needed", "too_large", "too_many_artifacts", "too_many_calls",
     "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references", "too_many_viewers",
@@ -606,6 +607,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "changed_file": Description(
             "The folder's file, or one that it loads, isn't what was trusted.",
             "`mcp-bridge trust` shows what it would do, and asks.", _COMMAND),
+        "client_file_changed": Description(
+            "Another program has changed a client's file while a command was about to write it. Nothing was written.",
+            "End the client, and run the command again.", _COMMAND),
         "config_missing": Description(
             "There is no such configuration file.",
             "Name a file that is there.", exit_status=2),
@@ -630,6 +634,12 @@ GROUPS: Final[tuple[Group, ...]] = (
         "nothing_to_trust": Description(
             "The folder has no file that could be trusted.",
             "Name the folder that has one.", _COMMAND, exit_status=2),
+        "server_exists": Description(
+            "There is another server of this name.",
+            "Choose another name.", _COMMAND, exit_status=2),
+        "server_not_configured": Description(
+            "There is no server of this name in the file.",
+            "`mcp-bridge servers list` has them.", _COMMAND, exit_status=2),
         "trust_unusable": Description(
             "The records of what is trusted can't be used.",
             "Check their owner and mode, or remove them and trust the folders again."),

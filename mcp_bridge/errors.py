@@ -5,13 +5,33 @@ Standard library only: all layers of the host import it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Mapping
 
     from mcp_bridge.error_codes import Code
+
+
+class ErrorRecord(TypedDict):
+    """An error as a JSON object. It may have more members: the error's details.
+
+    Attributes:
+        code: The stable code.
+        message: A sentence for people.
+        hint: What to do about it.
+        type: Of an exception of a script: its class.
+        line: Of an exception of a script: the line of the script, or None.
+        traceback: Of an exception of a script: the traceback as text.
+    """
+
+    code: str
+    message: str
+    hint: NotRequired[str]
+    type: NotRequired[str]
+    line: NotRequired[int | None]
+    traceback: NotRequired[str]
 
 
 class BridgeError(Exception):
@@ -45,12 +65,12 @@ class BridgeError(Exception):
     def __str__(self) -> str:
         return f"{self.message} {self.hint}" if self.hint else self.message
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> ErrorRecord:
         """The error as a JSON object: `code`, `message`, and `hint` and details if there are any."""
-        out: dict[str, Any] = {"code": self.code, "message": self.message}
+        out = ErrorRecord(code=self.code, message=self.message)
         if self.hint:
             out["hint"] = self.hint
-        return out | self.details
+        return cast("ErrorRecord", out | self.details)
 
 
 def log_failure(logger: logging.Logger, error: Exception, message: str, *args: object) -> None:

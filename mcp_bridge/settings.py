@@ -1,7 +1,7 @@
 """All settings: their names, types, defaults, and sources.
 
 A setting is a key of the TOML file, and an environment variable with the key in capitals after `MCP_BRIDGE_`, which
-takes precedence. The table `ledger` can only be set in the file.
+takes precedence. The tables `ledger` and `search` can only be set in the file.
 
 The file is the one given by `--config` or `$MCP_BRIDGE_CONFIG`, which a person has chosen; otherwise the user's own
 `config.toml` in their configuration directory, overlaid by `./mcp-bridge.toml` if the user has trusted its content. A
@@ -10,7 +10,6 @@ limit in the user's own file can be lowered by the folder's, and not raised.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -26,8 +25,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, ClientName
 from mcp_bridge.downstream.configuration.env_pass import EnvPass
 from mcp_bridge.downstream.configuration.env_pass import env_pass as chosen_variables
+from mcp_bridge.downstream.search.config import SearchConfig
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.config import LedgerConfig
+from mcp_bridge.near_names import spelled_like
 from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.toml_lines import line_of
 from mcp_bridge.workspace.content import CONFIG_NAME, real_folder
@@ -49,7 +50,7 @@ ENV_ALIASES = {"OUTPUT_MODE": "output"}
 TABLES = ("policy", "tools", "programs", "secrets", "projection", "model")
 """Tables of the file in addition to `[servers.NAME]`; `governance.governance` passes each to its decoder."""
 
-NESTED = {"ledger"}
+NESTED = {"ledger", "search"}
 """Settings that are tables, and so can't be set by environment variables."""
 
 ENV_OTHER = {"CONFIG", "NESTED"}
@@ -201,6 +202,8 @@ class Settings(BaseModel):
         LedgerConfig()
     )
 
+    search: Annotated[SearchConfig, Field(description="How tools are searched; a table of the file")] = SearchConfig()
+
     @property
     def clients(self) -> tuple[ClientName, ...]:
         """The clients whose files servers are read from, the highest precedence first."""
@@ -344,6 +347,13 @@ def _decoded(raw: list[_Raw], environ: Mapping[str, str]) -> tuple[Settings, tup
     layers = []
     for raw_layer in raw:
         layer, table = _layer(raw_layer)
+        if layer.trusted is not None and "search" in table:
+            raise _bad(
+                "search is not a folder's to set: its model would be sent your queries",
+                layer.file,
+                "search",
+                hint="Write [search] into your own configuration.",
+            )
         layers.append(layer)
         # Validated one by one first, so that an error names the file that has it.
         _settings(table, raw_layer.file, environ)
@@ -438,6 +448,9 @@ def _anchored(table: dict[str, Any], base: Path) -> dict[str, Any]:
     """The table with `log_file` and the files of `[[ledger.publish]]` resolved relative to its own file's folder."""
     if "log_file" in table:
         table = table | {"log_file": str(base / Path(table["log_file"]).expanduser())}
+    embeddings = table.get("search", {}).get("embeddings", "")
+    if embeddings.startswith(("./", "../")):
+        table = table | {"search": table["search"] | {"embeddings": str((base / embeddings).resolve())}}
     ledger = table.get("ledger", {})
     targets = [
         target | {"file": str(base / Path(target["file"]).expanduser())} if "file" in target else target
@@ -588,7 +601,7 @@ def _bad(message: str, file: Path | None, *path: str, hint: str | None = None) -
 
 def _nearest(name: str, known: list[str], prefix: str = "") -> str:
     """A hint with the nearest name. The prefix is shown and not compared, because it makes all names seem near."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = spelled_like(name, known, cutoff=0.5)
     if close:
         return f"Did you mean {prefix}{close[0]}?"
     return f"Settings: {', '.join(prefix + option for option in sorted(known))}."

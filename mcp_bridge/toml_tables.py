@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.near_names import spelled_like
 from mcp_bridge.toml_lines import line_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def decode(model: type[Model], table: Any, file: Path | None, *path: str) -> Mod
         first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         keys = tuple(str(part) for part in first["loc"] if not isinstance(part, int))
         if first["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(keys[-1], model.model_fields, n=1, cutoff=0.5)
+            close = spelled_like(keys[-1], model.model_fields, cutoff=0.5)
             hint = f"Did you mean {close[0]}?" if close else f"Keys: {', '.join(model.model_fields)}."
             raise bad_config("is no key that there is", file, *path, *keys, hint=hint) from None
         message = first["msg"].removeprefix("Value error, ")

@@ -386,3 +386,31 @@ def test_settings_do_not_change(nowhere):
     settings = load(environ={}, cwd=nowhere).settings
     with pytest.raises(ValidationError):
         typing.cast("typing.Any", settings).timeout = 1
+
+
+def test_only_the_users_own_file_names_an_embedding_model(tmp_path, monkeypatch):
+    file = tmp_path / "mine.toml"
+    file.write_text('[search]\nembeddings = "./model"\ntimeout = 2\n')
+    search = load(file, environ={}, cwd=tmp_path).settings.search
+    assert (search.embeddings, search.timeout) == (str(tmp_path / "model"), 2.0)
+    for wrong in (
+        'embedding = "x"',
+        "embeddings = ''",
+        "timeout = 0",
+        'base_url = "ftp://x"',
+        'base_url = "http://me:pw@x"',
+    ):
+        file.write_text(f"[search]\n{wrong}\n")
+        with pytest.raises(BridgeError) as caught:
+            load(file, environ={}, cwd=tmp_path)
+        assert caught.value.code == "bad_config"
+
+
+def test_a_folder_names_no_embedding_model(nowhere):
+    file = nowhere / FILE_NAME
+    file.write_text('[search]\nembeddings = "openai/m"\n')
+    with pytest.raises(BridgeError) as caught:
+        trust(nowhere)
+        load(environ={}, cwd=nowhere)
+    assert caught.value.code == "bad_config"
+    assert "not a folder's to set" in caught.value.message

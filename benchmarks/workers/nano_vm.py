@@ -98,7 +98,7 @@ def _gateway() -> Callable[[], Any]:
 
 def _store(asked: dict[str, Any]) -> Callable[[], Any]:
     """A state saved and got, or an envelope saved, by its store: one commit each."""
-    from nano_vm_mcp.store import ProgramStore  # type: ignore[import-not-found]  # noqa: PLC0415
+    from nano_vm_mcp.store import ProgramStore  # noqa: PLC0415
 
     store = ProgramStore(os.environ["NANO_VM_MCP_DB"])
     # It has no setting for that: as it comes, it is NORMAL.

@@ -86,6 +86,8 @@ LEFT_OUT = (
     *("catalog", "probe-*"),
     # Whoever can write to a backup's place could have the user trust their folders.
     "trust",
+    # What was changed in this machine's clients.
+    "client-setup",
     # The key that signs is in a backup under its own name; another is of a rotation that never was.
     NEXT_KEY_FILE,
     *(f"{name}-{kind}" for name in DATABASES for kind in ("wal", "shm")),

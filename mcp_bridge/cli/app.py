@@ -24,6 +24,7 @@ from mcp_bridge.cli.commands.servers import servers
 from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.usage_errors import Commands
+from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, ClientName
 
 app = typer.Typer(
     name="mcp-bridge",
@@ -209,6 +210,41 @@ def trust(
         return work.trust(loaded, folder, yes=yes, as_json=as_json)
 
     finish(done, as_json=as_json)
+
+
+@app.command(
+    epilog="Examples:\n\nmcp-bridge install cursor\n\nmcp-bridge install claude-code --take-over\n\n"
+    "mcp-bridge install vscode --project\n\nmcp-bridge install cursor --uninstall"
+)
+def install(
+    ctx: typer.Context,
+    client: Annotated[ClientName, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENT_NAMES)}.")],
+    project: Annotated[
+        bool, typer.Option("--project", help="Into the file of the folder you are in, not into your own.")
+    ] = False,
+    name: Annotated[str, typer.Option(metavar="NAME", help="What the bridge is called there.")] = "bridge",
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Move the client's other servers behind the bridge.")
+    ] = False,
+    uninstall: Annotated[
+        bool, typer.Option("--uninstall", help="Take it back: the entry, and the servers that were moved.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    config: Config = None,
+) -> None:
+    """Put the bridge behind a client. Shows the change of the client's file first, asks, and keeps a backup."""
+    from mcp_bridge.cli import common
+    from mcp_bridge.cli.commands import install as work
+
+    def done() -> int:
+        named = config or ctx.obj
+        # The folder must not determine what is written where.
+        loaded = common.load(named, folder=False)
+        folder = Path.cwd() if project else None
+        request = work.Request(client, folder, name, take_over, yes, named and named.absolute())
+        return work.uninstall(loaded, request) if uninstall else work.install(loaded, request)
+
+    finish(done)
 
 
 @app.command()

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.cli.opening import run_with_database
-from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.program_files import (
     SUFFIXES,
@@ -22,6 +21,7 @@ from mcp_bridge.kernel.program_parser import MAX_BYTES, InvalidProgramError, Pro
 from mcp_bridge.kernel.program_schema import Fault
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.near_names import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

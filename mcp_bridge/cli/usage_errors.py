@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from mcp_bridge import escaping
 from mcp_bridge.cli import common
 from mcp_bridge.cli.streams import discard_output
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.near_names import spelled_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,9 +29,9 @@ INSTEAD = {
     "eval": "Write `mcp-bridge run -c CODE`.",
     "call": "A tool is called by a script: `mcp-bridge run -c 'from mcp.servers import SERVER; await SERVER.TOOL()'`.",
     "config": "The configuration is a file: `mcp-bridge doctor` says which one is read.",
-    "init": "`claude mcp add --scope user bridge -- mcp-bridge` puts it behind Claude Code.",
-    "install": "`claude mcp add --scope user bridge -- mcp-bridge` puts it behind Claude Code.",
-    "add": "A server is a table [servers.NAME] of the configuration; `mcp-bridge doctor` says which file is read.",
+    "init": "`mcp-bridge install CLIENT` puts it behind a client.",
+    "add": "Write `mcp-bridge servers add NAME -- COMMAND ARGS`.",
+    "import": "Write `mcp-bridge servers import CLIENT`.",
     "logs": "`mcp-bridge execution list` has what was run; log_file in the configuration has what is logged.",
     "history": "Write `mcp-bridge execution list`.",
     "status": "Write `mcp-bridge doctor`.",
@@ -44,8 +44,6 @@ INSTEAD = {
     "upgrade": "Write `uv tool upgrade mcp-code-bridge`.",
     "approve": "Write `mcp-bridge approvals approve ID`; `mcp-bridge approvals list` has the ids.",
     "deny": "Write `mcp-bridge approvals deny ID`; `mcp-bridge approvals list` has the ids.",
-    "servers add": "Write a table [servers.NAME] into the configuration; `mcp-bridge doctor` says which file is read.",
-    "servers remove": "Remove its table from the configuration; `mcp-bridge servers list` says which file has it.",
     "servers start": "Write `mcp-bridge servers list --start`.",
     "servers show": "Write `mcp-bridge servers list`.",
     "image rm": "Write `mcp-bridge image prune`.",
@@ -158,7 +156,8 @@ class Commands(TyperGroup):
         ]
         if elsewhere and len(elsewhere) <= _FEW:
             return f"It is an option of another command: {', '.join(elsewhere)}."
-        close = difflib.get_close_matches(option, options, n=1, cutoff=0.7)
+        # Of one letter, none is like another.
+        close = spelled_like(option, options, cutoff=0.7) if option.startswith("--") else []
         if close:
             metavar = next((param.metavar for param in command.params if close[0] in param.opts), None)
             return f"Write `{path} {close[0]}{f' {metavar}' if metavar else ''}`. `{path} --help` has all options."
@@ -171,7 +170,7 @@ def _for_unknown_command(word: str, known: list[str], path: str) -> str:
     within = " ".join([*path.split()[1:], word])
     if instead := INSTEAD.get(within):
         return instead
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    close = spelled_like(word, known)
     if not close and any(char in word for char in "()=\n"):
         return "Code goes after -c: write `mcp-bridge run -c CODE`."
     listed = f"Commands: {', '.join(sorted(known))}. `{path} --help` describes them."

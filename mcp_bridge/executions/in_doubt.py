@@ -16,6 +16,7 @@ from mcp_bridge.ledger.log.payloads import EffectOutcome, ToolIntent, Transition
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mcp_bridge.executions.record import Id, InDoubtRow
     from mcp_bridge.kernel.events import Effect
     from mcp_bridge.ledger.log.entries import Recorded
 
@@ -50,7 +51,7 @@ class Settlement(NamedTuple):
                 return Redo(effect)
 
 
-def doubt_row(effect: Effect, since: float) -> dict[str, Any]:
+def doubt_row(effect: Effect, since: float) -> InDoubtRow[int]:
     """The facts that a person needs to settle an effect in doubt.
 
     Args:
@@ -71,18 +72,23 @@ def settle_command(execution: str, effect: int | str) -> str:
     return f"mcp-bridge execution settle {execution} {effect} --happened [--value JSON] | --failed MESSAGE | --not-done"
 
 
-def started_calls(entries: Sequence[Recorded]) -> dict[int, dict[str, Any]]:
+def started_calls(entries: Sequence[Recorded]) -> dict[int, InDoubtRow[int]]:
     """A row for each tool call whose intent is recorded, by its effect. The last intent of an effect counts.
 
     Args:
         entries: All entries of an execution.
     """
-    calls: dict[int, dict[str, Any]] = {}
+    calls: dict[int, InDoubtRow[int]] = {}
     for recorded in entries:
         match understood(recorded):
             case ToolIntent(tool, arguments, effect=int(effect)):
-                call = {"effect": effect, "step": recorded.entry.step, "tool": tool}
-                calls[effect] = call | {"arguments": arguments, "since": recorded.time}
+                calls[effect] = {
+                    "effect": effect,
+                    "step": recorded.entry.step or "",
+                    "tool": tool,
+                    "arguments": arguments,
+                    "since": recorded.time,
+                }
     return calls
 
 
@@ -102,7 +108,7 @@ def effects_in_doubt(entries: Sequence[Recorded]) -> set[int]:
     return effects
 
 
-def find_doubt(rows_by_effect: Mapping[int, dict[str, Any]], name: str | None, execution: str) -> dict[str, Any]:
+def find_doubt(rows_by_effect: Mapping[Id, InDoubtRow[Id]], name: str | None, execution: str) -> InDoubtRow[Id]:
     """The effect in doubt that a person names.
 
     Args:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, NotRequired, Self, TypedDict, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcp_bridge.errors import ErrorRecord
     from mcp_bridge.gate.execution_values import ExecutionValues
 
 Status = Literal[
@@ -25,6 +28,76 @@ Status = Literal[
     "suspended",  # it waits for a person, an outcome or a program; or a call of it is in doubt
 ]
 
+Id = TypeVar("Id", int, str)
+
+
+class InDoubtRow(TypedDict, Generic[Id]):
+    """What a person needs to know of an effect in doubt to settle it.
+
+    Attributes:
+        effect: A program's effect by its number, or a script's call by its id.
+        step: The path of a program's step; a script's call by its id.
+        tool: The tool's name, as `server.tool`.
+        arguments: The call's arguments.
+        since: When the intent was recorded, in seconds since 1970.
+    """
+
+    effect: Id
+    step: str
+    tool: str
+    arguments: Any
+    since: float
+
+
+class InDoubtCall(TypedDict):
+    """A script's call in doubt, as the error in the script's record lists it.
+
+    Attributes:
+        call: The call's id.
+        tool: The tool's name, as `server.tool`.
+        arguments: The call's arguments, abridged.
+        since: When the intent was recorded, in seconds since 1970.
+    """
+
+    call: str
+    tool: str
+    arguments: Any
+    since: float
+
+
+class WaitingRow(TypedDict):
+    """One thing that a suspended execution waits for.
+
+    Attributes:
+        effect: A program's effect by its number, a script's question by its number, else the script's call by its id.
+        step: The path of a program's step; a script's call by its id.
+        kind: `approval`, `event`, `wait`, `tool` (an outcome that comes later), `program` or `in_doubt`.
+        name: The tool's, the event's or the program's name.
+        call: Of a script: the call's id.
+        due: When it is over, in seconds since 1970, if it ends by itself.
+        since: When it began, in seconds since 1970.
+        tool: The tool's name, as `server.tool`.
+        arguments: The call's arguments.
+        question: What a person is asked.
+        settle: Of an effect in doubt: the commands that settle it.
+        execution: Of a program that a script waits for: its id.
+        waiting: Of such a program: what it waits for.
+    """
+
+    effect: int | str
+    step: str
+    kind: str
+    name: str
+    call: NotRequired[str]
+    due: NotRequired[float]
+    since: NotRequired[float]
+    tool: NotRequired[str]
+    arguments: NotRequired[Any]
+    question: NotRequired[Mapping[str, Any]]
+    settle: NotRequired[str]
+    execution: NotRequired[str]
+    waiting: NotRequired[list[WaitingRow]]
+
 
 GIVEN_BEFORE = (
     "nothing was run now: this is what the run {} gave, which was begun with this idempotency key before; "
@@ -43,7 +116,7 @@ class ExecutionRecord:
         exit_code: An exit status as of a process: 0, the script's own, 1, 124 for a time-out, 128 + n for signal n.
         stdout, stderr: The complete output, as bytes.
         value: The last expression's value as text, or None.
-        error: `code`, `message`, and for a Python exception `type`, `line` and `traceback`; None for a success.
+        error: Why it failed, or what it waits for; None for a success.
         displays: The values that `display` showed: MIME type → text, or base64 for binary types.
         artifacts: The artifacts that were stored: `name`, `uri`, `path`, `size`.
         notices: Other facts for the reader, a sentence each.
@@ -63,11 +136,11 @@ class ExecutionRecord:
     stdout: bytes = b""
     stderr: bytes = b""
     value: str | None = None
-    error: dict[str, Any] | None = None
+    error: ErrorRecord | None = None
     displays: list[dict[str, str]] = field(default_factory=list)
     artifacts: list[dict[str, Any]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
-    waiting: list[dict[str, Any]] = field(default_factory=list)
+    waiting: list[WaitingRow] = field(default_factory=list)
     calls: int = 0
     duration_ms: float = 0.0
     script_ms: float = 0.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import LOCAL
 from mcp_bridge.governance.tool_names import split
+from mcp_bridge.near_names import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

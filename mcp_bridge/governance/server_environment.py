@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from mcp_bridge.downstream.configuration.environment import Environment
+from mcp_bridge.downstream.search.config import is_local
 from mcp_bridge.policy.redaction.masking import Masker
 from mcp_bridge.policy.redaction.patterns import BUILT_IN, DEFAULT, TooManyValuesError, find
 from mcp_bridge.policy.secrets.vault_uris import secret_uri
@@ -59,7 +60,8 @@ _FAMILIES = (("claude", "anthropic"), ("gemini", "gemini"), ("mistral", "mistral
 def environment(settings: Settings, governance: Governance | None) -> Environment:
     """What servers are given of the bridge's environment, as it is now."""
     variables = dict(os.environ)
-    return Environment(variables, settings.env_pass, withheld(governance, variables))
+    own = withheld(governance, variables) | frozenset(_search_keys(settings, variables))
+    return Environment(variables, settings.env_pass, own)
 
 
 def withheld(governance: Governance | None, variables: Mapping[str, str]) -> frozenset[str]:
@@ -73,7 +75,18 @@ def _model_keys(model: ModelConfig | None, variables: Mapping[str, str]) -> Iter
     """The variables that LiteLLM takes a key from where the configuration names none."""
     if model is None or model.provider != "litellm" or model.api_key is not None:
         return
-    name = (model.name or "").lower()
+    yield from _provider_keys(model.name or "", variables)
+
+
+def _search_keys(settings: Settings, variables: Mapping[str, str]) -> Iterator[str]:
+    """The variables that LiteLLM takes the key of the search's embedding model from."""
+    if settings.search.embeddings is not None and not is_local(settings.search.embeddings):
+        yield from _provider_keys(settings.search.embeddings, variables)
+
+
+def _provider_keys(model: str, variables: Mapping[str, str]) -> Iterator[str]:
+    """The variables with keys of a model's provider, by LiteLLM's name of the model."""
+    name = model.lower()
     provider, slash, _ = name.partition("/")
     if not slash:
         provider = next((family for start, family in _FAMILIES if name.startswith(start)), "openai")

@@ -6,8 +6,9 @@ import functools
 import re
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.catalog.aliases import derive, nearest
+from mcp_bridge.downstream.catalog.aliases import derive
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.near_names import nearest
 from mcp_bridge.policy.rules.globs import ToolNames
 
 if TYPE_CHECKING:

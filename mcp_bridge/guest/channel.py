@@ -9,10 +9,10 @@ else waits, and when the loop is busy with something else for too long.
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
 
 from mcp_bridge.guest import lineage
 from mcp_bridge.wire import exits, jsonrpc
+from mcp_bridge.wire.annotations import Any, NoReturn
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder
 from mcp_bridge.wire.messages import NAMES, CallTaken, RequestCancel, encode_params, notification

@@ -4,7 +4,6 @@ import binascii
 import os
 import sys
 import types
-from typing import Any
 
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.host_requests import call_host, notify_host
@@ -13,6 +12,7 @@ from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.runner import cut, printable
 from mcp_bridge.guest.values import blocks
 from mcp_bridge.guest.values.blocks import IMAGE_TYPES
+from mcp_bridge.wire.annotations import Any
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import MAX_IMAGE_BYTES, ArtifactWrite, OutputDisplay, ProgressReport
 

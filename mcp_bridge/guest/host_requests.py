@@ -1,8 +1,7 @@
 """Requests to the host for a script, and the errors that the script gets instead of an answer."""
 
-from typing import Any
-
 from mcp_bridge.guest.channel import Channel, RequestError
+from mcp_bridge.wire.annotations import Any
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import ToolCall
 

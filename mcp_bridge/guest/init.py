@@ -15,10 +15,10 @@ import resource
 import select
 import signal
 import time
-from typing import NamedTuple, NoReturn
 
 from mcp_bridge.guest.unsent_output import Unsent
 from mcp_bridge.wire import exits, jsonrpc
+from mcp_bridge.wire.annotations import NamedTuple, NoReturn
 from mcp_bridge.wire.messages import InitBeat, InitExited, OutputWrite, notification
 
 BEAT_SECONDS = 5.0
@@ -134,6 +134,7 @@ def main(words: list[str]) -> NoReturn:
     # The first compilation allocates what later ones use again.
     runner.compile_script("None", lambda _code, _exc: None)
     _trim()
+    gc.enable()
     # Otherwise the first collection of garbage in either process would copy every page with an object on it.
     gc.freeze()
     child = os.fork()

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, copy_context
 from itertools import count
-from typing import Any
 
+from mcp_bridge.wire.annotations import Any
 from mcp_bridge.wire.messages import CallId
 
 MAX_NAME_CHARS = 100

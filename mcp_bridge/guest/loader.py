@@ -1,21 +1,26 @@
 # The text of the container's `python3 -c`: takes a bundle of modules from standard input and starts process 1.
 # A bundle is twelve decimal digits (the length) and a marshalled dict
 # {name: (is_package, is_compiled, marshalled code or source)}.
+import gc
 import marshal
 import os
 import sys
+
+# Nothing that is loaded is garbage. The collector is enabled again in `init.main`, when all is there.
+gc.disable()
 
 if sys.version_info < (3, 11):
     os._exit(78)
 
 
 def read_exactly(count):
-    data = b""
-    while len(data) < count:
-        more = os.read(0, count - len(data))
-        if not more:
+    data = bytearray(count)
+    left = memoryview(data)
+    while left:
+        read = os.readv(0, [left])
+        if not read:
             os._exit(70)
-        data += more
+        left = left[read:]
     return data
 
 

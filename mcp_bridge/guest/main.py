@@ -6,7 +6,6 @@ import fcntl
 import os
 import sys
 from _queue import SimpleQueue  # `queue` itself would cost each waiting container memory
-from typing import Any, NoReturn
 
 from mcp_bridge.guest import lineage, output, proxies, runner, runtime
 from mcp_bridge.guest.channel import Channel
@@ -16,6 +15,7 @@ from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.proxies import Calls
 from mcp_bridge.guest.unsent_output import Unsent
 from mcp_bridge.wire import exits
+from mcp_bridge.wire.annotations import Any, NoReturn
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.messages import (
     ExecutionBegun,

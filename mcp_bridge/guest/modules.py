@@ -3,11 +3,11 @@
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from mcp_bridge.guest import runtime
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.proxies import CALLS, LISTS, Calls, ServerModule, nearest
+from mcp_bridge.wire.annotations import Any
 
 
 class Modules:

@@ -4,10 +4,10 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any
 
 from mcp_bridge.guest import runner
 from mcp_bridge.guest.host_requests import MCPError
+from mcp_bridge.wire.annotations import Any
 
 
 class NotAwaitedError(MCPError):

@@ -11,10 +11,10 @@ import select
 import sys
 import threading
 from time import sleep
-from typing import Any
 
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.unsent_output import Unsent
+from mcp_bridge.wire.annotations import Any
 from mcp_bridge.wire.messages import OutputWrite
 
 COALESCE_SECONDS = 0.002

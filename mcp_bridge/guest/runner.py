@@ -7,7 +7,8 @@ import os
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+
+from mcp_bridge.wire.annotations import Any, NamedTuple
 
 FILENAME = "<script>"
 USER_DIRECTORIES = ("/workspace/", "/tmp/")  # noqa: S108

@@ -7,7 +7,6 @@ earlier bridge offered the same.
 import sys
 import types
 from collections.abc import Callable, Generator
-from typing import Any
 
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.host_requests import MCPError, ToolError, call_host
@@ -20,6 +19,7 @@ from mcp_bridge.guest.proxies import (
     Calls,
     nearest,
 )
+from mcp_bridge.wire.annotations import Any
 from mcp_bridge.wire.messages import (
     CatalogDescribe,
     CatalogSearch,

@@ -8,17 +8,21 @@ from __future__ import annotations
 import functools
 import importlib.util
 import marshal
-from importlib import resources
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType
 
 PARTS = ("wire", "kernel", "guest", "guest/advice", "guest/values")
 """Sub-packages that run inside. Standard library only; an import contract holds them to it."""
+
+_ROOT = Path(__file__).parent.parent
 
 _HOST_MAGIC = importlib.util.MAGIC_NUMBER.hex()
 
 
 def loader() -> str:
     """The text for `python3 -c`."""
-    return (resources.files("mcp_bridge.guest") / "loader.py").read_text("utf-8")
+    return (_ROOT / "guest" / "loader.py").read_text("utf-8")
 
 
 def bundle(image_magic: str) -> bytes:
@@ -33,22 +37,31 @@ def bundle(image_magic: str) -> bytes:
 @functools.cache
 def _bundle(*, compiled: bool) -> bytes:
     modules: dict[str, tuple[bool, bool, bytes]] = {}
-    root = resources.files("mcp_bridge")
 
-    def add(name: str, source: bytes, *, package: bool) -> None:
+    def add(name: str, file: Path, *, package: bool) -> None:
         # Each by itself: most scripts never import the kernel, and shouldn't wait until it is read.
-        code = marshal.dumps(compile(source, f"<bridge>/{name}", "exec", dont_inherit=True), 4) if compiled else source
-        modules[name] = (package, compiled, code)
+        modules[name] = (package, compiled, marshal.dumps(_code(name, file), 4) if compiled else file.read_bytes())
 
-    add("mcp_bridge", (root / "__init__.py").read_bytes(), package=True)
-    add("mcp_bridge._version", (root / "_version.py").read_bytes(), package=False)
+    add("mcp_bridge", _ROOT / "__init__.py", package=True)
+    add("mcp_bridge._version", _ROOT / "_version.py", package=False)
     for part in PARTS:
-        for file in (root / part).iterdir():
-            stem = file.name.removesuffix(".py")
-            if not file.name.endswith(".py") or stem == "loader":
-                continue
-            name = f"mcp_bridge.{part.replace('/', '.')}" + ("" if stem == "__init__" else f".{stem}")
-            add(name, file.read_bytes(), package=stem == "__init__")
+        for file in (_ROOT / part).glob("*.py"):
+            if file.stem != "loader":
+                is_package = file.stem == "__init__"
+                name = f"mcp_bridge.{part.replace('/', '.')}" + ("" if is_package else f".{file.stem}")
+                add(name, file, package=is_package)
     # Version 4 is read by every interpreter from 3.4 on.
     payload = marshal.dumps(modules, 4)
     return b"%012d" % len(payload) + payload
+
+
+def _code(name: str, file: Path) -> CodeType:
+    """A module's code, under a name that says nothing of this host. It is compiled only if no bytecode is cached."""
+    code = SourceFileLoader(name, str(file)).get_code(name)
+    assert code is not None  # noqa: S101 - None is for loaders without source
+    return _renamed(code, f"<bridge>/{name}")
+
+
+def _renamed(code: CodeType, shown: str) -> CodeType:
+    consts = tuple(_renamed(const, shown) if isinstance(const, CodeType) else const for const in code.co_consts)
+    return code.replace(co_filename=shown, co_consts=consts)

@@ -1,7 +1,7 @@
-"""Containers whose executions have answered, until they are gone.
+"""Removes containers after their executions have answered.
 
-An answer doesn't wait for the removal of its container, which can take longer than the execution. But it is counted:
-executions wait while too many containers are still to go, so that sustained load doesn't pile them up.
+An answer doesn't wait for the removal of its container, which can take longer than the execution. But removals are
+counted: executions wait while too many are under way, so that containers don't pile up under sustained load.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.02
-"""How long the removal of a container leaves the processors to its answer."""
+"""How long a removal waits, so that the answer gets the processors first."""
 
 LEAVE_SECONDS = 2.0
-"""How long a container whose result has come may take to end by itself before it is killed."""
+"""How long a container may take to end by itself after its result, before it is killed."""
 
 
 class Removals:
-    """The containers on their way out.
+    """The removals under way.
 
     Args:
-        tasks: Removes them; it must not end before they are gone.
-        limit: How many there may be before executions wait.
+        tasks: The task group that they run in; it must not end before they do.
+        limit: The number of removals from which on executions wait.
     """
 
     def __init__(self, tasks: TaskGroup, limit: int) -> None:
@@ -42,12 +42,12 @@ class Removals:
         self.under_way = 0
 
     async def room(self) -> None:
-        """Wait until there are fewer than the limit."""
+        """Wait until fewer than the limit are under way."""
         while self.under_way >= self._limit:
             await self._gone.wait()
 
     def leave(self, process: SandboxProcess) -> None:
-        """See a container to its end after its result has come."""
+        """Remove a container that has delivered its result, once it has ended."""
         self._add(process, LEAVE_SECONDS)
 
     def end(self, process: SandboxProcess) -> None:

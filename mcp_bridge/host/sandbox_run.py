@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mcp_bridge.error_codes import Code
+    from mcp_bridge.errors import ErrorRecord
     from mcp_bridge.executions.commands import Progress
     from mcp_bridge.executions.scripts.live_output import LiveOutput
     from mcp_bridge.host.request_handlers import Requests
@@ -556,7 +557,7 @@ def _finished(record: ExecutionRecord, finish: messages.ExecutionFinish) -> None
         record.error = BridgeError("exit", f"The script left with sys.exit({record.exit_code}).").record()
 
 
-def _script_error(claimed: dict[str, Any]) -> dict[str, Any]:
+def _script_error(claimed: dict[str, Any]) -> ErrorRecord:
     """The guest's account of an exception, taken field by field."""
     line = claimed.get("line")
     name = str(claimed.get("type", "Exception"))[:200]
@@ -569,7 +570,7 @@ def _script_error(claimed: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _out_of_memory(message: str) -> dict[str, Any]:
+def _out_of_memory(message: str) -> ErrorRecord:
     return BridgeError(
         "out_of_memory", message, hint="Work in smaller parts, or raise memory in the configuration."
     ).record()

@@ -28,6 +28,7 @@ from mcp_bridge.executions.retention import sweep as sweep_files
 from mcp_bridge.executions.retention import tidy
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, refuse_local
+from mcp_bridge.governance.search_embedder import search_embedder
 from mcp_bridge.governance.server_credentials import login_store, remote_access
 from mcp_bridge.governance.server_environment import environment, shown_output
 from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, servers_named
@@ -97,7 +98,7 @@ class Bridge:
     ) -> None:
         self.settings = settings
         self.fleet = fleet
-        self.catalog = Catalog(fleet, settings.state_dir)
+        self.catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
         self.files = Files(settings.state_dir, settings.ledger.max_files_size)
         self._memories = Memories(settings.state_dir)
         self.loop_watch = LoopWatch()
@@ -487,7 +488,7 @@ class Bridge:
 
 def _looked_for_a_server(record: ExecutionRecord) -> bool:
     """Whether a script has failed for a name that may be a server's."""
-    message = str((record.error or {}).get("message", "")).lower()
+    message = "" if record.error is None else record.error["message"].lower()
     return "no mcp server" in message or "there is no server" in message
 
 

@@ -4,11 +4,11 @@ A container is checked out once and never comes back. Until then the guest has b
 and has sent nothing but `guest.ready`; a waiting container that says anything else, ends, or closes its channel is
 removed and replaced. All containers of a pool are of one image and one set of limits, which is all that a bridge has.
 
-The pool's size follows the demand between a floor and a ceiling: it grows when an execution finds no container ready,
-and shrinks when containers are not asked for. Beyond the floor it grows only while there is memory. A pool that is at
-its floor sleeps: there is no timer but the one that replaces a container after an hour.
+The pool's size follows the demand between a floor and a ceiling. It grows when an execution finds no container ready,
+and shrinks when containers stay unused. Beyond the floor it grows only while the host has memory. A pool at its floor
+sleeps: its only timer replaces a container after an hour.
 
-Refilling is work of the same processors that executions use. So it waits, briefly, until no execution is under way.
+Refilling competes with executions for the processors. So it waits, briefly, until no execution is under way.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_WAITING_SECONDS = 3600.0
-"""How long a container waits before it is replaced. The guest ends itself a little later, if the host can't."""
+"""How long a container waits before it is replaced. If the host can't replace it, the guest ends itself later."""
 
 IDLE_SECONDS = 60.0
-"""How long a pool above its floor may go unused before it gives up one container."""
+"""After so long without a use of all its containers, a pool above its floor gives up one."""
 
 PACE_SECONDS = 0.1
-"""The longest that a refill waits for the executions under way."""
+"""How long a refill waits, at most, for the executions under way."""
 
 STARTS_AT_ONCE = 2
 """Containers that are started at the same time."""
@@ -55,22 +55,22 @@ MAX_FAILURES = 6
 """Failures in a row after which nothing is started until an execution asks for a container."""
 
 REPORT_SECONDS = 1.0
-"""Pause between two reports of a pool that changes. One that doesn't change reports nothing."""
+"""Pause between two reports of a changing pool."""
 
 LAST_WORDS_SECONDS = 2.0
-"""How long to wait for the engine's account of a container whose channel has closed."""
+"""How long to wait for the engine's report on a container whose channel has closed."""
 
 MAX_AGES = 1000
-"""Ages that are remembered for the figures."""
+"""Most ages kept for the figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSize:
-    """How many containers wait.
+    """The number of containers that wait.
 
     Attributes:
-        floor: When nothing is asked for.
-        ceiling: At most.
+        floor: Without demand.
+        ceiling: The most.
     """
 
     floor: int
@@ -79,12 +79,12 @@ class PoolSize:
 
 @dataclass(slots=True)
 class PoolFigures:
-    """What a pool has done since it was made.
+    """A pool's figures since it was created.
 
     Attributes:
         hits: Check-outs of a container that was ready.
         waits: Check-outs of a container that was being started.
-        misses: Executions that found none.
+        misses: Executions that got none.
         started: Containers started ahead.
         lost: Those of them that ended or failed before their check-out.
         retired: Those that were given up, for their age or because fewer were needed.
@@ -110,7 +110,7 @@ class _Waiting:
         self.is_checked_out = False
         self.is_retired = False
         self.released = anyio.Event()
-        """Nobody reads its streams any more."""
+        """Set when its streams are no longer read."""
 
 
 class WarmPool:
@@ -119,10 +119,10 @@ class WarmPool:
     Args:
         start: Starts a container; raises BridgeError.
         bundle: The guest's modules, the first bytes that a container is sent.
-        size: How many containers wait.
+        size: The number of containers that wait.
         start_seconds: How long a container may take to become ready.
         has_memory: Whether the host has memory for containers above the floor.
-        on_change: Called when something has changed, at most once a second.
+        on_change: Called after changes, at most once a second.
     """
 
     def __init__(
@@ -142,16 +142,16 @@ class WarmPool:
         self._on_change = on_change
         self.figures = PoolFigures()
         self.target = size.floor
-        """How many containers are to wait."""
+        """The number of containers that the pool aims for."""
         self._ready: deque[_Waiting] = deque()
         self._starting = 0
         self._pausing = 0
-        """Starts that are put off after a failure."""
+        """Starts that are delayed after a failure."""
         self._failures = 0
         self._takers: deque[anyio.Event] = deque()
         self._executions = 0
         self._least_ready = 0
-        """The fewest containers that were ready since the last look at the size."""
+        """The fewest containers that were ready since the size was last adapted."""
         self._changed = anyio.Event()
         self._wanted = anyio.Event()
         self._asked = anyio.Event()
@@ -162,21 +162,21 @@ class WarmPool:
 
     @property
     def ready(self) -> int:
-        """How many containers are ready."""
+        """The number of containers that are ready."""
         return len(self._ready)
 
     @property
     def ceiling(self) -> int:
-        """How many containers may wait."""
+        """The most containers that may wait."""
         return self._size.ceiling
 
     @property
     def starting(self) -> int:
-        """How many containers are being started."""
+        """The number of containers that are being started."""
         return self._starting
 
     async def run(self) -> None:
-        """Keep containers ready until `close`; then those that wait are removed."""
+        """Keep containers ready until `close`, then remove those that wait."""
         with self._scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._adapt)
@@ -196,13 +196,13 @@ class WarmPool:
         self._scope.cancel()
 
     async def take(self) -> SandboxProcess | None:
-        """Check a container out: it is the caller's from now on. None if there is none, and none about to be."""
+        """Check a container out, which the caller then owns; None if none is ready or about to be."""
         self._failures = 0
         self._asked.set()
         self._changed.set()
         has_waited = False
         while not self._ready:
-            # Those that are being started are promised to those that wait already.
+            # Containers that are being started are promised to earlier callers.
             if self._scope.cancel_called or self._starting <= len(self._takers):
                 self.figures.misses += 1
                 self._grow()
@@ -211,7 +211,7 @@ class WarmPool:
             await self._one_more()
         waiting = self._ready.popleft()
         if waiting.process.has_ended():
-            # Known by its process or its monitor, and not yet by its channel.
+            # Its process or its monitor has ended, and its channel doesn't show it yet.
             waiting.scope.cancel()
             return await self.take()
         waiting.is_checked_out = True
@@ -235,7 +235,7 @@ class WarmPool:
 
     @contextlib.contextmanager
     def execution(self) -> Iterator[None]:
-        """An execution is under way: refilling waits for its end, briefly."""
+        """Count an execution under way. Refilling waits for its end, briefly."""
         self._executions += 1
         if self._quiet.is_set():
             self._quiet = anyio.Event()
@@ -246,7 +246,7 @@ class WarmPool:
             if not self._executions:
                 self._quiet.set()
 
-    # --- how many ---
+    # --- the size ---
 
     def _is_short(self) -> bool:
         wanted = self.target if self.target <= self._size.floor or self._has_memory() else self._size.floor
@@ -259,7 +259,7 @@ class WarmPool:
         self._wanted.set()
 
     async def _adapt(self) -> None:
-        """Give up a container after each period in which one was always left over."""
+        """Give up a container after each period in which one was never used."""
         while True:
             if self.target <= self._size.floor:
                 self._grown = anyio.Event()
@@ -279,13 +279,13 @@ class WarmPool:
             on_change()
 
     async def _pace(self) -> None:
-        """Let the executions under way come to their end first, unless somebody waits for a container."""
+        """Wait for the executions under way, unless somebody waits for a container."""
         if not self._takers:
             with anyio.move_on_after(PACE_SECONDS):
                 await self._quiet.wait()
 
     async def _one_more(self) -> None:
-        """Wait until a container is ready that nobody before us has been promised, or a start has failed."""
+        """Wait until a container is ready that isn't promised to an earlier caller, or a start has failed."""
         event = anyio.Event()
         self._takers.append(event)
         try:
@@ -300,14 +300,14 @@ class WarmPool:
                 self._takers.remove(event)
 
     def _tell_next(self) -> None:
-        """Tell as many of those that wait as there are containers ready."""
+        """Wake as many waiters as there are containers ready."""
         for event, _ in zip(self._takers, self._ready, strict=False):
             event.set()
 
     # --- one container ---
 
     async def _keep(self) -> None:
-        """Start a container, and watch it until it is checked out, has ended, or is given up."""
+        """Start a container, and watch it until it is checked out, ends, or is given up."""
         waiting: _Waiting | None = None
         failure = ""
         try:
@@ -316,12 +316,12 @@ class WarmPool:
             waiting = _Waiting(process)
             failure = await self._watch(waiting)
         except (BridgeError, OSError) as exc:
-            # No descriptors are left, for example. Nobody has asked for this container, so nobody else may be ended.
+            # For example, no descriptors are left. No execution asked for this container, so none may be ended by it.
             failure = str(exc)
         finally:
             if waiting is None or waiting.ready_at is None:
                 self._starting -= 1
-                # One fewer is about to be ready: the last that waits for one goes without.
+                # One container fewer will be ready: the last waiter gets none.
                 for event in list(self._takers)[max(self._starting, 0) :]:
                     event.set()
             elif waiting in self._ready:
@@ -343,11 +343,11 @@ class WarmPool:
         await self._put_off()
 
     async def _put_off(self) -> None:
-        """Start the next one at once after one failure, later after several, and only on demand after many."""
+        """Schedule the next start: at once after one failure, later after several, and only on demand after many."""
         self._pausing += 1
         try:
             if self._failures > MAX_FAILURES:
-                # Another start may be waiting for it already.
+                # Another start may be waiting already.
                 if self._asked.is_set():
                     self._asked = anyio.Event()
                 await self._asked.wait()
@@ -358,7 +358,7 @@ class WarmPool:
             self._wanted.set()
 
     async def _watch(self, waiting: _Waiting) -> str:
-        """Bring a container to where it waits, and watch it there. Returns why it can't be used, if it can't."""
+        """Load the guest into a container, and watch it while it waits. Returns why it can't be used."""
         process = waiting.process
         with waiting.scope:
             waiting.scope.deadline = anyio.current_time() + self._start_seconds
@@ -368,7 +368,7 @@ class WarmPool:
                 self._is_now_ready(waiting)
                 waiting.scope.deadline = anyio.current_time() + MAX_WAITING_SECONDS
                 with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                    # Until its execution the guest has nothing to say: whatever comes is a fault.
+                    # Until its execution the guest sends nothing: anything that arrives is a fault.
                     await process.stdout.receive()
                 with contextlib.suppress(ValueError):
                     self._ready.remove(waiting)
@@ -391,7 +391,7 @@ class WarmPool:
 
 
 async def _is_ready(stdout: ByteReceiveStream) -> bool:
-    """Whether the guest says that it is ready, before anything else."""
+    """Whether the guest's first message says that it is ready."""
     decoder = LineDecoder()
     with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, WireError):
         while True:

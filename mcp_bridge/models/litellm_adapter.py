@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import re
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,7 @@ class LiteLLMModel:
     ) -> Completion:
         """See `Model`. Also raises the errors of `resolve_secret`."""
         limit = smaller_limit(timeout, self._config.timeout)
-        library = await anyio.to_thread.run_sync(_load, abandon_on_cancel=True)
+        library = await anyio.to_thread.run_sync(load_library, abandon_on_cancel=True)
         request = {
             "messages": [{"role": message.role, "content": message.text} for message in messages],
             "max_tokens": smaller_limit(max_tokens, self._config.max_tokens),
@@ -139,9 +140,22 @@ class LiteLLMModel:
         return await self._resolve_secret(reference)
 
 
+_loading = threading.Lock()
+
+
+def load_library() -> Any:
+    """Import and configure the library, once.
+
+    Raises:
+        ModelError: `model_unavailable`: it isn't installed, or can't be loaded.
+    """
+    # Two threads that import it at the same time would see parts of it.
+    with _loading:
+        return _load()
+
+
 @functools.cache
 def _load() -> Any:
-    """Import and configure the library."""
     os.environ.update(ENVIRONMENT)
     try:
         library: Any = importlib.import_module("litellm")

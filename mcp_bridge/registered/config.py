@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.near_names import nearest
 from mcp_bridge.toml_lines import line_of
 
 if TYPE_CHECKING:

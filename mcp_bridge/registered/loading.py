@@ -16,8 +16,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.near_names import nearest
 from mcp_bridge.registered import printing
 from mcp_bridge.registered.declaring import DECLARATIONS_NAME, Declaration, SourceLocation, bad_tool
 from mcp_bridge.registered.folders import Folders

@@ -6,11 +6,11 @@ import json
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.catalog.bound_tool import ToolResult
 from mcp_bridge.downstream.catalog.describe import call_hint
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.near_names import did_you_mean, nearest
 from mcp_bridge.registered.calling import SERVER, CallOutcome, RegisteredTool
 from mcp_bridge.registered.declaring import bad_tool
 from mcp_bridge.registered.results import MAX_RESULT_BYTES

@@ -17,7 +17,7 @@ import typing_extensions
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from mcp_bridge.downstream.catalog.aliases import nearest
+from mcp_bridge.near_names import nearest
 from mcp_bridge.registered.declaring import bad_tool, base_function, parameters
 
 if TYPE_CHECKING:

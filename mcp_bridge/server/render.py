@@ -17,6 +17,7 @@ from mcp_bridge.server.printed import Printed
 from mcp_bridge.wire.jsonrpc import MAX_DEPTH, depth_exceeds
 
 if TYPE_CHECKING:
+    from mcp_bridge.errors import ErrorRecord
     from mcp_bridge.executions.artifacts import Files
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.settings import Settings
@@ -221,7 +222,7 @@ def _json_chars(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False))
 
 
-def error_text(error: dict[str, Any], limit: int | None = MAX_ERROR_CHARS) -> str:
+def error_text(error: ErrorRecord, limit: int | None = MAX_ERROR_CHARS) -> str:
     """An error as text: a traceback unchanged, other errors with their code. None as limit for all of it."""
     if error.get("traceback"):
         shown = str(error["traceback"])

@@ -2,6 +2,7 @@
 
 Rule 1: nothing here reads, writes, waits or asks for the time; bytes come in and typed messages go out.
 Rule 2: nothing here imports outside the standard library, nor anything slow: it is on the guest's start path
-(records are `NamedTuple`s because `dataclasses` takes as long to import as the rest of the guest).
+(records are `annotations.NamedTuple`s: `dataclasses` takes as long to import as the rest of the guest, and `typing` a
+fifth of it).
 Rule 3: every method of the channel is defined in `messages` with its parameters, and nowhere else.
 """

@@ -1,6 +1,6 @@
 """The two errors of the channel, which tell whose fault it is."""
 
-from typing import TYPE_CHECKING
+from mcp_bridge.wire.annotations import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code

@@ -8,8 +8,8 @@ import json
 import json.encoder
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, NoReturn, TypeAlias
 
+from mcp_bridge.wire.annotations import Any, NamedTuple, NoReturn, TypeAlias
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import MAX_FRAME_BYTES, excerpt
 

@@ -8,8 +8,7 @@ sandbox. It ends with `execution.finish`, and exits only after the answer to tha
 standard error, with the same framing, what the guest itself can't: `init.beat` and `init.exited`.
 """
 
-from typing import Any, Literal, NamedTuple, TypeVar
-
+from mcp_bridge.wire.annotations import Any, Literal, NamedTuple, TypeVar
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.jsonrpc import Notification
 

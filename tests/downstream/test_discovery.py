@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_bridge.downstream.catalog.aliases import assign, derive, nearest
+from mcp_bridge.downstream.catalog.aliases import assign, derive
 from mcp_bridge.downstream.configuration.discovery import discover
 from mcp_bridge.downstream.configuration.expansion import expand
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
 from mcp_bridge.downstream.configuration.spec import ServerSpec, spec_from_toml
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.near_names import nearest
 from mcp_bridge.workspace.content import Content, changed, content_of
 from mcp_bridge.workspace.trust import TrustStore
 

@@ -236,3 +236,23 @@ def test_a_folders_tls_files_are_in_the_folder_and_trusted_with_it(tmp_path):
     assert found["inside"].scripts == {str(folder / "ca.pem"): trusted.files[str(folder / "ca.pem")]}
     assert found["outside"].problem == "me.key is not in the folder of the configuration."
     assert found["linked"].problem == "link.pem is not in the folder of the configuration."
+
+
+def test_a_remote_entry_that_comes_with_a_folder_takes_no_part_until_it_is_trusted(tmp_path):
+    home, folder = tmp_path / "home", tmp_path / "folder"
+    home.mkdir()
+    folder.mkdir()
+    file = folder / ".mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"r": {"type": "http", "url": "https://x/mcp"}}}))
+
+    def found(trust):
+        return discover({}, config_file="own.toml", environ={}, cwd=folder, home=home, trust=trust)
+
+    store = TrustStore(home / "state")
+    assert found(None).servers == found(store).servers == {}
+    assert [row.name for row in found(store).skipped] == ["r"]
+    data = file.read_bytes()
+    store.record(content_of(file, data, json.loads(data)))
+    assert found(store).servers["r"].url == "https://x/mcp"
+    file.write_bytes(data.replace(b"https://x/", b"https://y/"))
+    assert found(store).servers == {}

@@ -109,6 +109,13 @@ def test_what_secrets_come_from_and_the_models_key_are_given_to_nobody(governed,
     assert given(secrets=secrets, model=reference) == keys - {"GITHUB_TOKEN"}
     assert withheld(None, PERSONS) == frozenset()
 
+    def beside(embeddings):
+        found = environment(settings.Settings(search={"embeddings": embeddings}), governed())
+        return keys & set(found.of(ServerSpec(name="s", env_pass=("*",))))
+
+    assert beside("openai/text-embedding-3-small") == keys - {"OPENAI_API_KEY"}
+    assert beside("/models/openai") == keys
+
 
 def test_a_runners_environment_of_the_bridge_is_not_first_on_a_servers_path(monkeypatch):
     """As `uvx` starts the bridge: a server's `python` is the person's own all the same."""

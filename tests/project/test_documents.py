@@ -31,6 +31,8 @@ ELSEWHERE = {
     f"uvx --from /home/me/mcp-code-bridge/dist/{WHEEL} mcp-bridge --version": "tests/project/test_repository.py",
     'claude mcp add --scope user bridge -- "$(command -v mcp-bridge)"': "tests/project/test_repository.py",
     "claude mcp list": "tests/server/test_clients.py",
+    "mcp-bridge install cursor": "tests/cli/test_install.py",
+    "mcp-bridge install vscode --project": "tests/cli/test_install.py",
     "uv tool upgrade mcp-code-bridge": "tests/project/test_repository.py",
     f"uv tool install --force ./dist/{WHEEL}": "tests/project/test_repository.py",
     "mcp-bridge uninstall": "tests/cli/test_leaving.py",

@@ -41,7 +41,7 @@ def toml(settings, servers):
         lines.append(f"\n[servers.{json.dumps(spec.name)}]")
         table = {"type": spec.type, "command": spec.command, "args": list(spec.args), "cwd": spec.cwd}
         table |= {"url": spec.url, "enabled": spec.enabled, "call_timeout": spec.call_timeout}
-        lines += [f"{key} = {json.dumps(value)}" for key, value in table.items() if value not in (None, "")]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in table.items() if value not in (None, "", [])]
         for name in ("env", "headers"):
             if values := getattr(spec, name):
                 lines.append(f"[servers.{json.dumps(spec.name)}.{name}]")

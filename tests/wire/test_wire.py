@@ -4,14 +4,13 @@ import enum
 import json
 import math
 import time
-import typing
-from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_bridge.wire import jsonrpc, messages
+from mcp_bridge.wire.annotations import Any, Literal
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import EXCERPT_BYTES, LineDecoder, excerpt
 from mcp_bridge.wire.jsonrpc import MAX_DEPTH, MAX_ID, MAX_VALUES, ErrorResponse, Notification, Request, Response
@@ -426,7 +425,7 @@ def arguments(kind, field, text):
     for name, annotation in kind.__annotations__.items():
         if name not in kind._field_defaults:
             origin = getattr(annotation, "__origin__", annotation)
-            given[name] = "stdout" if origin is typing.Literal else plain.get(origin, "x")
+            given[name] = "stdout" if origin is Literal else plain.get(origin, "x")
     return given | {field: text}
 
 

@@ -16,6 +16,7 @@ from mcp_bridge import escaping
 from mcp_bridge.cli import common, environment_checks
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.downstream.configuration.discovery import user_servers
+from mcp_bridge.downstream.configuration.remote_entries import is_in_the_clear, shown_url
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.early_erasure import FULL
 from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
@@ -88,7 +89,7 @@ async def _try(configuration: common.Configuration, find: Any) -> float:
         record = await bridge.run("print('ok')")
         took = (time.monotonic() - began) * 1000
         if record.stdout != b"ok\n":
-            message = (record.error or {}).get("message", "it printed something else")
+            message = "it printed something else" if record.error is None else record.error["message"]
             failure = BridgeError("sandbox_broken", f"A script in the sandbox failed: {message}")
     if failure:
         raise failure
@@ -121,6 +122,9 @@ def _servers(configuration: common.Configuration, find: Any) -> None:
     for spec in discovery.servers.values():
         if spec.problem:
             find("warning", "server", f"Server {spec.name} ({spec.source}): {spec.problem}")
+        elif spec.url is not None and spec.headers and is_in_the_clear(spec.url):
+            message = f"Server {spec.name} ({spec.source}): its headers are sent in the clear to {shown_url(spec.url)}."
+            find("warning", "server", message, "Use https:// beyond this machine.")
     find("ok", "servers", f"{len(discovery.servers)} servers configured; `mcp-bridge servers list` shows them.")
 
 

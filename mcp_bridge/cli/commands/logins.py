@@ -18,12 +18,11 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp.shared.auth import AuthorizationCodeResult
-
     from mcp_bridge.downstream.client.remote_auth import RemoteAccess
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.oauth.login_store import LoginStore
     from mcp_bridge.downstream.oauth.logins import Login
+    from mcp_bridge.downstream.oauth.redirects import Answer
     from mcp_bridge.settings import Settings
 
 _MAX_LINE_BYTES = 64 << 10
@@ -229,7 +228,7 @@ class _Terminal:
             )
         sys.stdout.flush()
 
-    async def paste(self, state: str) -> AuthorizationCodeResult:
+    async def paste(self, state: str) -> Answer:
         """As `downstream.oauth.login.Person`."""
         import anyio
         import anyio.to_thread

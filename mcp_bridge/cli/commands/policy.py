@@ -294,10 +294,11 @@ def _tool(asked: str, servers: Mapping[str, str], listed: Mapping[str, Sequence[
     Raises:
         BridgeError: `unknown_server`, `unknown_tool`.
     """
-    from mcp_bridge.downstream.catalog.aliases import derive, nearest
+    from mcp_bridge.downstream.catalog.aliases import derive
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.governance.governance import LOCAL
     from mcp_bridge.governance.tool_names import split
+    from mcp_bridge.near_names import nearest
 
     if "." not in asked:
         # As in a program's step, a name without a server refers to an operator's tool.

@@ -1,19 +1,24 @@
-"""`mcp-bridge servers list`."""
+"""`mcp-bridge servers`: which there are, and those of the bridge's own configuration."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mcp_bridge import escaping
 from mcp_bridge.cli import common, showing
+from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, ClientName
 from mcp_bridge.errors import BridgeError
 
-servers = typer.Typer(help="Look at the servers behind the bridge.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from mcp_bridge.downstream.client.fleet import Fleet
+
+servers = typer.Typer(help="The servers behind the bridge: list, add, remove, import.", no_args_is_help=True)
 
 
 @servers.command("list")
@@ -70,21 +75,107 @@ def list_(
     raise typer.Exit(_status(rows, start=start))
 
 
+@servers.command(
+    epilog="Examples:\n\nmcp-bridge servers add git -- uvx mcp-server-git\n\n"
+    "mcp-bridge servers add github --url https://api.githubcopilot.com/mcp/ "
+    "--header 'Authorization=Bearer ${GITHUB_TOKEN}'"
+)
+def add(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND ARGS]", help="What starts it.", show_default=False)
+    ] = None,
+    url: Annotated[str | None, typer.Option(metavar="URL", help="The address of a remote server.")] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable; repeatable.")] = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; repeatable.")] = None,
+    cwd: Annotated[str | None, typer.Option(metavar="FOLDER", help="The folder to start it in.")] = None,
+    config: Config = None,
+) -> None:
+    """Write a server into your configuration. ${NAME} in it is taken from the environment when the server starts."""
+    from mcp_bridge.cli.client_setup import own_configuration
+
+    def done() -> int:
+        table: dict[str, Any] = {}
+        if command:
+            table = {"command": command[0], "args": command[1:]} if command[1:] else {"command": command[0]}
+        if url is not None:
+            table["url"] = url
+        if not table:
+            raise BridgeError("bad_argument", "There is nothing to start.", hint=f"Write `{_ADD.format(name)}`.")
+        for key, rows in (("env", env), ("headers", header)):
+            if rows:
+                table[key] = dict(_pair(row) for row in rows)
+        if cwd is not None:
+            table["cwd"] = cwd
+        named = config or ctx.obj
+        return own_configuration.add(common.load(named, folder=False), named, name, table)
+
+    finish(done)
+
+
+_ADD = "mcp-bridge servers add {} -- COMMAND ARGS"
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise BridgeError("bad_argument", f"{key!r} has no value.", hint="Write NAME=VALUE.")
+    return key, value
+
+
+@servers.command(epilog="Example:\n\nmcp-bridge servers remove git")
+def remove(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `mcp-bridge servers list` has it.")],
+    config: Config = None,
+) -> None:
+    """Remove a server from your configuration."""
+    from mcp_bridge.cli.client_setup import own_configuration
+
+    named = config or ctx.obj
+    finish(lambda: own_configuration.remove(common.load(named, folder=False), named, name))
+
+
+@servers.command(
+    "import", epilog="Examples:\n\nmcp-bridge servers import cursor\n\nmcp-bridge servers import codex github --yes"
+)
+def import_(
+    ctx: typer.Context,
+    client: Annotated[ClientName, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENT_NAMES)}.")],
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAMES]", help="By default all.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    config: Config = None,
+) -> None:
+    """Copy a client's servers into your configuration. The client's file stays as it is."""
+    from mcp_bridge.cli.client_setup import own_configuration
+
+    named = config or ctx.obj
+    finish(lambda: own_configuration.import_(common.load(named, folder=False), named, client, names or [], yes=yes))
+
+
 def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
     """The exit status: 1 if servers should be started, and an enabled one can't be used."""
     broken = [row for row in rows if row["error"] and row["state"] != "disabled"]
     return common.FAILED if start and broken else common.OK
 
 
-async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:
-    from mcp_bridge.downstream.catalog.catalog import Catalog
+def _fleet(configuration: common.Configuration) -> Fleet:
     from mcp_bridge.downstream.client.fleet import Fleet
     from mcp_bridge.governance.server_credentials import login_store, remote_access
     from mcp_bridge.governance.server_environment import environment
 
-    given = environment(configuration.settings, configuration.governance)
-    access = remote_access(configuration.governance, login_store(configuration.settings))
-    async with Fleet(configuration.discovery.servers.values(), environment=given, access=access) as fleet:
+    return Fleet(
+        configuration.discovery.servers.values(),
+        environment=environment(configuration.settings, configuration.governance),
+        access=remote_access(configuration.governance, login_store(configuration.settings)),
+    )
+
+
+async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:
+    from mcp_bridge.downstream.catalog.catalog import Catalog
+
+    async with _fleet(configuration) as fleet:
         catalog = Catalog(fleet, configuration.settings.state_dir)
         if start:
             # Including servers with a cached listing, which doesn't tell whether they work now.
@@ -98,7 +189,8 @@ async def _rows(configuration: common.Configuration, start: bool) -> list[dict[s
                 "error": status.error,
                 "source": status.source,
                 "scope": status.scope,
-                "details": dict(status.private),
+                "url": status.url,
+                "details": ({"url": status.url} if status.url else {}) | dict(status.private),
             }
             for status in catalog.servers()
         ]
@@ -138,12 +230,12 @@ async def _found(configuration: common.Configuration, query: str, limit: int) ->
     """The matching tools, and notices about servers that weren't searched."""
     from mcp_bridge.downstream.catalog import describe
     from mcp_bridge.downstream.catalog.catalog import Catalog
-    from mcp_bridge.downstream.client.fleet import Fleet
-    from mcp_bridge.governance.server_environment import environment
+    from mcp_bridge.governance.search_embedder import search_embedder
 
-    given = environment(configuration.settings, configuration.governance)
-    async with Fleet(configuration.discovery.servers.values(), environment=given) as fleet:
-        result = await Catalog(fleet, configuration.settings.state_dir).search(query, limit)
+    settings = configuration.settings
+    async with _fleet(configuration) as fleet:
+        catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
+        result = await catalog.search(query, limit)
     rows = [
         {
             "server": hit.tool.server,

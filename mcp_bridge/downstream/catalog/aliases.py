@@ -14,29 +14,16 @@ Python folds identifiers to NFKC when it parses them, so only a name that NFKC l
 
 from __future__ import annotations
 
-import difflib
 import keyword
 import re
 import unicodedata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 _INVALID = re.compile(r"[^A-Za-z0-9_]")
 _NAMELESS = "unnamed"
-
-# Finding near names only helps with typing mistakes, and it runs on the event loop: it is bounded.
-_NEAR_CHARS = 200
-_NEAR_MARGIN = 10
-_NEAR_OPTIONS = 2_000
-_NEAR_COMPARED = 20
-_NEAR_CUTOFF = 0.6
-_WORD = re.compile(r"[A-Z]*[a-z0-9]+|[A-Z]+")
-_WORD_CHARS = 3
-
-# How many names are listed when none is near.
-_NAMES_SHOWN = 20
 
 
 def derive(name: str, *, lower: bool = False, reserved: frozenset[str] = frozenset()) -> str:
@@ -88,58 +75,3 @@ def assign(names: Iterable[str], *, lower: bool = False, reserved: frozenset[str
         taken.add(candidate)
         out[name] = candidate
     return dict(sorted(out.items()))
-
-
-def nearest(name: str, options: Iterable[str], *, count: int = 3) -> list[str]:
-    """Up to `count` of `options` that a person may have meant by `name`, best first.
-
-    When no option is spelled similarly, options that share a word are returned: `source` and `source_timezone`.
-    """
-    if len(name) > _NEAR_CHARS:
-        return []
-    by_folded: dict[str, str] = {}
-    for option in options:
-        # Options of a very different length can't be near.
-        if len(option) <= 2 * len(name) + _NEAR_MARGIN and len(name) <= 2 * len(option) + _NEAR_MARGIN:
-            by_folded.setdefault(option.casefold(), option)
-            if len(by_folded) >= _NEAR_OPTIONS:
-                break
-    folded_name = name.casefold()
-    # The full comparison is quadratic in the names: it is limited to the options that share the most characters.
-    matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(folded_name)
-    likely = []
-    for folded in by_folded:
-        matcher.set_seq1(folded)
-        if matcher.real_quick_ratio() >= _NEAR_CUTOFF and (ratio := matcher.quick_ratio()) >= _NEAR_CUTOFF:
-            likely.append((ratio, folded))
-    likely.sort(key=lambda each: (-each[0], each[1]))
-    close = difflib.get_close_matches(
-        folded_name, [folded for _, folded in likely[:_NEAR_COMPARED]], n=count, cutoff=_NEAR_CUTOFF
-    )
-    if close:
-        return [by_folded[folded] for folded in close]
-    name_words = _words(name)
-    shared = {option: len(name_words & _words(option)) for option in by_folded.values()}
-    best = sorted((option for option, number in shared.items() if number), key=lambda option: (-shared[option], option))
-    return best[:count]
-
-
-def _words(name: str) -> set[str]:
-    """The significant words of a name, in lower case."""
-    return {word.lower() for word in _WORD.findall(name) if len(word) >= _WORD_CHARS}
-
-
-def did_you_mean(close: Sequence[str], names: Sequence[str]) -> str | None:
-    """A hint for a wrong name: the nearest names, or else a list of all; None when there are no names.
-
-    Args:
-        close: The names that `nearest` found.
-        names: All names.
-    """
-    if close:
-        return f"Did you mean {', '.join(dict.fromkeys(close))}?"
-    if not names:
-        return None
-    listed = ", ".join(name[:_NEAR_CHARS] for name in names[:_NAMES_SHOWN])
-    return f"There are: {listed}{', …' if len(names) > _NAMES_SHOWN else ''}."

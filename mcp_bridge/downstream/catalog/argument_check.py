@@ -23,9 +23,9 @@ from collections import Counter
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.downstream.catalog.flat_schema import FlatSchema, flat_schema
 from mcp_bridge.downstream.catalog.schema_types import object_shape
+from mcp_bridge.near_names import nearest
 from mcp_bridge.offload import is_large, on_thread
 
 if TYPE_CHECKING:

@@ -14,6 +14,8 @@ from mcp_bridge.downstream.catalog.store import ListingStore
 from mcp_bridge.downstream.client.failures import first_line
 from mcp_bridge.downstream.client.status import ServerStatus
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
+from mcp_bridge.downstream.search.meaning import FUSED
+from mcp_bridge.downstream.search.meaning_search import MeaningSearch
 from mcp_bridge.downstream.search.search import Hit, SearchIndex, ordered
 from mcp_bridge.downstream.search.store import IndexStore
 from mcp_bridge.errors import BridgeError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
     from mcp_bridge.downstream.client.fleet import Fleet
     from mcp_bridge.downstream.client.supervisor import DownstreamServer
+    from mcp_bridge.downstream.search.meaning import Embedder
 
 LOCAL = "local"
 """The server name under which the host's own tools are listed."""
@@ -75,17 +78,20 @@ class _ListingAttempt:
 class Catalog:
     """The tools of a fleet."""
 
-    def __init__(self, fleet: Fleet, state_dir: Path | None = None) -> None:
+    def __init__(self, fleet: Fleet, state_dir: Path | None = None, embedder: Embedder | None = None) -> None:
         """Open the catalog of a fleet.
 
         Args:
             fleet: The servers.
             state_dir: Its subdirectory `catalog` caches listings and the search index; None disables both caches.
+            embedder: The model that tells what queries and tools mean; None searches by words alone.
         """
         self._fleet = fleet
         self._local: LocalTools | None = None
         self._store = ListingStore(state_dir / "catalog") if state_dir else None
         self._indexes = IndexStore(state_dir / "catalog") if state_dir else None
+        vectors = IndexStore(state_dir / "catalog", "vectors") if state_dir else None
+        self._meaning = None if embedder is None else MeaningSearch(embedder, vectors, fleet.start_soon)
         self._tools: dict[str, tuple[ToolInfo, ...]] = {}
         self._looked_up: set[str] = set()
         self._index: SearchIndex | None = None
@@ -228,8 +234,16 @@ class Catalog:
         if servers is None or LOCAL in servers:
             names.add(LOCAL)
         index = await self._ready_index()
+        by_meaning = self._meaning if not strict and query.strip() else None
         search = functools.partial(index.search, strict=strict, allowed=lambda tool: tool.server in names)
-        return SearchResult(await on_thread(search, query, limit), [*notices, *self._fleet.missing])
+        hits = await on_thread(search, query, limit if by_meaning is None else FUSED)
+        if by_meaning is not None:
+            numbers, notice = await by_meaning.ranking(
+                query, index.tools, lambda number: index.tools[number].server in names
+            )
+            notices += [notice] if notice is not None else []
+            hits = index.fused(hits, numbers)[:limit]
+        return SearchResult(hits, [*notices, *self._fleet.missing])
 
     async def _list_missing(self, servers: list[DownstreamServer], wait: float) -> list[str]:
         missing = [server for server in servers if server.stale or self._cached_tools(server) is None]

@@ -350,7 +350,7 @@ class HttpTransport:
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                     return
                 except Exception as error:  # noqa: BLE001 - of the authentication, which is another's code
-                    logger.debug("a request to %r failed: %r", self._spec.name, error)
+                    logger.debug("a request to %r failed: %s", self._spec.name, type(error).__name__)
                     failure = failure_of(error, post.attempt)
                 if isinstance(failure, RemoteFailure) and failure.kind in {"session", "unsent"}:
                     self.retire(f"it {failure.reason}")
@@ -545,7 +545,7 @@ class HttpTransport:
             except (RequestFailedError, BridgeError) as error:
                 logger.debug("server %r didn't take a message: %s", self._spec.name, error)
             except Exception as error:  # noqa: BLE001 - of the authentication
-                logger.debug("server %r didn't take a message: %r", self._spec.name, error)
+                logger.debug("server %r didn't take a message: %s", self._spec.name, type(error).__name__)
         return False
 
     async def cancel(self, notification: JSONRPCNotification) -> None:
@@ -592,7 +592,7 @@ class HttpTransport:
             except (RequestFailedError, httpx2.HTTPError, httpx2.StreamError, OSError):
                 pass
             except Exception as error:  # noqa: BLE001 - of the authentication
-                logger.debug("the stream of server %r ended: %r", self._spec.name, error)
+                logger.debug("the stream of server %r ended: %s", self._spec.name, type(error).__name__)
                 return
             failures += 1
             await anyio.sleep(min(_STREAM_WAIT_CAP, wait * 2 ** min(failures - 1, 16)) * random.uniform(0.5, 1))  # noqa: S311

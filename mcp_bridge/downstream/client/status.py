@@ -27,6 +27,7 @@ class ServerStatus:
         starts: The number of processes started so far.
         source: The configuration file.
         scope: The kind of configuration file.
+        url: The address of a remote server as it may be shown, or None.
         private: Further details of the last failure (`stderr`, paths), for the operator and never for the sandbox.
     """
 
@@ -40,4 +41,5 @@ class ServerStatus:
     starts: int
     source: str
     scope: str
+    url: str | None = None
     private: Mapping[str, Any] = field(default_factory=dict)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from mcp_bridge.downstream.catalog.aliases import did_you_mean, nearest
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.catalog.bound_tool import ToolResult
 from mcp_bridge.downstream.catalog.describe import call_hint
 from mcp_bridge.downstream.client import failures
 from mcp_bridge.downstream.client.starting import first_ready, load_sdk
 from mcp_bridge.downstream.client.status import ServerStatus, State
+from mcp_bridge.downstream.configuration.remote_entries import shown_url
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.fair_share import MAX_WAIT_SECONDS, Tenant
+from mcp_bridge.near_names import did_you_mean, nearest
 from mcp_bridge.offload import on_thread, time_limit
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ class DownstreamServer:
             starts=self._starts,
             source=self.spec.source,
             scope=self.spec.scope,
+            url=None if self.spec.url is None else shown_url(self.spec.url),
             private=error.private if error else {},
         )
 

@@ -120,12 +120,12 @@ def entries(client: Client, content: Table, path: Path, problems: list[Problem])
     found = content
     for key in client.servers:
         found = member(found, key, path, problems)
-    if client.name == "opencode" and _is_group(found.get("servers")):
+    if client.name == "opencode" and is_group(found.get("servers")):
         # Its second format has {"mcp": {"servers": {…}}}.
         return cast("Table", found["servers"])
     return found
 
 
-def _is_group(value: Any) -> bool:
+def is_group(value: Any) -> bool:
     """Whether a value is an object of entries and not an entry, which may have the name `servers`."""
     return isinstance(value, dict) and not isinstance(value.get("type"), str) and "enabled" not in value

@@ -379,13 +379,17 @@ def _trusted(
 
 def _can_be_used(entry: Any) -> bool:
     """Whether an entry that wasn't decoded names a command or an address, and isn't this bridge."""
+    named = isinstance(entry, dict) and bool({"command", "url", "httpUrl", "serverUrl"} & entry.keys())
+    return named and not is_the_bridge(entry)
+
+
+def is_the_bridge(entry: Any) -> bool:
+    """Whether an undecoded entry of any client's starts this bridge."""
     if not isinstance(entry, dict):
         return False
-    command, args = entry.get("command"), entry.get("args", [])
+    command, args = entry.get("command"), entry.get("args")
     words = [*(command if isinstance(command, list) else [command]), *(args if isinstance(args, list) else [])]
-    if all(isinstance(word, str) for word in words):
-        return not (words and runs_the_bridge(words[0], words[1:]))
-    return command is not None or bool({"url", "httpUrl", "serverUrl"} & entry.keys())
+    return bool(words) and all(isinstance(word, str) for word in words) and runs_the_bridge(words[0], words[1:])
 
 
 def missing_servers_problem(content: Mapping[str, Any]) -> str:

@@ -105,3 +105,8 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost") or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_in_the_clear(url: str) -> bool:
+    """Whether what is sent to an address can be read by others on the way."""
+    return urlsplit(url).scheme.lower() == "http" and not is_loopback(url)

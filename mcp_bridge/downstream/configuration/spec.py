@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.downstream.configuration.env_pass import env_pass
 from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettingError, oauth_settings
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.near_names import nearest
 from mcp_bridge.toml_lines import line_of
 
 if TYPE_CHECKING:

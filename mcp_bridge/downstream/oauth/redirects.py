@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
@@ -39,6 +39,10 @@ _MAX_PARAMETERS = 50
 _PAGE = """<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>mcp-bridge</title>
 <p style="font: 1.1rem system-ui; margin: 3rem">{}</p>
 """
+
+
+Answer: TypeAlias = AuthorizationCodeResult
+"""What an authorization server answers to a login: a code."""
 
 
 class NotThisLoginError(Exception):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.downstream.search.index import InvertedIndex
+from mcp_bridge.downstream.search.meaning import fused
 from mcp_bridge.downstream.search.query import concepts, query_words
 from mcp_bridge.downstream.search.spelling import Spelling
 from mcp_bridge.downstream.search.thesaurus import thesaurus
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
-    from mcp_bridge.downstream.search.query import Concept
+from mcp_bridge.downstream.search.query import Concept
 
 # How much of the score depends on the share of the query that a tool has, and how much a name that is asked for adds.
 _COVERAGE = 0.7
@@ -97,6 +98,14 @@ class SearchIndex:
             scores = {number: score for number, score in scores.items() if allowed(self.tools[number])}
         ranked = self._ranked(wanted, scores)
         return [hit for hit in ranked[:limit] if strict or hit.score >= _LEAST_SHARE * ranked[0].score]
+
+    def fused(self, hits: list[Hit], meaning: list[int]) -> list[Hit]:
+        """The hits of a search fused with the numbers of the tools that are nearest in meaning, best first."""
+        if not meaning:
+            return hits
+        numbers = {(tool.server, tool.name): number for number, tool in enumerate(self.tools)}
+        words = [numbers[hit.tool.server, hit.tool.name] for hit in hits]
+        return [Hit(self.tools[number], score) for number, score in fused(words, meaning)]
 
     def _scores(self, wanted: list[Concept]) -> dict[int, float]:
         """What the tools' words are worth, by the tool's number."""

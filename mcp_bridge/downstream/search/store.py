@@ -21,15 +21,20 @@ _FILE_BYTES = 256 << 20
 # Each set of servers has an index of its own; those that were written last are kept.
 _KEPT = 4
 
-_PREFIX = "index-"
 _SUFFIX = ".bin"
 
 
 class IndexStore:
-    """Files in the state directory's `catalog`. What is in them is checked by who reads it."""
+    """Files in the state directory's `catalog`. What is in them is checked by who reads it.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: The directory.
+        kind: What their names begin with.
+    """
+
+    def __init__(self, directory: Path, kind: str = "index") -> None:
         self._directory = directory
+        self._prefix = f"{kind}-"
 
     def load(self, key: str) -> bytes | None:
         """The bytes stored under `key`, or None."""
@@ -50,10 +55,8 @@ class IndexStore:
             state_directory(self._directory.parent)
             self._directory.mkdir(exist_ok=True, mode=0o700)
             write_private(self._path(key), data)
-            by_age = sorted(
-                self._directory.glob(f"{_PREFIX}*{_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns, reverse=True
-            )
-            for path in by_age[_KEPT:]:
+            paths = self._directory.glob(f"{self._prefix}*{_SUFFIX}")
+            for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)[_KEPT:]:
                 path.unlink(missing_ok=True)
         except (OSError, BridgeError) as error:
             logger.warning("cannot keep the tool index in %s: %r", self._directory, error)
@@ -65,4 +68,4 @@ class IndexStore:
             self._path(key).unlink()
 
     def _path(self, key: str) -> Path:
-        return self._directory / f"{_PREFIX}{key}{_SUFFIX}"
+        return self._directory / f"{self._prefix}{key}{_SUFFIX}"

@@ -38,12 +38,12 @@ logger = logging.getLogger(__name__)
 
 
 class ProgramEffects:
-    """Does what programs ask for, as `program_run.Effects`.
+    """Carries out the effects of programs, as `run.Effects`.
 
     Args:
-        gate: What every effect passes.
+        gate: Decides and makes the calls.
         operators: The operator's programs, by name.
-        recorder: Takes entries.
+        recorder: Takes the entries.
     """
 
     def __init__(self, gate: Gate, operators: Mapping[str, Program], recorder: Recorder) -> None:
@@ -117,7 +117,7 @@ class ProgramEffects:
         except BridgeError as exc:
             return Outcome(number, "denied" if exc.code == "denied" else "failed", None, exc.code, str(exc))
         except Exception:
-            # A fault of ours must reach the operator's log, and not the sandbox.
+            # An internal error goes to the operator's log, and not to the sandbox.
             logger.exception("effect %s of %s failed", number, run.execution)
             return Outcome(number, "failed", None, "internal_error", "the bridge met an internal error")
 
@@ -151,7 +151,7 @@ class ProgramEffects:
         except BridgeError as exc:
             empty = [text for text in leaves(effect.arguments) if isinstance(text, str) and WHOLE.fullmatch(text)]
             if exc.code == "bad_arguments" and empty:
-                # The commonest mistake: a name that is mistyped, or missing from the context.
+                # The most common mistake: a name that is mistyped, or missing from the context.
                 names = ", ".join(sorted(set(empty)))
                 nothing = f"Nothing is behind {names}: neither in the context nor in an output."
                 exc.hint = f"{nothing} {exc.hint}" if exc.hint else nothing
@@ -164,14 +164,14 @@ class ProgramEffects:
             raise BridgeError("bad_result", f"The result is no JSON value: {exc}.") from None
 
     def _origin(self, run: ProgramRun, name: str | None, program: Program) -> Origin:
-        """Whose a program is: by where the host has taken it from, not by what it says of itself."""
+        """A program's owner, by where the host has read it from, not by what it says of itself."""
         if name is None:
             return run.origin
         known = self._operators.get(name)
         return "operator" if known is not None and known.hash == program.hash else "agent"
 
     async def _approval(self, run: ProgramRun, effect: Effect, request: RequestContext) -> Outcome:
-        """Ask the client's person, if there is one, what the step asks."""
+        """Ask the client's user an approval step's question, if the client can be asked."""
         values, asker = self._gate.values, self._gate.asker
         projector = await values.projector()
         asked = {**effect.arguments, "program": run.program.name, "step": effect.step}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from mcp_bridge.downstream.catalog.aliases import nearest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
 from mcp_bridge.kernel import program_parser as programs
 from mcp_bridge.kernel import program_warnings
 from mcp_bridge.ledger.storage.execution_store import SavedProgram
 from mcp_bridge.lookalikes import resembled
+from mcp_bridge.near_names import nearest
 from mcp_bridge.offload import off_loop, on_thread
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Programs for one bridge: whose they are, which are under way, and what is kept of them.
+"""The lifecycle of programs: started, suspended, resumed, settled, cancelled, and recorded.
 
 A program that a sandbox has started or resumed can be driven by that sandbox alone, through its `Session`.
 """
@@ -72,12 +72,12 @@ MAX_CONTEXT_BYTES = 4 << 20
 
 
 class ProgramRules(NamedTuple):
-    """What the operator has said of programs.
+    """The operator's rules for programs.
 
     Attributes:
-        denied_steps: Finds the steps of a program that the policy denies in any case; None where there is no policy.
-        refuses_denied_steps: Whether a program that has some is refused; else it is started, with a warning.
-        subject_fields: Names in a context: the value of the first that is there says whose data it is.
+        denied_steps: Finds the steps of a program that the policy denies in any case; None without a policy.
+        refuses_denied_steps: Whether a program with such steps is refused; else it is started with a warning.
+        subject_fields: Names in a context. The value of the first one that is there names the data's subject.
     """
 
     denied_steps: Callable[[Program, Origin], Awaitable[list[DeniedStep]]] | None = None
@@ -89,10 +89,10 @@ class Programs:
     """The programs of one bridge, as durable executions.
 
     Args:
-        lifecycle: Of the bridge's executions.
+        lifecycle: The lifecycle of the bridge's executions.
         operators: The operator's programs, by name.
-        tasks: Where deadlines run.
-        rules: What the operator has said of programs; by default, nothing.
+        tasks: The task group for deadlines.
+        rules: The operator's rules for programs; by default, none.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Programs:
         self._rules = rules or ProgramRules()
 
     def effects(self, gate: Gate) -> ProgramEffects:
-        """What does the effects of programs, through a gate."""
+        """Carries out the effects of programs, through a gate."""
         return ProgramEffects(gate, self.library.operators, self.recorder)
 
     async def start(
@@ -124,17 +124,17 @@ class Programs:
         asker: Asker | None = None,
         request: RequestContext = NO_REQUEST,
     ) -> ProgramRun | StoredExecution:
-        """Start an execution; or, of a key that has been used, the execution that has it.
+        """Start an execution, or return the execution that has the key.
 
         Args:
             asked: The program, or the name of one.
             context: Names and values.
-            key: Idempotency key; a text is one that its starter has given.
-            principal: Whose execution it is.
-            effects: Does what it asks for.
-            starter: Who has it begun.
-            asker: Asks a person what it waits for, if its key has one that is suspended; or None.
-            request: The request that it is for.
+            key: The idempotency key; a text is one that its starter chose.
+            principal: The execution's owner.
+            effects: Carries out its effects.
+            starter: Who starts it.
+            asker: Asks a person what a suspended execution with the key waits for; or None.
+            request: The context of the request.
 
         Raises:
             BridgeError: As `ProgramLibrary.find`; `reserved_name`: as `ProgramLibrary.check_program`; `bad_context`,
@@ -146,10 +146,10 @@ class Programs:
             key = Key(key, starter)
         found = await self.library.find(asked, principal)
         if starter == "agent" == found.origin:
-            # Saved before there was such a check, or never saved.
+            # It was saved before there was such a check, or never.
             self.library.check_program(found.program)
         context = await off_loop(context, checked_context, context)
-        # As it was given: without its values it has other references each time.
+        # With the values: the references to them differ each time.
         written = programs.bundle(found.program)
         behind = effects.values_behind([written, context])
         asked_for = await off_loop(written, fill_in, written, behind) if effects.values_behind(written) else None
@@ -211,7 +211,7 @@ class Programs:
             subject=subject,
         )
         effects.records(run.execution)
-        # A reference may stand in the program itself, and the step be done by another process.
+        # The program itself may contain references, and another process may carry out the step.
         values = effects.values_behind([context, row.bundle])
         began = ProgramStart(
             found.program.name,
@@ -233,7 +233,7 @@ class Programs:
     async def is_same(
         self, known: StoredExecution, program: Program, context: dict[str, Any], effects: Effects
     ) -> bool:
-        """Whether an execution is of a program and a context, save for values that are erased in its own.
+        """Whether an execution has this program and context, except for values that were erased in its own.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -249,7 +249,7 @@ class Programs:
         return await off_loop([was, now], equal_by_values, was, now, values)
 
     def _warn_of(self, program: Program, denied: list[DeniedStep]) -> None:
-        """Say before the first step what can't be done.
+        """Warn of denied steps before the first step.
 
         Raises:
             BridgeError: `denied_steps`: such programs are refused.
@@ -266,9 +266,9 @@ class Programs:
         )
 
     async def subject_of(self, fields: Mapping[str, Any], effects: Effects) -> tuple[str, bool]:
-        """Whose data a context, or a tool's arguments, are, and whether there is a sensitive value in that name.
+        """The subject of a context or of a tool's arguments, and whether the name contains a sensitive value.
 
-        An empty name if they don't say.
+        The name is empty if there is none.
         """
         named = next(
             (fields[name] for name in self._rules.subject_fields if isinstance(fields.get(name), str | int)), ""
@@ -279,20 +279,20 @@ class Programs:
         return str(whole), bool(whole) and await effects.project(whole) != whole
 
     async def resume(self, execution: str, event: Resume | None, principal: str, effects: Effects) -> ProgramRun:
-        """Go on with a suspended execution, as far as what it waits for has come about.
+        """Resume a suspended execution, if what it waits for has happened.
 
         Args:
             execution: Its id.
-            event: What a tool or event that it waits for has given; None if it waits for decisions or for time.
-            principal: Whose it has to be.
-            effects: Does what it asks for.
+            event: The payload for a tool or event that it waits for; None if it waits for decisions or for time.
+            principal: The execution's owner.
+            effects: Carries out its effects.
 
         Raises:
             BridgeError: `unknown_trace`; `erased`; `not_suspended`; `narrowed`: it may use servers that
-                whoever goes on with it was not given; `still_waiting`, with what it waits for; as `ProgramRun.resume`.
+                the caller may not use; `still_waiting`, with what it waits for; as `ProgramRun.resume`.
         """
         async with self._taken(execution, principal, effects) as (stored, run):
-            # Of one whose process had died, where it stands isn't down yet.
+            # If its process died, its current state isn't stored yet.
             went_on = stored.status != "suspended" or run.moved
             went_on = await self._settle(run, stored) or went_on
             if event is not None and run.machine.can_resume:
@@ -304,17 +304,17 @@ class Programs:
     async def settle(
         self, execution: str, name: str | None, settlement: Settlement, principal: str, effects: Effects
     ) -> ProgramRun:
-        """End a doubt by a person's word; to be driven, or kept until somebody goes on with it.
+        """Settle an effect in doubt by a person's statement. The run is then driven, or stored until it is resumed.
 
         Args:
             execution: Its id.
             name: The step's path or the effect's number; None if only one is in doubt.
-            settlement: The person's word.
-            principal: Whose it has to be.
-            effects: Does what the program asks for.
+            settlement: The person's statement.
+            principal: The execution's owner.
+            effects: Carries out the program's effects.
 
         Raises:
-            BridgeError: `unknown_trace`; `erased`; `not_suspended`; as `doubts.find_doubt` and `ProgramRun.resolve`.
+            BridgeError: `unknown_trace`; `erased`; `not_suspended`; as `in_doubt.find_doubt` and `ProgramRun.resolve`.
         """
         async with self._taken(execution, principal, effects) as (_, run):
             doubt = in_doubt.find_doubt(run.doubts, name, execution)
@@ -327,7 +327,7 @@ class Programs:
         return run
 
     async def cancel(self, execution: str, reason: str, principal: str, effects: Effects) -> ProgramRun:
-        """End a suspended execution; to be driven, for what has to be undone.
+        """Cancel a suspended execution. The run is then driven, for its compensation.
 
         Raises:
             BridgeError: `unknown_trace`; `erased`; `not_suspended`.
@@ -340,14 +340,14 @@ class Programs:
     async def _taken(
         self, execution: str, principal: str, effects: Effects
     ) -> AsyncGenerator[tuple[StoredExecution, ProgramRun]]:
-        """An execution that can go on, as this process's; after an error it is left as it stands then."""
+        """Take over an execution that can be resumed; after an error its current state is stored."""
         stored = await self.lifecycle.stored(execution, principal)
         refuse_erased(stored)
         status = require_resumable(stored)
         if stored.state is None:
             raise not_suspended(execution, status)
         if effects.servers is not None:
-            # Its steps, and what undoes them, would fail for want of servers that whoever began it has given it.
+            # Its steps and their compensation would fail without the servers that its starter gave it.
             servers = _given(await self.recorder.read(execution))
             if servers is None or not servers <= effects.servers:
                 raise BridgeError(
@@ -367,7 +367,7 @@ class Programs:
                 raise
 
     async def _restored_run(self, stored: StoredExecution, principal: str, effects: Effects) -> ProgramRun:
-        """An execution as its process left it, or lost it."""
+        """The run of a stored execution, suspended or interrupted."""
         assert stored.state is not None  # noqa: S101 - it can go on
         history = await self.recorder.read(stored.id)
         effects.records(stored.id)
@@ -388,13 +388,13 @@ class Programs:
             principal=principal,
             origin=stored.origin,
             execution=stored.id,
-            # Whoever goes on with it: what it wasn't given by whoever began it, nobody gives it.
+            # Whoever resumes it: it never gets servers that its starter didn't give it.
             servers=_given(history),
             warnings=_start(history).denied,
             earlier=Earlier(ids_of(values), (stored.record or {}).get("waiting", ()), approved, unresolved),
         )
         for effect, _ in machine.awaited():
-            since = began.get(effect.id, {}).get("since")
+            since = began[effect.id]["since"] if effect.id in began else None
             if machine.pending.get(effect.id) == IN_DOUBT:
                 run.doubts[effect.id] = in_doubt.doubt_row(effect, since or stored.started)
             elif effect.id in doubtful and not await effects.repeatable(run, effect):
@@ -402,24 +402,24 @@ class Programs:
         return run
 
     async def _settle(self, run: ProgramRun, stored: StoredExecution) -> bool:
-        """End what decisions and time have ended; whether there was anything."""
+        """Apply decisions, and end what is due. Returns whether there was anything."""
         decisions = {row.effect: row.decision for row in await self.store.approvals(run.execution)}
         due = {row["effect"]: row["due"] for row in (stored.record or {}).get("waiting", ()) if row.get("due")}
         settled = False
         for effect, pending in run.machine.awaited():
             if effect.id not in run.machine.waiting:
-                continue  # while another was settled, its group's time has passed
-            # A decision is for what waits for one: a call that was approved, made, and is pending has had its own.
+                continue  # its group has timed out while another effect was settled
+            # Only for what waits for a decision: a call that was approved and made, and is pending, has had its own.
             wants = effect.kind == "approval" or run.machine.pending.get(effect.id) == APPROVAL
             decision = decisions.get(effect.id) if wants else None
             if pending and (decision is not None or due.get(effect.id, math.inf) <= time.time()):
-                # A person's comment is no tool's output, and enters the state all the same.
+                # A person's comment enters the state too, so it is projected.
                 await run.settle(effect.id, decision and await run.own(await run.effects.project(decision)))
                 settled = True
         return settled
 
     async def drive(self, run: ProgramRun) -> dict[str, Any]:
-        """Drive a run on the host, as far as it goes; its record."""
+        """Drive a run on the host until it ends or is suspended. Returns its record."""
         try:
             await run.drive()
         finally:
@@ -428,14 +428,14 @@ class Programs:
         return record
 
     async def keep(self, run: ProgramRun, *, undo: bool = False) -> dict[str, Any]:
-        """Take down where a run stands, as it is left; its record. One that can't be taken down goes on by its entries.
+        """Store a run's state and record. A run that can't be stored is recovered from its entries. Returns the record.
 
         Args:
             run: The program under way.
-            undo: Whether what it wants undone is undone first, as `ProgramRun.wind_down`.
+            undo: Whether to carry out its compensation first, as `ProgramRun.wind_down`.
 
         Raises:
-            BridgeError: `not_recorded`. Who waits for the run is told so, too.
+            BridgeError: `not_recorded`. Waiters for the run get this error, too.
         """
         try:
             if undo:
@@ -450,12 +450,12 @@ class Programs:
 
     async def _keep(self, run: ProgramRun) -> dict[str, Any]:
         record = run_record(run)
-        # Now, with the record; it is written down elsewhere, if it is large.
+        # Taken together with the record; a large state is encoded on a thread.
         tree = None if run.machine.ended else state.tree(run.machine)
         digest = await run.digest() if tree is None else ""
         left = None if tree is None else await off_loop(tree, canonical, tree)
         for row in record["waiting"]:
-            # What an agent passes in itself is in the state as it is.
+            # Values that an agent passed in are in the state unprojected.
             if row.get("question"):
                 row["question"] = await run.effects.project(row["question"])
                 await self.store.ask(run.execution, row["effect"], row["question"])
@@ -496,13 +496,13 @@ class Programs:
         self.recorder.post(self.entry(Violation(message), run))
 
     def record_violation(self, execution: str, message: str) -> None:
-        """A script's sandbox did what no program of its own can be failed for."""
-        # However often it does: no more than that goes to a log that may be somebody's terminal.
+        """Record a violation of a script's sandbox that belongs to none of its programs."""
+        # Bounded, however many there are: the log may be a person's terminal.
         logger.debug("execution %s: violation: %s", execution, message)
         self.recorder.post(self.lifecycle.entry(Violation(message), execution))
 
     def entry(self, payload: Payload, run: ProgramRun, step: str | None = None) -> Entry:
-        """An entry of a run."""
+        """A payload as an entry of a run."""
         return self.lifecycle.entry(payload, run.execution, step, run.program.hash)
 
 
@@ -526,7 +526,7 @@ class _Request(NamedTuple):
         try:
             return await self.programs.resume(known.id, None, self.principal, self.effects)
         except BridgeError as exc:
-            # Another was quicker, and may have ended it by now.
+            # Another process was quicker, and may have ended it by now.
             if exc.code != "not_suspended" or known.state is None:
                 raise
             return None
@@ -534,11 +534,11 @@ class _Request(NamedTuple):
     async def is_same(self, known: StoredExecution) -> bool:
         if known.request:
             return await self.request.is_of(known, self.programs.store)
-        # Forgotten, with a value that was in its context.
+        # The MAC was erased with a value of its context.
         return await self.programs.is_same(known, self.found.program, self.context, self.effects)
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
-        # Of the same origin the same was allowed. What a script has begun is no operator's, and may have been narrowed.
+        # With the same origin the same was allowed. A script's program is never an operator's, and may be narrowed.
         return not await self.programs.store.holders(known.id)
 
 
@@ -548,7 +548,7 @@ def _start(history: Sequence[Recorded]) -> ProgramStart:
 
 
 def _given(history: Sequence[Recorded]) -> frozenset[str] | None:
-    """The servers that whoever began an execution gave it; None for all. Entries of version 0.1.0 don't say."""
+    """The servers that its starter gave an execution; None for all. Entries of version 0.1.0 don't say."""
     servers = _start(history).servers
     return None if servers is None else frozenset(servers)
 
@@ -572,7 +572,7 @@ def checked_context(context: Any) -> dict[str, Any]:
 
 
 def _restored(stored: StoredExecution, data: bytes) -> Machine:
-    """The machine of an execution as it was taken down.
+    """The machine of a stored execution.
 
     Raises:
         BridgeError: `bad_state`.

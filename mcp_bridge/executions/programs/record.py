@@ -11,6 +11,7 @@ from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.programs.run import ProgramRun
+    from mcp_bridge.executions.record import WaitingRow
     from mcp_bridge.kernel.events import Effect
 
 
@@ -45,8 +46,8 @@ def run_record(run: ProgramRun) -> dict[str, Any]:
     return record
 
 
-def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
-    row: dict[str, Any] = {"effect": effect.id, "step": effect.step, "kind": effect.kind, "name": effect.name}
+def _waiting(run: ProgramRun, effect: Effect) -> WaitingRow:
+    row: WaitingRow = {"effect": effect.id, "step": effect.step, "kind": effect.kind, "name": effect.name}
     if effect.kind == "wait":
         row["due"] = time.time() + effect.arguments["seconds"]
     if effect.kind in {"approval", "event"} and effect.timeout is not None:
@@ -54,7 +55,9 @@ def _waiting(run: ProgramRun, effect: Effect) -> dict[str, Any]:
     if effect.kind == "approval":
         row["question"] = {**effect.arguments, "step": effect.step, "program": run.program.name}
     elif run.machine.pending[effect.id] == IN_DOUBT:
-        row |= {"kind": IN_DOUBT, **run.doubts[effect.id]}
+        doubt = run.doubts[effect.id]
+        row["kind"], row["tool"] = IN_DOUBT, doubt["tool"]
+        row["arguments"], row["since"] = doubt["arguments"], doubt["since"]
         row["settle"] = in_doubt.settle_command(run.execution, effect.id)
     elif run.machine.pending[effect.id] == APPROVAL:
         row["kind"] = "approval"

@@ -1,9 +1,9 @@
 """One execution of a program on the host: the machine that decides, and the effects that it lets happen.
 
-The guest drives by asking for effects; this side knows, from its own machine and from outcomes that it saw itself,
-which there are. An effect that the machine did not just emit is refused, recorded as a violation, and fails the
-execution. Where there is no guest (a program that a client runs directly, or what has to be undone after a violation)
-`drive` asks in its place.
+The guest drives the program by requesting effects. The host knows from its own machine, and from outcomes that it has
+seen itself, which effects there are. A request for an effect that the machine did not just emit is refused, recorded as
+a violation, and fails the execution. Without a guest (a program that a client runs directly, or compensation after a
+violation) `drive` requests the effects.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.executions.record import InDoubtRow, WaitingRow
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Event, Redo
     from mcp_bridge.kernel.machine import Machine
@@ -47,11 +48,11 @@ logger = logging.getLogger(__name__)
 
 
 class Effects(Protocol):
-    """Does what programs ask for, through the gate."""
+    """Carries out the effects of programs, through the gate."""
 
     @property
     def servers(self) -> frozenset[str] | None:
-        """The servers that whoever asks was given, by their configured names; None for all."""
+        """The configured names of the servers that the caller may use; None for all."""
 
     async def perform(
         self,
@@ -61,99 +62,99 @@ class Effects(Protocol):
         *,
         approved: Mapping[str, Any] | None = None,
     ) -> Outcome:
-        """Do it, or refuse it. Raises nothing but cancellation.
+        """Carry out an effect, or refuse it. Raises nothing but cancellation.
 
         Args:
             run: The program's execution.
-            effect: What its machine wants.
-            request: The request that it is done for.
-            approved: The question that a person has approved of already, or None.
+            effect: The effect that its machine has emitted.
+            request: The context of the request for it.
+            approved: The question that a person has already approved, or None.
 
         Returns:
-            The outcome, projected: both machines take it as it is.
+            The outcome, projected; both machines apply it unchanged.
         """
 
     async def project(self, value: Any) -> Any:
-        """A value as it may enter a state: without secrets and sensitive values."""
+        """The value without secrets and sensitive values, as it may enter a state."""
 
     def values_behind(self, value: Any) -> Mapping[str, Scalar]:
         """The sensitive values that a projected value refers to, by the ids of their references."""
 
     def adopt(self, execution: str, values: Mapping[str, Scalar | None], spent: Mapping[str, Any]) -> None:
-        """Go on with an execution of which a part was done elsewhere.
+        """Take over an execution that another run has begun.
 
         Args:
             execution: Its id.
-            values: Those behind the references that were given out there.
-            spent: What it has used of its limits, as `Budget.adopt` takes it.
+            values: The values behind its references.
+            spent: Its usage so far, as `Budget.adopt` takes it.
         """
 
     def records(self, execution: str) -> None:
-        """What is recorded of an execution counts for the run that these are the effects of."""
+        """Count what is recorded of an execution towards the limits of this run."""
 
     async def repeatable(self, run: ProgramRun, effect: Effect) -> bool:
-        """Whether an effect of a program that may have happened may be done again."""
+        """Whether an effect that may have happened can be repeated."""
 
 
 class Journal(Protocol):
-    """Hears of everything that an execution does. The recorder."""
+    """Records the events of an execution."""
 
     def event(self, run: ProgramRun, event: Event, effects: list[Effect] | None, step: str | None = None) -> None:
-        """What came in, and what the machine wants now; None for an outcome that it wants no more.
+        """Record an event, and the effects that the machine has emitted for it.
 
         Args:
-            run: Whose.
-            event: What came in.
-            effects: What the machine wants now.
-            step: The path of the step that it is an outcome of, if the machine still knows.
+            run: The program's execution.
+            event: The event.
+            effects: The effects that the machine has emitted; None for an outcome that it no longer awaits.
+            step: The path of the step whose outcome the event is, if the machine still knows it.
         """
 
     def violation(self, run: ProgramRun, message: str) -> None:
-        """The guest asked for what the machine had not emitted."""
+        """Record that the guest requested an effect that the machine had not emitted."""
 
 
 class Earlier(NamedTuple):
-    """What a run that goes on has from before.
+    """What a resumed run has from earlier runs.
 
     Attributes:
-        references: Those that it has had elsewhere.
-        waited: Rows of its record of an earlier suspension: what waited then is due when it was due then.
-        approved: The questions about calls that a person has allowed, by their effects.
-        unresolved: Rows of effects that were in doubt when the machine wanted them no more.
+        references: Its references, by their values.
+        waited: The rows of its record at its last suspension. What waited then keeps its due time.
+        approved: The questions that a person has approved, by their effects.
+        unresolved: Rows of the effects that were in doubt when the machine stopped awaiting them.
     """
 
     references: Ids
-    waited: Sequence[dict[str, Any]]
+    waited: Sequence[WaitingRow]
     approved: Mapping[int, QuestionFields]
-    unresolved: list[dict[str, Any]]
+    unresolved: list[InDoubtRow[int]]
 
 
 class ProgramRun:
     """A program under way.
 
     Args:
-        program: What to run.
-        machine: In its first state, or restored.
-        effects: Does what it asks for.
-        journal: Hears of it.
-        tasks: Where deadlines run.
-        principal: Who runs it.
-        origin: `operator` or `agent`: whose program it is.
-        execution: Its id, which is its trace's too; a new one by default.
-        servers: Those that are left to it, whoever drives it; None for all.
-        context: What its machine was made with, unless it was restored.
-        warnings: Rows of the steps that the policy was seen to deny in any case when it began.
-        earlier: What it has from before, if its machine was restored.
+        program: The program.
+        machine: Its machine, in its first state or restored.
+        effects: Carries out its effects.
+        journal: Records its events.
+        tasks: The task group for its deadlines.
+        principal: The execution's owner.
+        origin: The program's owner: `operator` or `agent`.
+        execution: The execution's id, which is also its trace's; a new one by default.
+        servers: The servers that it may use, whoever drives it; None for all.
+        context: The context that its machine was made with; None for a restored machine.
+        warnings: Rows of the steps that the policy denied in any case at its start.
+        earlier: What a restored run has from earlier runs.
 
     Attributes:
-        effects: Does what it asks for.
-        questions: What a person is to be asked about calls, by the effects that wait for it.
-        violated: What the guest did, or None.
+        effects: Carries out its effects.
+        questions: The questions to a person about calls, by the effects that wait for them.
+        violated: The violation, as a message; or None.
         resumed: Whether its machine has been restored.
-        moved: Whether its machine has taken an event here.
+        moved: Whether its machine has applied an event in this run.
         waited, approved, references: As in `Earlier`.
-        doubts: Rows of the effects that are in doubt, by their numbers.
-        unresolved: Rows of those that were, when the machine wanted them no more: nobody has said what happened.
+        doubts: Rows of the effects in doubt, by their numbers.
+        unresolved: As in `Earlier`. Nobody has settled these effects.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class ProgramRun:
         self.violated: str | None = None
         self.moved = False
         self.questions: dict[int, QuestionFields] = {}
-        self.doubts: dict[int, dict[str, Any]] = {}
+        self.doubts: dict[int, InDoubtRow[int]] = {}
         self.effects = effects
         self._journal = journal
         self._tasks = tasks
@@ -202,9 +203,10 @@ class ProgramRun:
         self._offer(effect for effect, pending in machine.awaited() if not pending)
 
     async def own(self, value: Any) -> Any:
-        """A projected value as it enters this run's state: with the references that it has had for the same values.
+        """A projected value with this run's own references, as it enters the state.
 
-        Whoever goes on with it may have met them before, by other references; and what is equal is to be equal in it.
+        The process that resumes a run may have other references for the same values. Within a state, equal values have
+        equal references.
         """
         if not self.references:
             return value
@@ -213,19 +215,19 @@ class ProgramRun:
     # --- the guest's requests ---
 
     async def effect(self, number: int, request: RequestContext = NO_REQUEST) -> dict[str, Any]:
-        """Let an effect happen; its outcome as a JSON object, with its place in the order of outcomes.
+        """Carry out an effect. Returns its outcome as a JSON object, with its place in the order of outcomes.
 
         Args:
-            number: The effect's.
-            request: The request that asks for it.
+            number: The effect's number.
+            request: The context of the request for it.
 
         Raises:
-            BridgeError: `violation`: the machine has not emitted it, or it has been asked for before.
+            BridgeError: `violation`: the machine has not emitted it, or it was requested before.
         """
         if number in self._deadlines or number in self._fired:
             return await self._deadline(number, request)
         if number in self._withdrawn:
-            # Asked for before the guest could know that it is wanted no more.
+            # Requested before the guest could know that it is no longer awaited.
             self._withdrawn.remove(number)
             raise BridgeError("effect_cancelled", f"Effect {number} is no longer wanted.")
         effect = None if self.violated else self._offered.pop(number, None)
@@ -237,7 +239,7 @@ class ProgramRun:
         return told
 
     def resume(self, event: Resume) -> None:
-        """Take a payload that a suspended execution waits for.
+        """Apply a payload that a suspended execution waits for.
 
         Raises:
             BridgeError: As the machine's refusal: `not_pending`, `not_resumable`, `bad_value`, `ended`.
@@ -248,16 +250,16 @@ class ProgramRun:
             raise BridgeError(exc.code, f"The execution can't be resumed so: {exc}.") from None
 
     def cancel(self, reason: str) -> None:
-        """End it; `drive` then does what has to be undone. Nothing happens to one that is ending already."""
+        """End the program; `drive` then carries out its compensation. No effect on a program that is ending already."""
         if not self.machine.ended:
             self._apply(Cancel(reason))
 
     async def settle(self, number: int, decision: dict[str, Any] | None) -> None:
-        """End a pending effect that no resume may end: by a person's decision, or because its time has come.
+        """End a pending effect that can't be resumed: by a person's decision, or because it is due.
 
         Args:
-            number: The effect.
-            decision: The person's; None for what has waited until its time had come.
+            number: The effect's number.
+            decision: The person's decision; None for an effect that is due.
         """
         effect = next(effect for effect, _ in self.machine.awaited() if effect.id == number)
         if decision is None:
@@ -277,15 +279,15 @@ class ProgramRun:
         self._end(outcome, await self._read(outcome))
 
     def begins(self, number: int) -> None:
-        """A call is about to be made that can't be made again, if nobody hears of its outcome."""
+        """Mark an effect as begun. If its outcome is never seen, it is in doubt."""
         self._begun[number] = time.time()
 
     def doubt(self, number: int, since: float | None = None) -> None:
-        """Suspend what waits for an effect that may have happened, until a person says whether it has.
+        """Put an effect in doubt that may have happened, until a person settles it.
 
         Args:
-            number: The effect.
-            since: When it was about to happen; by default when this run had it begin.
+            number: The effect's number.
+            since: When its intent was recorded; by default, when this run began it.
         """
         effect = self.machine.waiting[number].effect
         assert effect is not None  # noqa: S101 - it is among those that wait
@@ -296,7 +298,7 @@ class ProgramRun:
         self._end(Outcome(number, "pending", code=IN_DOUBT))
 
     def resolve(self, event: Outcome | Redo) -> None:
-        """End a doubt by a person's word.
+        """Settle an effect in doubt by a person's statement.
 
         Raises:
             BridgeError: As the machine's refusal: `bad_value`, `not_in_doubt`.
@@ -309,7 +311,7 @@ class ProgramRun:
         self._begun.pop(event.effect, None)
 
     async def finish(self, digest: str) -> None:
-        """Hold the guest's final state against the host's.
+        """Compare the guest's final state with the host's.
 
         Raises:
             BridgeError: `violation`: they differ, or the program is still running.
@@ -320,7 +322,7 @@ class ProgramRun:
             raise self.violation("the sandbox's state of the program is not the host's")
 
     async def digest(self) -> str:
-        """SHA-256 of the state's canonical bytes, as it is now."""
+        """SHA-256 of the current state's canonical bytes."""
         if self._digest is not None:
             return self._digest
         tree, transitions = state.tree(self.machine), self._transitions
@@ -342,7 +344,7 @@ class ProgramRun:
     # --- without a guest ---
 
     async def drive(self) -> None:
-        """Ask for every effect, until the program has ended or is suspended."""
+        """Request every effect, until the program has ended or is suspended."""
         async with anyio.create_task_group() as tasks:
             while not self.machine.ended and self.machine.status != "suspended":
                 for number in list(self._offered):
@@ -352,12 +354,12 @@ class ProgramRun:
                 await self._changed.wait()
 
     async def wind_down(self) -> None:
-        """Undo what a program that has failed wants undone; one that can go on is left as it is."""
+        """Carry out the compensation of a program that has failed; a program that can be resumed is left as it is."""
         if self.machine.level.ending is not None:
             await self.drive()
 
     def leave(self) -> None:
-        """Nobody drives it any more: its deadlines begin anew when it goes on."""
+        """Stop its deadlines, since nobody drives it any more. They begin anew when it is resumed."""
         for deadline in self._deadlines.values():
             deadline.set()
         self._deadlines.clear()
@@ -365,7 +367,7 @@ class ProgramRun:
     # --- transitions ---
 
     async def _perform(self, effect: Effect, request: RequestContext) -> dict[str, Any] | None:
-        """Let an effect happen and take its outcome; None if the machine wants it no more."""
+        """Carry out an effect and apply its outcome; None if the machine no longer awaits it."""
         number = effect.id
         outcome: Outcome | None = None
         read: Read | None = None
@@ -381,13 +383,13 @@ class ProgramRun:
         return None if outcome is None else self._take(outcome, read)
 
     async def _read(self, outcome: Outcome) -> Read | None:
-        """For an outcome's large text that its step parses: what the kernel's `parsed` gives, found off the loop."""
+        """The parser for an outcome's large text, with its result computed off the event loop."""
         text = outcome.value
         if not isinstance(text, str) or not is_large(text) or not self.machine.parses(outcome.effect):
             return None
         found: Any = None
         failed: NotJSONError | None = None
-        # What has happened is taken, whoever doesn't want it any more.
+        # An effect that has happened is recorded, even if its caller was cancelled.
         with anyio.CancelScope(shield=True):
             try:
                 found = await on_thread(parsed, text)
@@ -402,7 +404,7 @@ class ProgramRun:
         return read
 
     def _cut_off(self, effect: Effect) -> None:
-        """An effect has ended without an outcome: whoever asked has gone, or the machine wants it no more."""
+        """Handle an effect without an outcome: its caller is gone, or the machine no longer awaits it."""
         begun, wanted = effect.id in self._begun, effect.id in self.machine.waiting
         if begun and wanted:
             self.doubt(effect.id)
@@ -412,13 +414,13 @@ class ProgramRun:
             self._offered[effect.id] = effect
 
     def _take(self, outcome: Outcome, read: Read | None = None) -> dict[str, Any]:
-        """Apply an outcome; without a pause between that and its place in the order."""
+        """Apply an outcome and number it, without an await between the two."""
         outcome = self._end(outcome, read)
         self._sequence += 1
         return {"sequence": self._sequence, **outcome_object(outcome)}
 
     def _end(self, outcome: Outcome, read: Read | None = None) -> Outcome:
-        """Apply an outcome; what was applied: of one that no machine can take, that it failed."""
+        """Apply an outcome. Returns what was applied: a failure, if the machine refuses the outcome itself."""
         if outcome.effect in self.machine.waiting or outcome.effect in self.machine.deadlines:
             try:
                 self._apply(outcome, read)
@@ -452,7 +454,7 @@ class ProgramRun:
                 for number in effect.arguments["effects"]:
                     self._withdraw(number)
             elif effect.kind == "wait" and effect.name == "timeout":
-                # Not at the guest's asking: it could leave that out.
+                # Started by the host: a guest could leave the request out.
                 self._deadlines[effect.id] = anyio.Event()
                 self._tasks.start_soon(self._watch, effect)
             else:
@@ -474,7 +476,7 @@ class ProgramRun:
             await withdrawn.wait()
             return
         if self._deadlines.pop(effect.id, None) is None:
-            return  # withdrawn in the moment in which it passed
+            return  # withdrawn at the moment when it passed
         self._fired[effect.id] = self._take(Outcome(effect.id, "ok"))
         withdrawn.set()
 

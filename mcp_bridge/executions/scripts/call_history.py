@@ -1,4 +1,4 @@
-"""What is recorded of a script's calls: what each asked for and was given, and in which order."""
+"""The recorded calls of a script: their requests and answers, and the order of the answers."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.secrets.value_references import Scalar
 
 MAX_ARGUMENT_CHARS = 2000
-"""Of a call's arguments that an error names: a model reads it."""
+"""Most characters of a call's arguments in an error, which a model reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallRequest(Request):
-    """What a call asks for, to be compared with what it asked for before."""
+    """The request of a call, which is compared with the recorded one."""
 
     def digested(self) -> CallRequest:
-        """The request with a digest in place of its arguments, for one that was refused because there is no space."""
+        """The request with a digest in place of its arguments, for a call that was refused for lack of space."""
         if self.digest is not None:
             return self
-        # Nothing is kept of the values, by which they would have the same references again.
+        # The values aren't stored, so the same values would get other references the next time.
         text = REFERENCE.sub(REFERENCE_PREFIX, json.dumps(self.arguments, sort_keys=True))
         digest = hashlib.sha256(text.encode()).hexdigest()
         return replace(self, arguments=None, digest=digest)
@@ -65,11 +65,11 @@ class CallRequest(Request):
         return cls(request.kind, request.name, request.arguments, request.raw, request.digest)
 
     def is_same(self, other: CallRequest, values: Mapping[str, Scalar]) -> bool:
-        """Whether both ask for the same, as `equal_by_values` compares it.
+        """Whether two requests are the same, as `equal_by_values` compares them.
 
         Args:
-            other: What is asked for now.
-            values: Those behind references in the arguments of both, by their ids.
+            other: The request of this run.
+            values: The values behind the references in the arguments of both, by the references' ids.
         """
         if self.digest is not None or other.digest is not None:
             self, other = self.digested(), other.digested()  # noqa: PLW0642  (both as what the one is)
@@ -78,18 +78,18 @@ class CallRequest(Request):
 
 @dataclass(slots=True)
 class RecordedCall:
-    """A call that was made.
+    """A recorded call.
 
     Attributes:
         call: Its id.
-        asked: What for.
-        sequence: Of its intent's entry; where there is none, of its outcome's.
-        began: When that was recorded, in seconds since 1970.
-        outcome: What its outcome's entry says; None of a call in doubt.
-        place: In the order of outcomes, from 0.
-        ended: When its outcome was recorded.
-        offset: How long the run that asked for it had been going, in seconds; at most.
-        is_pending: Whether its tool says that its outcome comes later.
+        asked: Its request.
+        sequence: The number of its intent's entry; without an intent, of its outcome's.
+        began: When that entry was recorded, in seconds since 1970.
+        outcome: Its recorded outcome; None for a call in doubt.
+        place: Its place in the order of outcomes, from 0.
+        ended: When its outcome was recorded, in seconds since 1970.
+        offset: Seconds from the start of the run until the call was made; an upper bound.
+        is_pending: Whether the tool announced that its outcome comes later.
     """
 
     call: str
@@ -104,7 +104,7 @@ class RecordedCall:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Seconds from the intent to the outcome."""
         return max(0.0, self.ended - self.began)
 
     @property
@@ -113,10 +113,10 @@ class RecordedCall:
         return self.outcome is not None and self.outcome.result.status != TAKEN_BACK
 
     def answer(self) -> Any:
-        """What the script was given.
+        """The answer that the script was given.
 
         Raises:
-            BridgeError: It was given an error.
+            BridgeError: The script was given this error.
         """
         match None if self.outcome is None else self.outcome.result:
             case Success(value):
@@ -125,7 +125,7 @@ class RecordedCall:
                 return {"raw": value} if self.asked.raw else {"value": value}
             case Failure(code, message, hint, details):
                 if self.asked.raw and details.get("raw") is not None:
-                    # Of a tool that says so itself, an error is a result like any other.
+                    # An error that the tool itself returned is a result like any other.
                     return {"raw": details["raw"]}
                 # As it was recorded.
                 error = BridgeError(cast("Code", code), message, hint=hint)
@@ -142,8 +142,8 @@ class CallHistory:
 
     Attributes:
         calls: By id.
-        answers: How many outcomes there are: their places are below this.
-        held: What the calls asked for that a person was to decide about, by their ids. None of them was made then.
+        answers: The number of outcomes.
+        held: The requests that a person was asked about, by the calls' ids. None of these calls was made then.
     """
 
     def __init__(self, entries: Iterable[Recorded] = ()) -> None:
@@ -158,7 +158,7 @@ class CallHistory:
                 case ScriptSuspension(held=held):
                     self.held |= {call: CallRequest.of(request) for call, request in held.items()}
                 case ToolIntent(call=CallRef(id=call), request=request) | RequestIntent(request, call):
-                    # One that may be repeated may have been begun twice, and it counts that it has.
+                    # A repeatable call may have been begun twice. The first intent counts.
                     if call not in self.calls:
                         self._asked(call, request, row)
                 case CallOutcome(call=CallRef(id=call)) | RequestOutcome(call=call) as outcome:
@@ -186,13 +186,13 @@ class CallHistory:
             known.outcome, known.place, known.ended = outcome, self.answers, row.time
             self.answers += 1
         elif status == TAKEN_BACK:
-            # Its answer was on its way when the script no longer wanted it.
+            # The script cancelled it when its answer was already on the way.
             known.outcome, known.ended = outcome, row.time
 
     def doubtful(self) -> list[RecordedCall]:
-        """The calls that were about to happen, and of which no outcome is recorded."""
+        """The calls that have an intent and no outcome."""
         return [call for call in self.calls.values() if call.outcome is None and not call.is_pending]
 
     def pending(self) -> list[RecordedCall]:
-        """The calls whose outcome comes later, the one that has waited longest first."""
+        """The calls whose outcome comes later, the oldest first."""
         return [call for call in self.calls.values() if call.outcome is None and call.is_pending]

@@ -1,6 +1,6 @@
-"""One call of a script, from the moment in which it is new to the script's record: the writer of its entries.
+"""Records one new call of a script: the only writer of its entries.
 
-A call has an intent, if something is about to happen, and one outcome. Nobody else writes either of them.
+A call has an intent, if it has an effect, and one outcome.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.payloads import Payload, QuestionFields, Result, ToolIntent
 
 NOT_TAKEN = frozenset({"record_limit", "ledger_full"})
-"""Codes of calls for which there was no room in the record: nor is there for what they were given."""
+"""Codes of calls that were refused because the ledger had no space; there is none for their arguments either."""
 
 
 class CallLog(Protocol):
@@ -53,16 +53,16 @@ class CallLog(Protocol):
         """Record an entry; when this returns, it is durable."""
 
     async def project(self, value: Any) -> Any:
-        """A value as it may be recorded."""
+        """The value without secrets and sensitive values, as it may be recorded."""
 
     def keep(self, value: Any) -> None:
-        """Keep the values behind the references in a value that is recorded next."""
+        """Store the values behind the references of a value that is recorded next."""
 
     async def decided(self, call: str, question: QuestionFields) -> bool | None:
-        """Whether a person has approved of exactly this call; None if nobody has decided."""
+        """Whether a person has approved exactly this call; None if nobody has decided."""
 
     async def decide(self, call: str, question: QuestionFields, *, approved: bool) -> bool | None:
-        """Record a decision on an open question; what counts, or None if there is no such question."""
+        """Record a decision on an open question. Returns the decision that counts; None without such a question."""
 
 
 class CallRecorder:
@@ -70,17 +70,17 @@ class CallRecorder:
 
     Args:
         log: The record of the script's execution.
-        call: The call's id; None from a guest that gives none.
+        call: The call's id; None if the guest sent none.
         kind: As `CallRequest.kind`, like `name`.
-        name: What is called.
+        name: The name of what is called.
         arguments: As the script gave them, not projected.
-        request: The request that the call came by.
-        raw: Whether the whole result is wanted.
+        request: The context of the call's request.
+        raw: Whether the script wants the whole result.
 
     Attributes:
-        known: What is recorded of the call already, if its outcome isn't.
+        known: The recorded call, if it has an intent and no outcome.
         has_ended: Whether its outcome is recorded.
-        is_pending: Whether its tool says that its outcome comes later.
+        is_pending: Whether the tool announced that its outcome comes later.
     """
 
     __slots__ = (
@@ -128,7 +128,7 @@ class CallRecorder:
         self._tool: str | None = None
         """The exact name of the tool that is about to be called."""
         self._has_intent = False
-        """Whether the arguments are recorded with an intent, of something else than a tool's call."""
+        """Whether the arguments are in an intent that isn't a tool call's."""
 
     @property
     def execution(self) -> str:
@@ -136,12 +136,12 @@ class CallRecorder:
         return self._log.execution
 
     async def asked(self) -> CallRequest:
-        """What the call asks for, projected."""
+        """The call's request, projected."""
         if self._asked is None:
             self._asked = CallRequest(self.kind, self.name, await self._log.project(self.arguments), self.raw)
         return self._asked
 
-    # --- what the gate has recorded ---
+    # --- entries that the gate has written ---
 
     async def decided(self, question: QuestionFields) -> bool | None:
         """As `Caller.decided`."""
@@ -161,24 +161,24 @@ class CallRecorder:
         await self._log.append(Denial(tool, decider, self._ref(tool)))
 
     async def begin(self, intent: ToolIntent, *, is_repeatable: bool) -> None:  # noqa: ARG002
-        """As `Caller.begin`. Whether a call in doubt is repeatable is asked when somebody goes on with the script."""
+        """As `Caller.begin`. Whether a call in doubt is repeatable is determined when the script is resumed."""
         self._tool = intent.tool
         try:
             await self._log.append(intent.called_by(self._ref(intent.tool)))
         except BaseException:
-            # It has been announced, and won't be made.
+            # It was announced, and isn't made.
             self._end(self._of_tool(NoAnswer(NOT_DONE)))
             raise
         if self.call is not None:
             self.request.on_cancel(self.cancelled)
 
-    # --- what else is about to happen ---
+    # --- intents that aren't tool calls' ---
 
     async def announce(self) -> int | None:
-        """Record that something else than a tool's call is about to happen; when this returns, that is durable.
+        """Record the intent of something other than a tool call; when this returns, it is durable.
 
         Returns:
-            The entry in which that was recorded before, of a call that may have happened; None of a new one.
+            The call's earlier intent if it may have happened; None for a new call.
         """
         if self.call is None:
             return None
@@ -186,7 +186,7 @@ class CallRecorder:
         return None if self.known is None else self.known.sequence
 
     def drives_program(self, asked: CallRequest) -> None:
-        """Record, unless `announce` has, that the script has a program of which the outcome may never come."""
+        """Record, unless `announce` did, that the script drives a program, whose outcome may never come."""
         if self.call is not None and not self._has_intent:
             self._log.post(self._announced(asked, self.call))
 
@@ -198,25 +198,25 @@ class CallRecorder:
     # --- the outcome ---
 
     def returned(self, result: ToolResult) -> None:
-        """The tool has given a result."""
+        """Record a tool's result."""
         if result.is_pending and self.call is not None:
             if not self.has_ended:
-                # Its script is suspended, and gets what comes later.
+                # The script is suspended, and gets the outcome later.
                 self.is_pending = True
                 self._write(self._of_tool(NoAnswer(PENDING)))
             return
         self._end(self._of_tool(Success(result.raw if self.raw else result.value, result.is_pending)))
 
     async def succeeded(self, value: Any) -> None:
-        """Something else than a tool has given an answer."""
+        """Record the answer to a call that isn't a tool call."""
         self.succeeded_with(value, await self.asked())
 
     def succeeded_with(self, value: Any, asked: CallRequest) -> None:
-        """As `succeeded`, of a call whose arguments are projected already."""
+        """As `succeeded`, for arguments that are projected already."""
         self._end(self._of_asked(asked, Success(value)))
 
     async def failed(self, error: BridgeError) -> None:
-        """The call has failed, or was refused: whoever runs the script again is to be refused as well."""
+        """Record that the call failed or was refused; when the script is run again, the call is refused again."""
         if self._tool is not None:
             self._end(self._of_tool(Failure.of(error, raw=self.raw)))
         elif self.call is not None and not self.has_ended:
@@ -224,20 +224,20 @@ class CallRecorder:
             self._end(self._of_asked(asked.digested() if error.code in NOT_TAKEN else asked, Failure.of(error)))
 
     def cut_off(self) -> None:
-        """A tool's call was cut off: by the end of its sandbox, because the script no longer wants it, or by a fault.
+        """Record that a tool call was cut off: by the end of its sandbox, by its cancellation, or by an internal error.
 
-        It is in doubt if it was cut off by the end of its sandbox, and somebody can go on with the execution.
+        It is in doubt if the sandbox ended, and the execution can be resumed.
         """
         if self._tool is not None and (self._log.key is None or self.request.is_cancelled):
             self._end(self._of_tool(NoAnswer(TAKEN_BACK)))
 
     def cancelled(self) -> None:
-        """The script has cancelled a tool's call. Whatever has come of it, the script has done without."""
+        """Record that the script cancelled a tool call, whatever became of it."""
         self.has_ended = True
         self._log.post(self._of_tool(NoAnswer(TAKEN_BACK)))
 
     def abandoned(self, asked: CallRequest) -> None:
-        """As `cancelled`, of a call that was held, or of a program that the script waits for no longer."""
+        """As `cancelled`, for a held call, or a program that the script no longer waits for."""
         self.has_ended = True
         self._log.post(self._of_asked(asked, NoAnswer(TAKEN_BACK)))
 
@@ -257,15 +257,15 @@ class CallRecorder:
         self._log.post(outcome)
 
     def _of_tool(self, result: Result) -> CallOutcome:
-        """The outcome of a tool's call: what was asked for is in the intent."""
+        """The outcome of a tool call, whose request is in the intent."""
         tool = self._tool or self.name
         return CallOutcome(tool, self._ref(tool), result)
 
     def _of_asked(self, asked: CallRequest, result: Result) -> RequestOutcome:
-        """Any other outcome, with what was asked for, unless that is in an intent."""
+        """Any other outcome, with the request unless an intent has it."""
         assert self.call is not None  # noqa: S101 - of what has no name, only a tool's call is recorded
         return RequestOutcome(asked, self.call, result, self._has_intent)
 
     def _ref(self, tool: str) -> CallRef | None:
-        """The call, as the entries of a tool's call name it."""
+        """The call's id, as the entries of a tool call have it."""
         return None if self.call is None else CallRef(self.call, None if self.name == tool else self.name, self.raw)

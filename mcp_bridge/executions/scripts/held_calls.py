@@ -20,6 +20,7 @@ from mcp_bridge.offload import off_loop
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from mcp_bridge.executions.record import WaitingRow
     from mcp_bridge.executions.scripts.call_history import CallRequest
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
@@ -29,9 +30,6 @@ MAX_ASKED = 100
 
 MAX_ASKED_BYTES = 16 << 20
 """Most bytes of these questions together; a single one may have more."""
-
-_OF_PROGRAM = ("effect", "step", "kind", "name", "due")
-"""The fields of a program's waits that are repeated here; the program's record has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ def is_same(question: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(question.get(name) == other.get(name) for name in ("call", "tool", "arguments", "announced"))
 
 
-async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall]) -> list[dict[str, Any]]:
+async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall]) -> list[WaitingRow]:
     """Have a person asked about the calls that wait for one.
 
     Returns:
@@ -103,10 +101,18 @@ async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall]) -> 
     """
     known = await store.approvals(execution)
     last = max((row.effect for row in known), default=0)
-    asked, size, rows = 0, 0, []
+    asked, size = 0, 0
+    rows: list[WaitingRow] = []
     for one in held:
-        row = {"call": one.call, "step": one.call, "effect": one.call, "kind": one.kind, "since": one.since}
-        row |= {"name": one.asked.name, "tool": one.asked.name}
+        row: WaitingRow = {
+            "call": one.call,
+            "step": one.call,
+            "effect": one.call,
+            "kind": one.kind,
+            "since": one.since,
+            "name": one.asked.name,
+            "tool": one.asked.name,
+        }
         match one.kind:
             case "approval":
                 question = one.question | {"call": one.call, "program": NAME, "step": one.call}
@@ -118,16 +124,24 @@ async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall]) -> 
                 if number is None:
                     number = last = last + 1
                     await store.ask(execution, number, question)
-                row |= {"effect": number, "tool": question["tool"], "arguments": one.asked.abridged()["arguments"]}
+                row["effect"], row["tool"] = number, question["tool"]
+                row["arguments"] = one.asked.abridged()["arguments"]
             case "tool":
                 row["arguments"] = one.asked.abridged()["arguments"]
             case _:
-                inner = [{name: of[name] for name in _OF_PROGRAM if name in of} for of in one.program["waiting"]]
-                row = {name: value for name, value in row.items() if name != "tool"}
-                row |= {"kind": PROGRAM, "name": one.program["program"], "execution": one.program["trace_id"]}
-                row["waiting"] = inner
+                del row["tool"]
+                row["kind"], row["name"], row["execution"] = PROGRAM, one.program["program"], one.program["trace_id"]
+                row["waiting"] = [_abridged(waiting) for waiting in one.program["waiting"]]
         rows.append(row)
     return rows
+
+
+def _abridged(row: WaitingRow) -> WaitingRow:
+    """What a program waits for, without what its own record says in full."""
+    short: WaitingRow = {"effect": row["effect"], "step": row["step"], "kind": row["kind"], "name": row["name"]}
+    if "due" in row:
+        short["due"] = row["due"]
+    return short
 
 
 def _size(question: Mapping[str, Any]) -> int:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.executions.record import WaitingRow
     from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.gate.gate import Gate
@@ -415,9 +416,9 @@ _AT_REST = frozenset({"suspended", "timeout"})
 """How a run ends while calls of it wait: by itself, or because what was still under way took too long."""
 
 
-def _still_waiting(record: dict[str, Any] | None, history: CallHistory) -> list[dict[str, Any]]:
+def _still_waiting(record: dict[str, Any] | None, history: CallHistory) -> list[WaitingRow]:
     """What a run waited for and waits for still, when it can't go on for another reason."""
-    rows: list[dict[str, Any]] = (record or {}).get("waiting", [])
+    rows: list[WaitingRow] = (record or {}).get("waiting", [])
     return [row for row in rows if row["call"] not in history.calls or history.calls[row["call"]].outcome is None]
 
 

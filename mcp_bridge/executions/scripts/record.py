@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_bridge.error_codes import Code
-    from mcp_bridge.executions.record import ExecutionRecord
+    from mcp_bridge.executions.record import ExecutionRecord, InDoubtCall, WaitingRow
     from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
@@ -51,23 +51,29 @@ def script_fields(stored: StoredExecution, status: str) -> dict[str, Any]:
     return fields
 
 
-def waiting_row(execution: str, call: dict[str, Any]) -> dict[str, Any]:
+def waiting_row(execution: str, call: InDoubtCall) -> WaitingRow:
     """What a person has to know of a call in doubt, as a row of what a program waits for.
 
     Args:
         execution: The execution's id.
         call: A row of the error's.
     """
-    place = call["call"]
-    known = {"effect": place, "step": place, "kind": IN_DOUBT, "name": call["tool"], "tool": call["tool"]}
-    settle = settle_command(execution, place)
-    return known | {"arguments": call["arguments"], "since": call["since"], "settle": settle}
+    return {
+        "effect": call["call"],
+        "step": call["call"],
+        "kind": IN_DOUBT,
+        "name": call["tool"],
+        "tool": call["tool"],
+        "arguments": call["arguments"],
+        "since": call["since"],
+        "settle": settle_command(execution, call["call"]),
+    }
 
 
 def suspend(
     record: ExecutionRecord,
     doubtful: Sequence[RecordedCall],
-    waiting: Sequence[dict[str, Any]] = (),
+    waiting: Sequence[WaitingRow] = (),
     key: str | None = None,
 ) -> None:
     """Make a record that of a run which waits.
@@ -119,7 +125,7 @@ def _doubted(doubtful: Sequence[RecordedCall]) -> str:
     return f"Nobody has seen whether this has happened: {named}."
 
 
-def _awaited(execution: str, waiting: Sequence[dict[str, Any]]) -> list[str]:
+def _awaited(execution: str, waiting: Sequence[WaitingRow]) -> list[str]:
     """A sentence for each kind of what is waited for."""
     by_kind: dict[str, list[str]] = {}
     for row in waiting:
@@ -144,7 +150,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:MAX_CALLS_TOLD])}{', …' if len(names) > MAX_CALLS_TOLD else ''}"
 
 
-def call_row(call: RecordedCall) -> dict[str, Any]:
+def call_row(call: RecordedCall) -> InDoubtCall:
     """A call in doubt, as a record names it."""
     return {
         "call": call.call,

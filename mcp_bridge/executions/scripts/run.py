@@ -1,13 +1,11 @@
-"""One run of a script: what it asks for, answered from the record where that is recorded, and recorded where it isn't.
+"""One run of a script: recorded calls are answered from the record, and new calls are made and recorded.
 
-A script that is run again, because its host has died, asks again for everything that it has asked for, by the same
-names (`wire.messages.CallId`). What was answered is answered alike, in the order in which it was; nothing of that
-happens again. A script that asks for something else under a name has gone another way than it had: it is stopped before
-it does harm. Without an idempotency key a script is run again only when its sandbox is lost under it, or to compare:
-then nothing at all is made.
+A script that is resumed runs again from its beginning and repeats its calls with the same ids
+(`wire.messages.CallId`). A recorded call gets its recorded answer, in the recorded order, and isn't made again. A
+script that makes another call under a recorded id has diverged: it is stopped before it does harm. Without an
+idempotency key, a script is run again only when its sandbox is lost, or for a replay, which makes no calls.
 
-A call that nobody can answer now (`script_waiting`) holds up the run: the script is suspended for it, and from then on
-has a key, if it had none.
+A call that can't be answered now (`script_waiting`) suspends the script. A script without a key is then given one.
 """
 
 from __future__ import annotations
@@ -46,31 +44,31 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
-"""How much longer than it took at first an answer from the record waits for those that were given before it."""
+"""How much longer than in the recorded run a recorded answer waits for the answers before it."""
 
 PATIENCE_SECONDS = 10.0
-"""How long nothing may happen before a recorded call that hasn't been asked for again counts as one that won't be."""
+"""How long nothing may happen until a recorded call that wasn't repeated counts as missing."""
 
 SLOWER = 2.0
-"""And how many times as long as at first a run may take to ask for it: its machine may be busier."""
+"""How many times as long as the recorded run this run may take to repeat a call: its machine may be busier."""
 
 TAKEN_SECONDS = 1.0
-"""How long to wait for the guest to say that an answer has arrived where it is waited for."""
+"""How long to wait for the guest to confirm that an answer has reached its caller."""
 
 SETTLE_SECONDS = 0.02
-"""How much of the time that passed between two answers passes again: tasks and threads go on in it, as they did."""
+"""How much of the recorded time between two answers is waited again: tasks and threads proceed in it, as they did."""
 
 OWN_END = frozenset({"success", "error", "exit"})
-"""Statuses of a script that has come to its end by itself."""
+"""Statuses of a script that ended by itself."""
 
 _RESUMABLE = frozenset({"event", "tool"})
-"""Kinds of what a program waits for that a script can bring: `programs.resume`."""
+"""What a program can wait for that its script may deliver, with `programs.resume`."""
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class _Given:
-    """The answer from the record that was given last."""
+    """The recorded answer that was given last."""
 
     def __init__(self, call: str, ended: float) -> None:
         self.call = call
@@ -82,23 +80,24 @@ class _Given:
 
 
 class ScriptRun:
-    """A script's execution under way, between what it asks for and who does it.
+    """One run of a script's execution: answers the requests of its sandbox.
 
     Args:
         execution: The execution's id.
-        store, recorder: Where it is kept.
-        gate: What its calls of tools pass.
+        store: The executions.
+        recorder: Takes the entries.
+        gate: Decides and makes its tool calls.
         policy_hash: Of the policy in force.
-        history: What is recorded of it already.
+        history: The calls that are recorded already.
         key: Its idempotency key, or None.
-        live: Whether what isn't recorded is done; else it is a divergence.
+        live: Whether new calls are made; in a replay a new call is a divergence.
 
     Attributes:
-        divergence: The first one met, or None.
-        has_unnamed: Whether a call was made that has no name: the record can't answer it again.
-        hold: The calls that nobody can answer now.
-        lent: The calls of programs that wait, and of which the script was told that they do, by the programs' ids.
-        made_now: The key that it was given in this run, as it has none and waits; or None.
+        divergence: The first divergence, or None.
+        has_unnamed: Whether a call without an id was made, which the record can't answer again.
+        hold: The calls that can't be answered now.
+        lent: The calls of suspended programs whose record the script was given, by the programs' ids.
+        made_now: The key that was generated in this run, because the script waits and had none; or None.
     """
 
     def __init__(
@@ -131,35 +130,35 @@ class ScriptRun:
         self._policy_hash = policy_hash
         self._seen: set[str] = set()
         self._unasked = dict(self.history.calls)
-        """The recorded calls that this run hasn't asked for."""
+        """The recorded calls that this run hasn't repeated."""
         self._all_asked = anyio.Event()
         self._late = max((known.offset for known in self.history.calls.values()), default=0.0)
-        """Seconds after which a run had asked for all of them."""
+        """Seconds after which the recorded run had made all of them."""
         self._is_caught_up = not self.history.calls
         self._began: float | None = None
-        """When this run has asked for something first."""
+        """When this run made its first call."""
         self._moved = 0.0
-        """When something recorded was last asked for or given."""
+        """When a recorded call was last repeated or answered."""
         self._programs: dict[str, tuple[CallRecorder, CallRequest]] = {}
-        """The calls of programs that are under way or lent, by their executions."""
+        """The calls of programs that are under way or in `lent`, by the programs' executions."""
         self._next = 0
-        """The place of the recorded answer that is to be given next."""
+        """The place of the next recorded answer to give."""
         self._given: set[int] = set()
         self._turns: dict[int, anyio.Event] = {}
         self._last = _Given("", 0.0)
 
-    # --- what the sandbox asks for ---
+    # --- requests of the sandbox ---
 
     async def call(self, server: str, asked: ToolCall, request: RequestContext) -> dict[str, Any]:
-        """The answer to a call of a tool: the recorded one, or that of the tool, recorded.
+        """Answer a tool call: from the record, or by calling the tool and recording the outcome.
 
         Args:
             server: The server's configured name.
-            asked: What the script asks for.
-            request: The request that it came by.
+            asked: The script's request.
+            request: The context of the request.
 
         Raises:
-            BridgeError: `violation`: the call's id has been used in this run, or is missing; what the call gives.
+            BridgeError: `violation`: the call's id was used before in this run, or is missing; the call's own error.
         """
         name = f"{server}.{asked.tool}"
         call = CallRecorder(self, asked.call, "tool", name, asked.arguments, request, raw=asked.raw)
@@ -179,7 +178,7 @@ class ScriptRun:
             await call.failed(exc)
             raw = exc.details.pop("raw", None)
             if asked.raw and raw is not None:
-                # Of a tool that says so itself, an error is a result like any other.
+                # An error that the tool itself returned is a result like any other.
                 return {"raw": raw}
             raise
         except BaseException:
@@ -191,7 +190,7 @@ class ScriptRun:
         return {"raw": result.raw} if asked.raw else {"value": result.value}
 
     async def answer(self, call: CallRecorder, do: Callable[[], Awaitable[Any]]) -> Any:
-        """The answer to any other call: the recorded one, or that of `do`, recorded.
+        """Answer any other call: from the record, or by `do`, recording the outcome.
 
         Args:
             call: The call.
@@ -210,7 +209,7 @@ class ScriptRun:
                     answer = await do()
                     await call.succeeded(answer)
                 return answer
-            # It may wait for others of this run, which need room themselves.
+            # It may wait for other calls of this run, which need a slot themselves.
             async with self._gate.room():
                 pass
             answer = await do()
@@ -221,7 +220,7 @@ class ScriptRun:
         if call.kind == "program" and self._waits(answer.get("record")):
             return await self._program_waits(call, asked, answer, call.request)
         if call.kind == "program" and "record" not in answer and "execution" in answer:
-            # It is under way now: its record is the call's outcome.
+            # The program is under way now: its record will be the call's outcome.
             self._programs[answer["execution"]] = call, asked
             call.drives_program(asked)
         else:
@@ -229,14 +228,14 @@ class ScriptRun:
         return answer
 
     def cancelled_before_start(self, call: str) -> None:
-        """The script has cancelled a call before anything was done for it: it has asked for it all the same."""
+        """The script cancelled a call before it was begun. For the record, the call was repeated."""
         self._seen.add(call)
         self._asked_again(call)
         if (known := self.history.calls.get(call)) is not None and known.outcome is not None:
             self._give(known.place)
 
     async def _answered_already(self, call: CallRecorder) -> Any:
-        """The recorded answer to a call; None of one that is to be made now.
+        """The recorded answer to a call, or None if the call is to be made now.
 
         Raises:
             BridgeError: `violation`; the recorded answer.
@@ -250,7 +249,7 @@ class ScriptRun:
         if self.divergence is not None:
             await anyio.sleep_forever()
         known = self.history.calls.get(call.call)
-        # What a person was asked about is as good as recorded: they may have decided.
+        # A call that a person was asked about counts as recorded: they may have decided.
         before = self.history.held.get(call.call) if known is None else known.asked
         if before is not None:
             await self._asks_the_same(call.call, before, await call.asked())
@@ -315,13 +314,13 @@ class ScriptRun:
         return None
 
     async def _asked_of(self, call: str, question: Mapping[str, Any]) -> list[Approval]:
-        """What a person has been asked already about exactly this call: one question, or none."""
+        """The question that a person was asked already about exactly this call: one, or none."""
         if self._is_first:
             return []
         asked = {**question, "call": call}
         return [row for row in await self._store.approvals(self.execution) if is_same(row.question, asked)]
 
-    # --- what nobody can answer now ---
+    # --- calls that can't be answered now ---
 
     async def _wait(
         self,
@@ -331,11 +330,11 @@ class ScriptRun:
         question: QuestionFields | None = None,
         program: Mapping[str, Any] = _NOTHING,
     ) -> NoReturn:
-        """Give no answer to a call: until its script, which is suspended for it, is ended, or cancels it.
+        """Hold a call without an answer until the script, which is suspended for it, is ended, or cancels the call.
 
         Args:
             call: The call.
-            request: The request that is held for it: its own, or the one that has told the end of its program.
+            request: The request that is held: the call's own, or the one that reported the end of its program.
             kind: As `HeldCall.kind`, like `question` and `program`.
             question: What a person is asked.
             program: The program's record.
@@ -347,7 +346,7 @@ class ScriptRun:
             self.key = self.made_now = generated_key(self.execution)
 
         def let_go() -> None:
-            # The script does without.
+            # The script goes on without it.
             self.hold.remove(name)
             if not self.hold.calls and not self.lent and self.made_now is not None:
                 self.key = self.made_now = None
@@ -368,28 +367,28 @@ class ScriptRun:
     # --- programs that it drives ---
 
     def key_of(self, call: str | None) -> str | None:
-        """The idempotency key of a program that a call starts, and that has none of its own.
+        """The idempotency key of a program that a call starts without one.
 
-        Without a key of the script's, too: it is given one when it is suspended.
+        A script without a key has such keys too: it is given one when it is suspended.
         """
         return None if call is None else f"{self.execution}/{call}"
 
     @property
     def kept_key(self) -> str | None:
-        """Its key, if that is written down: who comes with it later goes on with it. One that is made may not be."""
+        """The script's key, if it is stored, so that a later request with it resumes the script; else None."""
         return None if self.made_now is not None else self.key
 
     def _waits(self, record: Any) -> bool:
-        """Whether a program's record is no answer: its script has a key, and goes on when the program has."""
+        """Whether the script waits for a program instead of getting its record: it has a key, and resumes later."""
         return self.key is not None and isinstance(record, dict) and record["status"] in UNFINISHED
 
     async def program_ended(self, execution: str, record: dict[str, Any], request: RequestContext) -> None:
-        """The sandbox has driven a program to where it can't go on.
+        """The sandbox has driven a program until it ended or was suspended.
 
         Args:
             execution: The program's execution.
             record: Its record.
-            request: The request that has told so.
+            request: The request that reported it.
         """
         if (found := self._programs.pop(execution, None)) is None:
             return
@@ -402,11 +401,11 @@ class ScriptRun:
     async def _program_waits(
         self, call: CallRecorder, asked: CallRequest, answer: dict[str, Any], request: RequestContext
     ) -> dict[str, Any]:
-        """What is told of a program that waits: nothing, unless it waits for what the script itself may bring.
+        """Answer the call of a program that was suspended: not at all, unless the script may deliver what it waits for.
 
-        Then it is told, and lent until its script's next call: if that resumes the program, it is the answer. If it is
-        any other, or the script comes to its end, the script waits for its program: nothing that it does because the
-        program waits is done.
+        In that case the script gets the program's record, and the call is in `lent` until the script's next call. That
+        call may resume the program. If it is any other call, or the script ends, the script is suspended for its
+        program: nothing that it does because the program is suspended takes effect.
         """
         record = answer["record"]
         if not any(row["kind"] in _RESUMABLE for row in record["waiting"]):
@@ -418,7 +417,7 @@ class ScriptRun:
         return answer
 
     async def _returned(self, call: CallRecorder) -> None:
-        """Wait until nothing is lent that a call doesn't take up."""
+        """Wait until `lent` has no program but the one that a call resumes."""
         if call.kind == "program" and call.name == NAMES[ProgramResume] and call.arguments["execution"] in self.lent:
             held = self.lent.pop(call.arguments["execution"])
             lender, asked = self._programs.pop(call.arguments["execution"])
@@ -429,7 +428,7 @@ class ScriptRun:
             for held in self.lent.values():
                 self.hold.add(held)
             if self._all_returned.is_set():
-                # One for all that wait: another in its place would leave those before it waiting.
+                # One event for all waiters: replacing it would leave earlier waiters waiting.
                 self._all_returned = anyio.Event()
             call.request.release_slot()
             await self._all_returned.wait()
@@ -453,17 +452,17 @@ class ScriptRun:
             await self._diverge(Divergence(call, before, now))
 
     async def _caught_up(self, call: CallRecorder) -> None:
-        """Wait until this run has asked for everything that is recorded, as it did, and has been given it.
+        """Wait until this run has repeated all recorded calls, and was given their answers.
 
-        Until then nobody knows whether it goes the same way, and what it wants to have made now may be what it has had
-        made by another name. A script that goes the same way doesn't wait here for itself. What a call has given is
-        recorded before the script is given it, and entries become durable in their order: had a recorded call been
-        asked for because of this one's answer, that answer would be recorded. So every recorded call was asked for
-        while this one was unanswered, at latest when the script had tired of it and cancelled it, and will be again.
-        What isn't asked for then, long after it was, is a divergence.
+        Until then it is unknown whether the script has diverged: a new call might be a recorded one under another id.
+        A script that hasn't diverged doesn't wait here for itself. An answer is recorded before the script gets it, and
+        entries become durable in their order: if a recorded call had been made because of this call's answer, that
+        answer would be recorded. So every recorded call was made while this one was unanswered, at the latest when the
+        script had cancelled it, and will be made again. A recorded call that isn't repeated, long after its time, is a
+        divergence.
 
         Args:
-            call: A call that isn't recorded, or of which no outcome is.
+            call: A call that isn't recorded, or has no recorded outcome.
         """
         call.request.release_slot()
         while self._unasked:
@@ -473,7 +472,7 @@ class ScriptRun:
                 await self._diverge(Divergence(call.call or "", missing.asked, await call.asked(), missing.call))
             with anyio.move_on_after(left):
                 await self._all_asked.wait()
-        # All are asked for, and given one after the other: none is waited for in vain.
+        # All are repeated, and answered one after the other: none is waited for in vain.
         await self._turn(self.history.answers, math.inf)
         if self.divergence is not None:
             await anyio.sleep_forever()
@@ -483,7 +482,7 @@ class ScriptRun:
     async def _replayed(self, known: RecordedCall, request: RequestContext) -> Any:
         request.release_slot()
         if not known.is_answered:
-            # The script cancelled it, and will again; the others don't wait for that.
+            # The script cancelled it and will cancel it again; the others don't wait for that.
             self._give(known.place)
             await anyio.sleep(known.seconds + GRACE_SECONDS)
             raise BridgeError("interrupted", "The call was taken back when the script first ran: it may have happened.")
@@ -492,33 +491,33 @@ class ScriptRun:
             self._last = _Given(known.call, known.ended)
             return known.answer()
         finally:
-            # Also of one that is cancelled meanwhile.
+            # Also if the call is cancelled meanwhile.
             self._give(known.place)
 
     async def _turn(self, place: int, patience: float, ended: float = math.inf) -> None:
-        """Wait until everything before a place was given and taken, or was not asked for in time.
+        """Wait until all answers before a place were given and taken, or their calls weren't repeated in time.
 
         Args:
             place: The place.
             patience: Seconds.
-            ended: When what is to be given was recorded, in seconds since 1970.
+            ended: When the answer at this place was recorded, in seconds since 1970.
         """
         if self._next < place:
             turn = self._turns.setdefault(place, anyio.Event())
             with anyio.move_on_after(patience):
                 await turn.wait()
-            # The others don't wait for what this one has waited for.
+            # The others don't wait for what this call has waited for.
             self._advance(place)
         last = self._last
         with anyio.move_on_after(TAKEN_SECONDS):
             await last.taken.wait()
-        # What follows from the last one had this time before this one came.
+        # The script had this time after the previous answer before this one came.
         pause = min(ended - last.ended, SETTLE_SECONDS) - (time.monotonic() - last.taken_at)
         if pause > 0:
             await anyio.sleep(pause)
 
     def taken(self, call: str) -> None:
-        """The guest says that whoever waited for the answer to a call has it."""
+        """The guest reports that the answer to a call has reached its caller."""
         if call == self._last.call:
             self._last.taken_at = time.monotonic()
             self._last.taken.set()
@@ -536,13 +535,13 @@ class ScriptRun:
             self._turns.pop(waiting).set()
 
     async def diverged(self) -> BridgeError:
-        """Wait until the script goes another way than it had; what it is told of that."""
+        """Wait for a divergence; returns it."""
         await self._has_diverged.wait()
         assert self.divergence is not None  # noqa: S101 - set before
         return self.divergence.error()
 
     async def _diverge(self, divergence: Divergence) -> NoReturn:
-        """Stop: whoever waits for `diverged` ends the sandbox. Nothing is under way, nor is anything made."""
+        """Stop the script: the caller of `diverged` ends the sandbox. No call is under way, and none is made."""
         if self.divergence is None:
             self.divergence = divergence
             logger.warning("execution %s diverges at the call %s", self.execution, divergence.call)
@@ -551,7 +550,7 @@ class ScriptRun:
         raise AssertionError
 
     def missing(self) -> Divergence | None:
-        """The first recorded answer that a script, which has ended, has not asked for."""
+        """The divergence of a script that ended without repeating all answered calls, or None."""
         for call in self.history.calls.values():
             if call.is_answered and call.call not in self._seen:
                 return Divergence(call.call, call.asked, None)

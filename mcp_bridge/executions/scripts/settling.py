@@ -29,6 +29,7 @@ from mcp_bridge.ledger.log.payloads import (
 if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.executions.record import InDoubtRow
     from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.kernel.events import Resume
@@ -62,9 +63,7 @@ async def settle_script(
         doubtful_count = len(open_calls)
         # A person may also know the outcome that a tool has announced.
         open_calls += history.pending()
-        rows: dict[Any, dict[str, Any]] = {
-            call.call: call_row(call) | {"effect": call.call, "step": call.call} for call in open_calls
-        }
+        rows = {call.call: _in_doubt_row(call) for call in open_calls}
         picked = in_doubt.find_doubt(rows, name, stored.id)
         call = history.calls[picked["effect"]]
         # Sensitive values in a person's statement are replaced as in a tool's result.
@@ -77,6 +76,17 @@ async def settle_script(
         decided, ended = to_entry(said, stored.id), to_entry(outcome, stored.id)
         changed = lifecycle.suspension(stored, status)
         await lifecycle.leave(stored.id, decided, ended, *changed, status=status, record=record)
+
+
+def _in_doubt_row(call: RecordedCall) -> InDoubtRow[str]:
+    row = call_row(call)
+    return {
+        "effect": call.call,
+        "step": call.call,
+        "tool": row["tool"],
+        "arguments": row["arguments"],
+        "since": row["since"],
+    }
 
 
 def _calls_in_doubt(stored: StoredExecution) -> set[str]:

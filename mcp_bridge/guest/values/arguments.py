@@ -1,8 +1,7 @@
 """Normalises a tool's arguments as scripts pass them."""
 
-from typing import Any
-
 from mcp_bridge.guest.values.jsontext import JsonText
+from mcp_bridge.wire.annotations import Any
 
 ARGUMENTS = frozenset({"args", "arguments", "input", "kwargs", "parameters", "params"})
 """Parameter names that other clients use for the dict of a tool's arguments."""

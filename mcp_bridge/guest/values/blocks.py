@@ -1,7 +1,8 @@
 """Non-text content of a tool's result (images, audio, files), which prints in a short form and keeps all its data."""
 
 from collections.abc import Iterator
-from typing import Any
+
+from mcp_bridge.wire.annotations import Any
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 """Types of images that can be displayed."""

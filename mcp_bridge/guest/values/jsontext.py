@@ -1,6 +1,6 @@
 """A tool's text result that is a JSON document."""
 
-from typing import Any
+from mcp_bridge.wire.annotations import Any
 
 MAX_DOCUMENT_CHARS = 16 << 20
 """Longer texts are not decoded."""

@@ -3,7 +3,8 @@
 import os
 import sys
 import types
-from typing import Any
+
+from mcp_bridge.wire.annotations import Any
 
 _LISTED = (range, map, filter, zip, types.GeneratorType, *map(type, ({}.keys(), {}.values(), {}.items())))
 """Types that are encoded as arrays: they give items in a defined order."""

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.atomic_files import create_private, rename_noreplace, sync_directory, sync_file
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.audit.parallel import checked_stretches
 from mcp_bridge.ledger.audit.table_audit import TableAudit, check_master
 from mcp_bridge.ledger.log.entry_encoding import LEDGER, decode
 from mcp_bridge.ledger.log.reading import expected_schema, open_ledger, read_schema, unknown_entry
@@ -84,7 +85,9 @@ def verify_file(
         if master is not None:
             check_master(ledger.connection, master)
         tables = TableAudit()
-        log = verify_export(ledger.checked_lines(tables.see), verifiers, against, progress=progress)
+        with checked_stretches(ledger) as stretches:
+            lines = ledger.checked_lines(tables.see, stretches or (), tables.see_stretch)
+            log = verify_export(lines, verifiers, against, progress=progress)
         tables.check(ledger)
         if position is not None:
             position.check(ledger.connection)

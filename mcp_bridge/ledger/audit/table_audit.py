@@ -35,10 +35,9 @@ from mcp_bridge.ledger.storage.sealing import damaged, wrong_master_key
 if TYPE_CHECKING:
     import sqlite3
 
-    from mcp_bridge.ledger.log.entry_encoding import Leaf
     from mcp_bridge.ledger.log.payloads import Decoded
     from mcp_bridge.ledger.log.reading import Ledger
-    from mcp_bridge.ledger.proofs.exports import ReadEntry
+    from mcp_bridge.ledger.proofs.exports import ReadEntry, Stretch
     from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
 
 _MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "holders", "checkpoints", "published")
@@ -78,37 +77,46 @@ class TableAudit:
         Raises:
             BridgeError: `ledger_damaged`, `bad_entry`: its payload can't be taken.
         """
+        leaf = entry.leaf
+        self._see(leaf.execution, leaf.kind, leaf.sequence, entry.payload)
+
+    def see_stretch(self, stretch: Stretch) -> None:
+        """Take the next entries, none of them about the log. As `see`."""
+        for telling in stretch.telling:
+            self._see(*telling)
+
+    def _see(self, execution: str, kind: str, sequence: int, data: bytes | None) -> None:
         try:
-            self._take(entry.leaf, entry.payload)
+            self._take(execution, kind, sequence, data)
         except (ValueError, KeyError, TypeError, AttributeError):
             # Its hash may be right and its signature wrong: signatures are checked last.
-            raise damaged(f"the payload of the entry {entry.leaf.sequence} isn't of its kind") from None
+            raise damaged(f"the payload of the entry {sequence} isn't of its kind") from None
 
-    def _take(self, leaf: Leaf, data: bytes | None) -> None:
+    def _take(self, execution: str, kind: str, sequence: int, data: bytes | None) -> None:
         content = None if data is None else json.loads(data.decode())
-        if leaf.execution != LEDGER and leaf.kind not in _TELLING:
+        if not tells_of_tables(execution, kind):
             return
-        payload = None if data is None else decode(leaf.kind, content)
-        if leaf.execution == LEDGER:
-            self._take_of_log(leaf, payload, data)
-        elif leaf.kind != "decision":
-            self._left[leaf.execution] = payload
+        payload = None if data is None else decode(kind, content)
+        if execution == LEDGER:
+            self._take_of_log(kind, sequence, payload, data)
+        elif kind != "decision":
+            self._left[execution] = payload
         elif isinstance(payload, QueuedDecision):
-            self._decided[leaf.execution, _canonical(payload.encode())] += 1
+            self._decided[execution, _canonical(payload.encode())] += 1
 
-    def _take_of_log(self, leaf: Leaf, payload: Decoded | None, data: bytes | None) -> None:
+    def _take_of_log(self, kind: str, sequence: int, payload: Decoded | None, data: bytes | None) -> None:
         if data is None:
-            self._withheld[leaf.sequence] -= 1
-        elif leaf.kind == "key":
-            self._keys.append((leaf.sequence, KeyEvent.from_bytes(data)))
+            self._withheld[sequence] -= 1
+        elif kind == "key":
+            self._keys.append((sequence, KeyEvent.from_bytes(data)))
         elif isinstance(payload, Erasure):
-            self._erasures[leaf.sequence] = list(payload.executions)
+            self._erasures[sequence] = list(payload.executions)
             self.erased.update(payload.executions)
             self._references.update((one, str(payload.reference)) for one in payload.holders or ())
             self._tokens.update(payload.references or ())
             self._withheld.update(payload.withheld or ())
-        elif leaf.kind == "erasure":
-            raise ValueError(leaf.kind)
+        elif kind == "erasure":
+            raise ValueError(kind)
 
     def check(self, ledger: Ledger) -> None:
         """Check the file's other tables against the entries, as far as that is possible with or without the master key.
@@ -289,6 +297,11 @@ class TableAudit:
                 data = master.open(execution, wrapped).open(state, f"{execution}/state".encode())
                 if status != "running" and hashlib.sha256(data).hexdigest() != left.state:
                     raise damaged(f"the state of {execution} is not the one that it was left in")
+
+
+def tells_of_tables(execution: str, kind: str) -> bool:
+    """Whether an entry of that execution and kind tells of other tables."""
+    return execution == LEDGER or kind in _TELLING
 
 
 def check_master(connection: sqlite3.Connection, master: MasterKey) -> None:

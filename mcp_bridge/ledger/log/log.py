@@ -1,6 +1,6 @@
-"""The end of the log, for the writing connection: entries become leaves, payloads are sealed, the head is signed.
+"""Appends to the log, on the writing connection: entries become leaves, payloads are sealed, the head is signed.
 
-All of it happens inside the transaction that stores it, so sequence numbers, chains and the tree continue those of the
+All of this happens in the transaction that stores it. So sequence numbers, chains and the tree continue those of the
 file, whichever process wrote last.
 """
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
 
 CLOCK_STEP_SECONDS = 60
-"""How far the clock may be behind the last entry, since clocks are adjusted. The new entry gets the last one's time."""
+"""Seconds that the clock may be behind the last entry, since clocks are adjusted. The new entry gets its time."""
 
 MAX_REMEMBERED = 10_000
-"""Executions whose end of chain and data key are cached."""
+"""Executions whose last entry and data key are cached."""
 
 _SECOND = 1_000_000
 
@@ -62,7 +62,7 @@ class Posted:
     Attributes:
         time: When it was posted, in microseconds since 1970.
         execution, kind, step, policy, program: As in the entry. The entry isn't kept: its payload would be here twice.
-        size: About the size of its payload, as it was counted when it was posted.
+        size: The approximate size of its payload in bytes, as counted when it was posted.
     """
 
     __slots__ = ("_bytes", "_parts", "_snapshot", "execution", "kind", "policy", "program", "size", "step", "time")
@@ -86,7 +86,7 @@ class Posted:
 
     @property
     def payload(self) -> Parts:
-        """The payload's bytes, in parts. A large one is encoded at the first access."""
+        """The payload's bytes, in parts. A large payload is encoded at the first access."""
         if self._parts is None:
             assert self._snapshot is not None  # noqa: S101 - one of them is there
             self._parts, self._snapshot = self._snapshot.split(), None
@@ -95,7 +95,7 @@ class Posted:
 
     @property
     def bytes(self) -> int:
-        """The size of the payload, which is encoded for it."""
+        """The payload's exact size. The payload is encoded for it."""
         if self._parts is None:
             _ = self.payload
         return self._bytes
@@ -106,7 +106,7 @@ class _Execution:
     previous: str | None
     key: DataKey | None
     pieces: set[bytes] = field(default_factory=set)
-    """Names of pieces that are stored."""
+    """Names of stored pieces."""
 
 
 class Log:
@@ -116,7 +116,7 @@ class Log:
         master: Opens and makes data keys.
         origin: The log's origin.
         signer: Signs its checkpoints.
-        reload: Gives the signer of a verifier key, after another process has rotated the key.
+        reload: Returns the signer of a verifier key, after another process has rotated the key.
         position: The recorded position of the log.
     """
 
@@ -129,13 +129,13 @@ class Log:
         self.position = position
         self._reload = reload
         self.is_new = False
-        """Whether this process has begun the log."""
+        """Whether this process created the log."""
         self.old_requests: bytes | None = None
         """As `forgetting.old_requests`."""
         self._version = -1
         self._frontier = Frontier()
         self._root = b""
-        """Of the entries that are committed, or about to be."""
+        """The root hash of the entries that are committed, or about to be."""
         self._time = 0
         self._executions: OrderedDict[str, _Execution] = OrderedDict()
         self._changed = False
@@ -146,7 +146,7 @@ class Log:
         """Bytes that were written for each execution since `begin`."""
 
     def forget(self) -> None:
-        """Drop the cached state: the transaction since `begin` was rolled back."""
+        """Drop the cached state, after the transaction since `begin` was rolled back."""
         self._version = -1
 
     def begin(self, connection: sqlite3.Connection) -> None:
@@ -160,7 +160,7 @@ class Log:
         self.stored.clear()
         version = connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._version:
-            # Only here: within a transaction, the end of a chain may not be in the file yet.
+            # Only here: within a transaction, the last entry of an execution may not be in the file yet.
             while len(self._executions) > MAX_REMEMBERED:
                 self._executions.popitem(last=False)
             return
@@ -186,7 +186,7 @@ class Log:
         """
         entries: list[tuple[Any, ...]] = []
         payloads: list[tuple[Any, ...]] = []
-        # In one call: each releases the interpreter's lock, and waits for a busy event loop to get it back.
+        # In one call: each call releases the interpreter's lock, and waits for a busy event loop to get it back.
         salts = os.urandom(SALT_BYTES * len(posted))
         nonces = os.urandom(NONCE_BYTES * len(posted))
         for number, one in enumerate(posted):
@@ -231,7 +231,7 @@ class Log:
     def _in_pieces(
         self, connection: sqlite3.Connection, one: Posted, known: _Execution, key: DataKey
     ) -> tuple[bytes, int]:
-        """Insert the pieces of a payload that aren't there yet; what is kept beside them, and the bytes inserted."""
+        """Insert the pieces of a payload that aren't stored yet. Returns the manifest, and the bytes inserted."""
         names: list[bytes] = []
         size = 0
         for piece in one.payload[1::2]:
@@ -249,7 +249,7 @@ class Log:
         return manifest(one.payload, names), size
 
     def finish(self, connection: sqlite3.Connection) -> None:
-        """Sign for what was appended since `begin`; count what was written without an entry."""
+        """Sign the log with what was appended since `begin`, and count what was written without an entry."""
         if self._changed:
             checkpoint = self.checkpoint()
             self._root = checkpoint.root
@@ -264,29 +264,29 @@ class Log:
             self._writes += 1
 
     def committed(self) -> None:
-        """What was done since `begin` is on the disk: have that known outside its file, before anybody is told.
+        """Record the committed position outside the file, before the commit is reported to anybody.
 
         Raises:
-            PositionError: It stays on the disk; nothing may follow from it, or on it.
+            PositionError: The commit is on disk, but nothing may depend on it or be written after it.
         """
         if self._wrote:
             self.position.advance(Position(self.origin, self._frontier.size, self._root, self._writes))
 
     def checkpoint(self) -> Checkpoint:
-        """What the log says of itself, now."""
+        """The checkpoint of the log's current state."""
         return Checkpoint(self.origin, self._frontier.size, self._frontier.root())
 
     def sign(self) -> str:
-        """The signed note of that."""
+        """The checkpoint as a signed note."""
         return sign_checkpoint(self.checkpoint(), self.signer)
 
     @property
     def time(self) -> int:
-        """Of the last entry, in microseconds since 1970."""
+        """The time of the last entry, in microseconds since 1970."""
         return self._time
 
     def seal(self, connection: sqlite3.Connection, execution: str, data: bytes, label: bytes) -> bytes | None:
-        """Encrypt for an execution; None for one that is erased."""
+        """Encrypt data under an execution's key; None if the execution is erased."""
         key = self._known(connection, execution).key
         if key is None:
             return None
@@ -295,7 +295,7 @@ class Log:
 
     def _next_time(self, posted: int) -> int:
         if posted < self._time:
-            # One that has waited (its process was stopped, and another wrote meanwhile) tells nothing of the clock.
+            # An entry that has waited (its process was stopped, another wrote meanwhile) says nothing about the clock.
             behind = (self._time - max(posted, time.time_ns() // 1000)) / _SECOND
             if behind > CLOCK_STEP_SECONDS:
                 raise BridgeError(
@@ -308,7 +308,7 @@ class Log:
         return posted
 
     def accept_clock(self, time: int) -> None:
-        """Let time go on from here, although it is earlier."""
+        """Accept a time that is earlier than the last entry's."""
         self._time = min(self._time, time)
 
     def _known(self, connection: sqlite3.Connection, execution: str) -> _Execution:
@@ -333,19 +333,19 @@ class Log:
         return known
 
     def new_key(self, connection: sqlite3.Connection, execution: str, subject: str) -> DataKey:
-        """Make an execution's data key."""
+        """Create an execution's data key."""
         key, row = self.master.new_row(execution, subject)
         connection.execute(INSERT_KEY, row)
         return key
 
     def first_key(self, execution: str) -> bytes:
-        """Make the data key of an execution of which nothing is stored yet; its wrapped form, to be stored now."""
+        """Create the data key of a new execution. Returns its wrapped form, which the caller stores."""
         key, wrapped = self.master.new(execution)
         self._executions[execution] = _Execution(None, key)
         return wrapped
 
     def erased(self, execution: str) -> None:
-        """An execution's key has been destroyed, in this transaction."""
+        """Forget an execution's key, which this transaction has destroyed."""
         self._executions.pop(execution, None)
 
 
@@ -363,7 +363,7 @@ def frontier_of(connection: sqlite3.Connection, size: int) -> Frontier:
 
 
 def _time_of(connection: sqlite3.Connection, sequence: int) -> int:
-    """When an entry was made, if it is the one that its hash is kept of."""
+    """The time of an entry, checked against its stored hash."""
     row = connection.execute(
         "SELECT entry, substr(nodes, 1, 32) FROM entries WHERE sequence = ?", (sequence,)
     ).fetchone()
@@ -374,8 +374,8 @@ def _time_of(connection: sqlite3.Connection, sequence: int) -> int:
 
 
 def _hash_of(sequence: int, entry: bytes, kept: bytes) -> bytes:
-    """An entry's hash, if it is the one that is kept: nothing is chained to an entry that was changed."""
-    # A changed byte can make bytes text, whatever the table says.
+    """An entry's hash, checked against the stored one: nothing is chained to an entry that was changed."""
+    # A changed byte can turn bytes into text, whatever the schema says.
     found = leaf_hash(entry) if isinstance(entry, bytes) else None
     if found is None or found != kept:
         raise damaged(f"the entry {sequence} is not the one that its hash was made of")

@@ -35,20 +35,20 @@ Parts: TypeAlias = "tuple[bytes, ...]"
 """A payload's bytes: text and pieces alternate, and begin and end with text, which may be empty."""
 
 MIN_PIECE_BYTES = 1024
-"""A shorter part costs as much to look up as to store."""
+"""The smallest piece. A shorter part costs as much to look up as to store."""
 
 MAX_DEPTH = 4
-"""How deep a piece may be: the text of a tool's raw result is in `value`, `content`, an index, `text`."""
+"""The greatest depth of a piece: the text of a tool's raw result is in `value`, `content`, an index, `text`."""
 
 MAX_NESTING = 250
 """The deepest nesting of a large payload, more than in anything that comes from outside. A large payload is encoded by
-the writer, where a failure would count as one of the file, after which nothing is written any more."""
+the writer, where an error would count as a failure of the file and stop all writing."""
 
 MAX_MEMBERS = 64
 """An object or array with more members is a piece as a whole."""
 
 MAX_PIECE_BYTES = 64 << 20
-"""The largest piece once it is unpacked; the channel lets nothing in that is half as large."""
+"""The largest piece once it is unpacked; nothing half as large passes the channel."""
 
 _PACK_LEVEL = 1
 _SAMPLE_BYTES = 4096
@@ -76,7 +76,7 @@ _encode = compact_encoder()
 
 
 def split(payload: dict[str, Any]) -> Parts:
-    """A payload's bytes, cut where a large part begins and ends. Joined they are what `json.dumps` gives."""
+    """A payload's bytes, cut where a large part begins and ends. Joined, they equal `json.dumps`'s output."""
     return _split(payload) if _may_be_large(payload, 0) else (_encode(payload).encode(),)
 
 
@@ -95,12 +95,12 @@ def _split(payload: dict[str, Any]) -> Parts:
 
 
 class Snapshot:
-    """A copy of a large payload as it was when posted, to be encoded on another thread.
+    """A copy of a large payload, made when it is posted and encoded on another thread.
 
-    To copy it takes a hundredth of the time that encoding takes, and the event loop waits meanwhile.
+    The event loop waits for the copy, which takes a hundredth of the time that encoding takes.
 
     Attributes:
-        size: Its bytes, about as many as the payload's.
+        size: Its size in bytes, about that of the payload.
     """
 
     __slots__ = ("_data", "size")
@@ -120,12 +120,12 @@ class Snapshot:
 
     def split(self) -> Parts:
         """As `split`."""
-        # Of this process's own making a moment ago, and never on a disk.
+        # This process made the bytes itself, and they were never on a disk.
         return split(marshal.loads(self._data))  # noqa: S302
 
 
 def capture(payload: dict[str, Any]) -> Parts | Snapshot:
-    """A payload's bytes as of now; of a large payload a copy that another thread encodes.
+    """A payload's current bytes, or a copy of a large payload that another thread encodes.
 
     Raises:
         RecursionError: It nests too deep.
@@ -147,7 +147,7 @@ def _may_be_large(value: Any, depth: int) -> bool:
         if len(value) > MAX_MEMBERS or depth > MAX_DEPTH:
             return True
         for member in value.values() if type(value) is dict else value:
-            # Most are short texts. A call of this for each takes longer than all the rest.
+            # Most are short texts. A call for each would take longer than all the rest.
             if len(member) >= MIN_PIECE_BYTES if type(member) is str else _may_be_large(member, depth + 1):
                 return True
         return False
@@ -180,12 +180,12 @@ def _walk(value: Any, depth: int, out: list[tuple[bool, str]]) -> None:
 
 
 def _has_names(value: dict[Any, Any]) -> bool:
-    # The encoder turns other keys into texts.
+    # The encoder converts keys of other types to texts.
     return all(type(name) is str for name in value)
 
 
 def manifest(parts: Parts, names: Sequence[bytes]) -> bytes:
-    """What is stored of a payload whose large parts are pieces."""
+    """The stored form of a payload whose large parts are pieces."""
     out = [IN_PIECES]
     for number, text in enumerate(parts[::2]):
         out += (_LENGTH.pack(len(text)), text, *names[number : number + 1])
@@ -193,7 +193,7 @@ def manifest(parts: Parts, names: Sequence[bytes]) -> bytes:
 
 
 def pack(piece: bytes) -> bytes:
-    """A piece as it is sealed, packed if that makes it shorter."""
+    """A piece before it is sealed, compressed if that makes it shorter."""
     middle = len(piece) // 2
     sample = piece[middle : middle + _SAMPLE_BYTES]
     if len(zlib.compress(sample, _PACK_LEVEL)) > _WORTH * len(sample):
@@ -202,7 +202,7 @@ def pack(piece: bytes) -> bytes:
 
 
 def unpack(data: bytes) -> bytes:
-    """The piece that was packed.
+    """The piece, uncompressed.
 
     Raises:
         BridgeError: `ledger_damaged`.
@@ -220,7 +220,7 @@ def unpack(data: bytes) -> bytes:
 
 
 def label_of(execution: str, name: bytes) -> bytes:
-    """The label that a piece is sealed under: it opens nowhere else."""
+    """The label that a piece is sealed under, which binds it to its name and execution."""
     return f"piece/{execution}/{name.hex()}".encode()
 
 
@@ -230,7 +230,7 @@ class Pieces:
     Args:
         execution: The execution.
         key: Its data key.
-        fetch: Gives the sealed piece of a name; None if it is missing.
+        fetch: Returns the sealed piece with a name; None if it is missing.
     """
 
     def __init__(self, execution: str, key: DataKey, fetch: Callable[[bytes], Any]) -> None:
@@ -263,7 +263,7 @@ class Pieces:
         return piece
 
     def value(self, name: bytes) -> Any:
-        """A piece as a JSON value. The same object every time: an execution may have read it very often."""
+        """A piece as a JSON value: the same object every time, since an execution may refer to it very often."""
         if name not in self._values:
             self._values[name] = json.loads(self.text(name))
         return self._values[name]
@@ -320,7 +320,7 @@ class Payload:
 
 
 def pieces_of(connection: sqlite3.Connection, execution: str, key: DataKey) -> Pieces:
-    """A reader of an execution's pieces by a connection."""
+    """A reader of an execution's pieces over a connection."""
 
     def fetch(name: bytes) -> Any:
         # A corrupted byte can turn bytes into text, whatever the schema says.

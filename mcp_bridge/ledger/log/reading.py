@@ -1,7 +1,7 @@
-"""Reads a log from its file: by a read-only connection, in one snapshot, entry by entry.
+"""Reads a log from its file, entry by entry, over a read-only connection in one snapshot.
 
-This is what an export holds. Nothing is trusted: the columns beside an entry's bytes are checked against them. The file
-may be a stranger's: its tables are checked before any query, since a view in the place of one could run for ever.
+The file may come from a stranger, so nothing in it is trusted. The columns beside an entry's bytes are checked against
+the bytes. The tables are checked before any query, since a view in place of a table could run for ever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.log.pieces import payload_of, pieces_of
 from mcp_bridge.ledger.proofs import merkle
-from mcp_bridge.ledger.proofs.exports import MAX_LINE_BYTES, ReadEntry, checkpoint_line, entry_line, header_line
+from mcp_bridge.ledger.proofs.exports import (
+    MAX_LINE_BYTES,
+    STRETCH,
+    STRETCH_LEVEL,
+    CheckedStretch,
+    ReadEntry,
+    checkpoint_line,
+    entry_line,
+    header_line,
+)
 from mcp_bridge.ledger.proofs.notes import merged
 from mcp_bridge.ledger.storage.failures import is_full
 from mcp_bridge.ledger.storage.position import PositionFile, read_head
@@ -32,9 +41,10 @@ from mcp_bridge.ledger.storage.schema import MIGRATIONS, refuse_newer
 from mcp_bridge.ledger.storage.sealing import damaged, master_key, naming_file, wrong_master_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mcp_bridge.ledger.log.pieces import Pieces
+    from mcp_bridge.ledger.proofs.exports import Line, Stretch
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.storage.sealing import MasterKey
 
@@ -45,12 +55,15 @@ MAX_EXECUTIONS_REMEMBERED = 16
 
 STEPS, STEPS_PER_BYTE = 10_000_000, 10
 """The limit of SQLite's instructions for reading a file, and what each of its bytes adds: many times what verification
-takes. Pages that refer to the same pages again and again could be followed for ever."""
+takes. Without it, pages that refer to each other could be followed for ever."""
 
 _STEPS_BETWEEN_LOOKS = 100_000
 
 MAX_ESCAPED_BYTES = 6
 """The most that one byte of a text becomes in JSON: a control character is `\\u0000`."""
+
+ENTRY_BYTES = MAX_LINE_BYTES // MAX_ESCAPED_BYTES
+"""A payload of at most so many bytes fits into a line of an export, whatever is in it."""
 
 INDEX_BYTES = 32 << 10
 """The size of a block of a write-ahead log's index (sqlite.org/walformat.html, section 2)."""
@@ -65,7 +78,7 @@ class Ledger:
     """A file's log, in one snapshot.
 
     Args:
-        connection: In a transaction.
+        connection: A connection in a transaction.
         master: Opens payloads; None to leave them sealed.
 
     Attributes:
@@ -90,7 +103,7 @@ class Ledger:
         return read_node(self.connection, level, index)
 
     def entry(self, sequence: int) -> ReadEntry:
-        """The entry of a number.
+        """The entry with this number.
 
         Raises:
             BridgeError: `unknown_entry`; `ledger_damaged`.
@@ -100,11 +113,11 @@ class Ledger:
         row = self.connection.execute(f"{_SELECT} WHERE sequence = ?", (sequence,)).fetchone()
         if row is None:
             raise damaged(f"the entry {sequence} is missing")
-        # Only who reads all entries knows whether the hashes beside one are its own.
+        # Only a reader of all entries can tell whether the hashes beside an entry are its own.
         return self._read(*row)._replace(nodes=b"")
 
     def signing_keys(self) -> list[Verifier]:
-        """The public keys that the log has been signed with according to its entries, in their order.
+        """The public keys that the log was signed with, in the order in which its entries name them.
 
         Raises:
             BridgeError: `ledger_damaged`, `bad_entry`, `bad_key`.
@@ -116,21 +129,32 @@ class Ledger:
             (sequence, KeyEvent.from_bytes(self.entry(sequence).payload or b"")) for (sequence,) in rows.fetchall()
         )
 
-    def entries(self) -> Iterator[ReadEntry]:
-        """All entries, in their order.
+    def read(self, first: int, end: int) -> Iterator[ReadEntry]:
+        """The entries that there are from one number up to another, in their order, with the hashes beside them.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
-        frontier = merkle.Frontier()
-        for row in self.connection.execute(f"{_SELECT} ORDER BY sequence"):
+        for row in self.connection.execute(_STRETCH, (first, end - 1)):
+            yield self._read(*row)
+
+    def entries(self, frontier: merkle.Frontier | None = None, end: int | None = None) -> Iterator[ReadEntry]:
+        """All entries, in their order; or those from a frontier on, which is moved along, up to `end`.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        frontier = frontier or merkle.Frontier()
+        # What is before the first number and beyond the last one is read, too.
+        first, last = frontier.size or _LEAST, _MOST if end is None else end - 1
+        for row in self.connection.execute(_STRETCH, (first, last)):
             if row[0] != frontier.size:
                 raise damaged(f"the entry {frontier.size} is missing")
             found = self._read(*row)
             if frontier.append(leaf_hash(found.data)) != row[4]:
                 raise damaged(f"the hashes beside the entry {row[0]} are not its own")
             yield found
-        if frontier.size != self.size:
+        if end is None and frontier.size != self.size:
             raise damaged(f"it has {frontier.size} entries, and its head is of {self.size}")
 
     def _read(
@@ -163,7 +187,7 @@ class Ledger:
         """The lines of an export.
 
         Args:
-            payloads: Whether it holds all readable payloads, and not just those about the log itself.
+            payloads: Whether to include all readable payloads, and not just those about the log itself.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -177,31 +201,54 @@ class Ledger:
         for note in self.checkpoints():
             yield checkpoint_line(note)
 
-    def checked_lines(self, see: Callable[[ReadEntry], None]) -> Iterator[bytes | ReadEntry]:
+    def checked_lines(
+        self,
+        see: Callable[[ReadEntry], None],
+        stretches: Iterable[Stretch | None] = (),
+        accept: Callable[[Stretch], None] | None = None,
+    ) -> Iterator[Line]:
         """The lines of an export with all readable payloads, for `verify_export`, its entries as they were read.
 
         Args:
-            see: Called with every entry on the way.
+            see: Called with every entry on the way, but for those of a stretch that is accepted.
+            stretches: The first stretches, if somebody else has checked them; None for one that is to be read here.
+            accept: Called with every stretch that is accepted.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
         yield header_line(self.origin, self.size)
-        for found in self.entries():
+        frontier = merkle.Frontier()
+        for stretch in stretches:
+            before, end = frontier.copy(), frontier.size + STRETCH
+            if stretch is not None and frontier.append_subtree(STRETCH_LEVEL, stretch.root) == stretch.above:
+                accepted = functools.partial(accept, stretch) if accept is not None else _nothing
+                yield CheckedStretch(stretch, accepted, functools.partial(self._checked, see, before, end))
+            else:
+                frontier = before
+                yield from self._checked(see, frontier, end)
+                if frontier.size < end:
+                    break
+        yield from self._checked(see, frontier, None)
+        for note in self.checkpoints():
+            yield checkpoint_line(note)
+
+    def _checked(
+        self, see: Callable[[ReadEntry], None], frontier: merkle.Frontier, end: int | None
+    ) -> Iterator[bytes | ReadEntry]:
+        for found in self.entries(frontier, end):
             see(found)
-            if found.payload is not None and len(found.payload) > MAX_LINE_BYTES // MAX_ESCAPED_BYTES:
+            if found.payload is not None and len(found.payload) > ENTRY_BYTES:
                 line = entry_line(found.data, found.payload, found.salt)
-                # No export has such a line. Who verifies it says so.
+                # No export has such a line, and verification reports it.
                 yield line if len(line) > MAX_LINE_BYTES else found
             else:
                 yield found
-        for note in self.checkpoints():
-            yield checkpoint_line(note)
 
     def checkpoints(self) -> Iterator[str]:
         """The stored checkpoints by their sizes, each with all its signatures, and the checkpoint of all entries.
 
-        Those with which a key was rotated, and those that witnesses have cosigned, are stored.
+        Checkpoints that rotated a key, and those that witnesses have cosigned, are stored.
 
         Raises:
             BridgeError: `ledger_damaged`.
@@ -224,6 +271,14 @@ _SELECT = """
     SELECT sequence, execution, kind, CAST(entry AS BLOB), CAST(nodes AS BLOB), CAST(sealed AS BLOB)
     FROM entries LEFT JOIN payloads USING (sequence)
 """
+_STRETCH = f"{_SELECT} WHERE sequence BETWEEN ? AND ? ORDER BY sequence"
+
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+"""The numbers that a row can have."""
+
+
+def _nothing() -> None:
+    pass
 
 
 def _text(value: object) -> str:
@@ -250,7 +305,7 @@ def unknown_entry(sequence: int, size: int) -> BridgeError:
 
 
 def require(path: Path) -> None:
-    """Check that there is a ledger.
+    """Check that a ledger exists.
 
     Raises:
         BridgeError: `database_unusable`.
@@ -269,7 +324,7 @@ def _not_begun(path: Path) -> BridgeError:
 
 
 def is_begun(connection: sqlite3.Connection) -> bool:
-    """Whether a file has any part of a log. A process may have been killed before it began one."""
+    """Whether a file has any part of a log. A process may have been killed before it created one."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     return any(
         connection.execute(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT 1)").fetchone()[0]  # noqa: S608
@@ -293,11 +348,8 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
     try:
         with (
             _readable(path) as readable,
-            closing(sqlite3.connect(_uri(readable), uri=True, isolation_level=None)) as opened,
+            closing(_connected(readable)) as opened,
         ):
-            _limit(opened, path)
-            opened.execute("PRAGMA trusted_schema = OFF")
-            opened.execute("PRAGMA cell_size_check = ON")
             refuse_newer(opened, path)
             opened.execute("BEGIN")
             _check_tables(opened)
@@ -317,12 +369,31 @@ def open_ledger(path: Path, master: MasterKey | None = None) -> Iterator[Ledger]
         ) from None
 
 
+def open_snapshot(path: Path) -> sqlite3.Connection:
+    """Another connection to a file that `open_ledger` has opened and checked, with a snapshot of its own.
+
+    Raises:
+        sqlite3.Error: As SQLite gives it.
+    """
+    connection = _connected(path)
+    connection.execute("BEGIN")
+    return connection
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(_uri(path), uri=True, isolation_level=None)
+    _limit(connection, path)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    return connection
+
+
 @contextmanager
 def open_looking(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection to inspect the bridge's own ledger, even if it is behind its recorded position; for any thread.
 
     Raises:
-        sqlite3.Error: As SQLite gives it.
+        sqlite3.Error: As SQLite raises it.
         BridgeError: `database_unusable`, `database_newer`, `ledger_damaged`.
     """
     require(path)
@@ -338,7 +409,7 @@ def open_looking(path: Path) -> Iterator[sqlite3.Connection]:
                 position.load()
                 position.check(opened)
             except BridgeError as exc:
-                # Nothing is decided by an inspection, and a loss can't be accepted here.
+                # Nothing is decided by an inspection, and it must work before a loss is accepted.
                 logger.warning("%s", exc)
             yield opened
 
@@ -364,7 +435,7 @@ def _limit(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_tables(connection: sqlite3.Connection) -> None:
-    """Check the tables. Reading doesn't depend on anything else in the schema: `audit.verify_file` checks that."""
+    """Check the tables. Reading depends on nothing else in the schema; `audit.verify_file` checks the rest."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     found = read_schema(connection)
     for row in expected_schema(max(version, 1)):
@@ -390,9 +461,9 @@ def expected_schema(version: int) -> list[SchemaRow]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[Path]:
-    """The file, or a copy if SQLite can't read it in place: it has a write-ahead log, whose index can't be made.
+    """The file, or a copy if SQLite can't read it in place, because its write-ahead log's index can't be created.
 
-    Nobody writes to such a file: a writer would have made that index.
+    Nobody writes to such a file: a writer would have created that index.
     """
     journal = path.with_name(f"{path.name}-wal")
     if _has_index(path) or not _size(journal):
@@ -419,13 +490,13 @@ def _size(path: Path) -> int:
 
 
 def _has_index(path: Path) -> bool:
-    """Whether the index of a file's write-ahead log exists, or can be made."""
+    """Whether the index of a file's write-ahead log exists, or can be created."""
     can_be_made = os.access(path.parent, os.W_OK) and not is_full(path)
     return can_be_made or _size(path.with_name(f"{path.name}-shm")) >= INDEX_BYTES
 
 
 def _uri(path: Path) -> str:
-    # Without a journal, and where nothing can be made, SQLite reads a file only if told that it is immutable.
+    # Without a journal, in a directory that isn't writable, SQLite reads a file only if told that it is immutable.
     still = not _size(path.with_name(f"{path.name}-wal")) and (
         not os.access(path.parent, os.W_OK) or not _has_index(path)
     )

@@ -26,13 +26,13 @@ Row: TypeAlias = "tuple[str, str, Sequence[Any]]"
 """A table, the condition of a row of it, and the condition's parameters."""
 
 ROWS = (64, 16, 4)
-"""How many rows are inserted by one statement, if that many follow each other.
+"""Most rows that one statement inserts.
 
 Each statement releases the interpreter's lock, and waits for a busy event loop to get it back.
 """
 
 PART_BYTES = 1 << 20
-"""Bytes of payloads that are encrypted and inserted together."""
+"""Most bytes of payloads that are encrypted and inserted together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Seal:
     Attributes:
         execution: The execution.
         data: The plaintext.
-        label: The place it is bound to: it opens nowhere else.
+        label: The place that it is bound to: it can't be decrypted in another.
     """
 
     execution: str
@@ -63,7 +63,7 @@ class RowMac:
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A parameter that is a new data key, wrapped: of an execution of which nothing is stored yet.
+    """A parameter that is the wrapped data key of a new execution.
 
     Attributes:
         execution: The execution.
@@ -79,9 +79,9 @@ class Statement:
     Attributes:
         text, parameters: SQL and its parameters, some of which may be `Seal` or `NewKey`, and the last a
             `RowMac`.
-        row: The row that it writes, in a table whose rows have MACs.
-        otherwise: Statements, with their parameters, that run if it changes nothing.
-        changed: How many rows it has changed, once it is executed.
+        row: The row that it writes, if the table's rows have MACs.
+        otherwise: Statements with their parameters, which run if this one changes nothing.
+        changed: The number of rows that it changed, after its execution.
     """
 
     text: str
@@ -92,7 +92,7 @@ class Statement:
 
     @property
     def size(self) -> int:
-        """Bytes to be sealed."""
+        """The number of bytes to be sealed."""
         return sum(len(value.data) for value in self.parameters if type(value) is Seal)
 
 
@@ -102,7 +102,7 @@ class Append:
 
     Attributes:
         posted: The entry.
-        after: The statement that it reports: the entry is appended only if that has changed something.
+        after: The statement that it reports. The entry is appended only if that statement changed something.
     """
 
     posted: Posted
@@ -110,7 +110,7 @@ class Append:
 
     @property
     def size(self) -> int:
-        """About the size of its payload."""
+        """The approximate size of its payload in bytes."""
         return self.posted.size
 
 
@@ -121,8 +121,8 @@ class Transaction:
     """A write transaction for work that is more than a list of statements.
 
     Args:
-        connection: In the transaction.
-        log: Begun for it.
+        connection: The connection, in the transaction.
+        log: The log, after `Log.begin`.
     """
 
     def __init__(self, connection: sqlite3.Connection, log: Log) -> None:
@@ -139,21 +139,21 @@ class Transaction:
 
 
 def posted(entry: Entry) -> Posted:
-    """An entry as of now: later changes of its payload aren't recorded. A large payload is encoded later."""
+    """Capture an entry: later changes of its payload aren't recorded. A large payload is encoded later."""
     return Posted(entry, capture(entry.payload), time.time_ns() // 1000)
 
 
 def commit(connection: sqlite3.Connection, log: Log, batch: Sequence[Item]) -> dict[str, int]:
-    """Execute what was posted, in one transaction. Gives how many bytes were written for each execution.
+    """Execute posted items in one transaction. Returns the number of bytes written for each execution.
 
     Raises:
-        sqlite3.Error: As SQLite gives it. The transaction is rolled back.
+        sqlite3.Error: As SQLite raises it. The transaction is rolled back.
         BridgeError: As `Log`. The transaction is rolled back.
         PositionError: The transaction is committed.
     """
     for item in batch:
         if isinstance(item, Append):
-            # Encoded before the transaction: other processes wait for its end.
+            # Encoded before the transaction, because other processes wait for its end.
             _ = item.posted.payload
     run(connection, log, lambda transaction: _do(transaction, batch))
     return dict(log.stored)
@@ -205,7 +205,7 @@ def check_row(master: MasterKey, table: str, row: Sequence[Any]) -> None:
 def authenticate(connection: sqlite3.Connection, master: MasterKey, row: Row) -> None:
     """Renew the MACs of rows that were written. Rows of `data_keys` are inserted with their MACs and never changed."""
     table, condition, parameters = row
-    # Names and conditions are this project's own.
+    # Table names and conditions are constants of this project.
     found = connection.execute(f"SELECT rowid, * FROM {table} WHERE {condition}", parameters).fetchall()  # noqa: S608
     for rowid, *values in found:
         mac = row_mac(master, table, values[:-1])
@@ -222,7 +222,7 @@ def _do(transaction: Transaction, batch: Sequence[Item]) -> None:
         values = [value for row in rows for value in _values(connection, log, row.parameters)]
         cursor = connection.execute(rows[0].text if count == 1 else _of_rows(rows[0].text, count), values)
         rows[0].changed = cursor.rowcount
-        # A value may be as large as all that a script may print; the next statement has its own copy.
+        # A value may be as large as a script's whole output; the next statement has its own copy.
         del values
         if count == 1 and rows[0].row is not None and rows[0].changed:
             transaction.authenticate(rows[0].row)
@@ -275,7 +275,7 @@ def _parts(entries: Sequence[Posted]) -> Iterator[Sequence[Posted]]:
 
 
 def _alike(statements: Sequence[Statement], at: int) -> int:
-    """How many statements from `at` on can be executed as one."""
+    """The number of statements from `at` on that can be executed as one."""
     text = statements[at].text
     if not text.endswith(")") or " VALUES " not in text or statements[at].row is not None:
         return 1

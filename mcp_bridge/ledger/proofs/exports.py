@@ -12,7 +12,8 @@ import tempfile
 from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from itertools import chain
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import plain_name
@@ -40,7 +41,11 @@ MAX_LINE_BYTES = 64 << 20
 _IN_MEMORY_BYTES = 16 << 20
 """Most bytes of the tree's hashes in memory, at 64 bytes an entry. More go to a temporary file."""
 
-PROGRESS_ENTRIES = 1 << 10
+STRETCH_LEVEL = 10
+STRETCH = 1 << STRETCH_LEVEL
+"""The number of entries of a stretch."""
+
+PROGRESS_ENTRIES = STRETCH
 """Entries between two calls of `Progress`."""
 
 _MAX_ERASURE_BYTES = 4 << 20
@@ -156,6 +161,51 @@ class ReadEntry(NamedTuple):
     nodes: bytes = b""
 
 
+class Stretch(NamedTuple):
+    """What the other entries of a log depend on of STRETCH entries, none of them about the log itself.
+
+    They have passed all checks that need no entry before them.
+
+    Attributes:
+        root: The root of their subtree.
+        above: What `merkle.Frontier.append_subtree` gives for it, as it is stored.
+        nodes: What `merkle.Frontier.append` gives for each, joined.
+        begins: Of each execution, the `previous` of its first entry among them.
+        ends: Of each execution, the hash of its last entry among them, in hex.
+        began, last: The times of the first and the last.
+        undisclosed: Of each execution, how many have no payload that is shown; only of those that have such.
+        telling: Those that tell of other tables: execution, kind, sequence, and the payload unless it is erased.
+    """
+
+    root: bytes
+    above: bytes
+    nodes: bytes
+    begins: dict[str, str | None]
+    ends: dict[str, str]
+    began: int
+    last: int
+    undisclosed: dict[str, int]
+    telling: list[tuple[str, str, int, bytes | None]]
+
+
+class CheckedStretch(NamedTuple):
+    """A stretch in the place of its entries.
+
+    Attributes:
+        stretch: The stretch.
+        accept: Called once, if it follows the entries before it.
+        entries: Gives its entries one by one, if it doesn't.
+    """
+
+    stretch: Stretch
+    accept: Callable[[], None]
+    entries: Callable[[], Iterator[bytes | ReadEntry]]
+
+
+Line: TypeAlias = "bytes | ReadEntry | CheckedStretch"
+"""A line of an export, or what is in the place of one or more."""
+
+
 class Signed(NamedTuple):
     """A checkpoint, its note, and whose signatures of it hold; a witness's with its time."""
 
@@ -201,7 +251,7 @@ def checkpoint_line(note: str) -> bytes:
 
 
 def verify_export(
-    source: IO[bytes] | Iterable[bytes | ReadEntry],
+    source: IO[bytes] | Iterable[Line],
     verifiers: Iterable[Verifier] | None,
     against: Sequence[str] = (),
     picked: Picked | None = None,
@@ -210,7 +260,8 @@ def verify_export(
     """Verify an export while it is read. Memory grows only with the number of executions.
 
     Args:
-        source: A binary file, or its lines, each with its newline; an entry may be a `ReadEntry`.
+        source: A binary file, or its lines, each with its newline; an entry may be a `ReadEntry`, and
+            entries a `CheckedStretch`.
         verifiers: The trusted keys of the log and of witnesses; None to trust none, which proves only that the file is
             consistent in itself.
         against: Signed checkpoints of the log that were kept elsewhere; each must agree with the file.
@@ -232,7 +283,7 @@ def verify_export(
 class _Reader:
     def __init__(
         self,
-        source: IO[bytes] | Iterable[bytes | ReadEntry],
+        source: IO[bytes] | Iterable[Line],
         verifiers: Iterable[Verifier] | None,
         nodes: IO[bytes],
         picked: Picked | None,
@@ -261,8 +312,12 @@ class _Reader:
             if self._progress is not None:
                 self._progress(first, size)
             with self._at_line():
-                for _ in range(min(PROGRESS_ENTRIES, size - first)):
-                    self._entry(self._next())
+                while self._size < min(first + PROGRESS_ENTRIES, size):
+                    found = self._next_found()
+                    if isinstance(found, CheckedStretch):
+                        self._stretch(found)
+                    else:
+                        self._entry(found)
         self._nodes.flush()
         last = notes.Checkpoint(origin, 0, merkle.empty_root())
         count = 0
@@ -377,6 +432,28 @@ class _Reader:
         if self._picked is not None and self._picked.sequence == sequence:
             self._picked.leaf, self._picked.disclosed = leaf, Disclosed(data, payload, salt)
 
+    def _stretch(self, found: CheckedStretch) -> None:
+        """Take entries that are checked but for what is before them; one by one if they don't follow that."""
+        stretch = found.stretch
+        follows = stretch.began >= self._time and all(
+            self._heads.get(execution) == previous for execution, previous in stretch.begins.items()
+        )
+        try:
+            if not follows or self._picked is not None:
+                raise BridgeError("tampered", "A stretch doesn't follow what is before it.")
+            found.accept()
+        except BridgeError:
+            # Its entries tell which of them it is.
+            self._lines = chain(found.entries(), self._lines)
+            return
+        self._nodes.write(stretch.nodes)
+        self._size += STRETCH
+        self._line += STRETCH
+        self._heads.update(stretch.ends)
+        self._time = stretch.last
+        self._disclosed += STRETCH - sum(stretch.undisclosed.values())
+        self._undisclosed.update(stretch.undisclosed)
+
     def _checkpoint_line(self) -> str:
         try:
             (note,) = disclosures.decode_object(self._next_line(), ("checkpoint",))
@@ -420,9 +497,11 @@ class _Reader:
         self._nodes.seek(merkle.HASH_BYTES * (2 * row - row.bit_count() + level))
         return self._nodes.read(merkle.HASH_BYTES)
 
-    def _next(self) -> bytes | ReadEntry:
-        """The next entry, if it is decoded; otherwise the next line without its newline."""
+    def _next_found(self) -> bytes | ReadEntry | CheckedStretch:
+        """The next entry, if it is decoded, or stretch; otherwise the next line without its newline."""
         line = next(self._lines, b"")
+        if isinstance(line, CheckedStretch):
+            return line
         self._line += 1
         if isinstance(line, ReadEntry):
             return line
@@ -433,7 +512,9 @@ class _Reader:
         return line[:-1]
 
     def _next_line(self) -> bytes:
-        found = self._next()
+        found = self._next_found()
+        if isinstance(found, CheckedStretch):
+            raise BridgeError("bad_export", "An entry is in the place of something else.")
         return entry_line(*found[1:4])[:-1] if isinstance(found, ReadEntry) else found
 
     @contextmanager
@@ -484,7 +565,7 @@ def _lost(sequence: int, time: int, payload: bytes | None) -> Lost:
     return Lost(sequence, time / 1e6, None, None)
 
 
-def _lines(source: IO[bytes] | Iterable[bytes | ReadEntry]) -> Iterator[bytes | ReadEntry]:
+def _lines(source: IO[bytes] | Iterable[Line]) -> Iterator[Line]:
     readline = getattr(source, "readline", None)
     if readline is None:
         yield from source

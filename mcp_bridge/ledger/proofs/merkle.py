@@ -66,6 +66,27 @@ class Frontier:
         self.size += 1
         return b"".join(nodes)
 
+    def append_subtree(self, level: int, root: bytes) -> bytes:
+        """Take the root of a complete subtree, where one of its level begins.
+
+        Returns:
+            What `append` would have given for its last leaf from the level above its root on.
+        """
+        nodes, ends = [], self.size >> level
+        while ends & 1:
+            root = node_hash(self._peaks.pop(), root)
+            nodes.append(root)
+            ends >>= 1
+        self._peaks.append(root)
+        self.size += 1 << level
+        return b"".join(nodes)
+
+    def copy(self) -> Frontier:
+        """Another one, of the same leaves."""
+        copied = Frontier()
+        copied.size, copied._peaks = self.size, self._peaks[:]
+        return copied
+
     def root(self) -> bytes:
         """The current root."""
         return _folded(self._peaks) if self._peaks else empty_root()

@@ -56,22 +56,22 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MAX_BATCH = 2000
-"""Statements in one transaction, unless more belong together."""
+"""Most statements in one transaction, unless more were posted together."""
 
 MAX_BATCH_BYTES = 8 << 20
-"""Bytes in one transaction, likewise: other writers wait for it, and the write-ahead log grows by it."""
+"""Most bytes in one transaction, likewise: other writers wait for it, and the write-ahead log grows by it."""
 
 MAX_WAL_BYTES = 32 << 20
-"""Above that, the write-ahead log is emptied as soon as nobody reads."""
+"""The size from which on the write-ahead log is emptied as soon as nobody reads."""
 
 RECLAIM_SECONDS = 10.0
-"""From an attempt to make room that didn't make enough to the next."""
+"""Pause after an attempt to make room that didn't make enough."""
 
 LARGE_BYTES, BYTE_SECONDS = 4 << 10, 40e-9
-"""From LARGE_BYTES on, recording is charged to the principal it is for, at about what the writer takes for a byte."""
+"""From LARGE_BYTES on, recording is charged to its principal, at about the time that the writer takes for a byte."""
 
 LAZY_SECONDS = 0.05
-"""How long a posted write waits for a flush before it is written anyway: what happened should not become in doubt."""
+"""How long a posted write waits for a flush before it is written anyway, so that few outcomes can be lost."""
 
 _LASTING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 """Errors after which the file's content is unknown."""
@@ -95,7 +95,7 @@ class Database:
         reading: Whether the file is only read, and left unchanged.
 
     Attributes:
-        is_new: Whether the file's log was begun by this process.
+        is_new: Whether this process created the file's log.
         reclaim: A callback, to be set, that makes room when the file is full.
 
     Raises (on entering):
@@ -142,7 +142,7 @@ class Database:
         self._measured_at = -math.inf
         self._measuring = False
         self._unmeasured = 0
-        """Bytes that were written since the file was measured."""
+        """Bytes written since the file was measured."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -226,7 +226,7 @@ class Database:
         return self.log.old_requests
 
     def is_present(self, owner: str) -> bool:
-        """Whether the process of that label uses the store, or may use it. Callable from any thread."""
+        """Whether the process with this label uses the store, or may use it. Callable from any thread."""
         return is_present(self._path.parent, owner)
 
     def post(self, statement: str, parameters: Sequence[Any]) -> None:
@@ -250,7 +250,7 @@ class Database:
     # --- size and quota ---
 
     def count(self, execution: str, run: RunUsage) -> None:
-        """Count what is recorded of an execution as a run's."""
+        """Count what is recorded of an execution towards a run's limit."""
         self._runs[execution] = run
 
     @property
@@ -274,7 +274,7 @@ class Database:
             await self.flush()
 
     async def require_room(self, more: int = 0) -> None:
-        """Check that the quota lets something begin, after making room if that is possible.
+        """Check that the quota allows new work, after making room if that is possible.
 
         Args:
             more: Bytes by which the quota may be exceeded.
@@ -354,7 +354,7 @@ class Database:
                 self._lazily = asyncio.get_running_loop().call_later(LAZY_SECONDS, self._write_lazily)
 
     def _write_lazily(self) -> None:
-        """Write what was posted without a flush."""
+        """Write items that were posted without a flush."""
         self._lazily = None
         if self._failure is None and self._count_written < self._count_posted:
             self._want()
@@ -368,10 +368,10 @@ class Database:
         return written
 
     async def flush(self) -> None:
-        """Return when everything that has been posted is durable.
+        """Wait until everything posted so far is durable.
 
         Raises:
-            BridgeError: `not_recorded`: it isn't.
+            BridgeError: `not_recorded`: it could not be written.
         """
         failure = self._failure
         if failure is None and self._count_written < self._count_posted:
@@ -388,12 +388,12 @@ class Database:
         *entries: Entry,
         otherwise: Sequence[tuple[str, Sequence[Any]]] = (),
     ) -> int:
-        """Post a statement and flush. Gives the number of rows that it changed.
+        """Post a statement and flush. Returns the number of rows that it changed.
 
         Args:
             statement: SQL.
             parameters: Its parameters.
-            row: The row that it writes, in a table whose rows have MACs.
+            row: The row that it writes, if the table's rows have MACs.
             entries: Appended to the log in the same transaction, if the statement changes anything.
             otherwise: Statements, with parameters, that run in the same transaction if it doesn't.
 
@@ -413,7 +413,8 @@ class Database:
         """As `write`, without waiting.
 
         Returns:
-            Waits until it is durable, as often as it is called; gives and raises what `write` does.
+            A function that waits until it is durable, and returns and raises what `write` does. It may be called more
+            than once.
 
         Raises:
             BridgeError: As `post`.
@@ -433,7 +434,7 @@ class Database:
         return changed
 
     async def transact(self, work: Callable[[Transaction], T]) -> T:
-        """Run work in a transaction of its own, in the writer's thread, and give its result.
+        """Run work in a transaction of its own, in the writer's thread. Returns its result.
 
         Raises:
             BridgeError: As `flush` and the work; `not_recorded`. The transaction is rolled back then, and other writes
@@ -443,7 +444,7 @@ class Database:
         return await self.run_outside_transaction(lambda connection: run(connection, log, work))
 
     async def run_outside_transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run work outside of any transaction, in the writer's thread, and give its result.
+        """Run work outside of any transaction, in the writer's thread. Returns its result.
 
         Raises:
             BridgeError: As `transact`.
@@ -477,7 +478,7 @@ class Database:
         return await self.run_read(lambda connection: connection.execute(query, parameters).fetchall())
 
     async def run_read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run work with the read-only connection, after everything posted is written, and give its result.
+        """Run work with the read-only connection, after everything posted is written. Returns its result.
 
         Raises:
             BridgeError: As `flush` and the work; `database_unusable`.
@@ -502,10 +503,10 @@ class Database:
         return await done
 
     def _write(self) -> None:
-        """Write a batch, and then the next, for as long as somebody waits."""
+        """Write batches until nobody waits."""
         size = len(self._posted)
         if size > MAX_BATCH or self._queued > MAX_BATCH_BYTES:
-            # Never in the middle of items that were posted together: they are one transaction.
+            # Items that were posted together are never split: they are one transaction.
             ends = [end - self._count_written for end, _ in self._waiting]
             most = self._fitting()
             size = max((end for end in ends if end <= most), default=ends[0])
@@ -530,7 +531,7 @@ class Database:
             _let_go(go_on, self._failure)
             if self._waiting:
                 self._write()
-            # Behind the next batch, and after those who wait for this one are told.
+            # After the next batch, and after the waiters for this one are woken.
             self._measure_if_due()
 
         assert self._writer is not None  # noqa: S101 - it is open
@@ -538,7 +539,7 @@ class Database:
         self._writer.do(lambda connection: commit(connection, log, batch), settle)
 
     def _measure_if_due(self) -> None:
-        """Measure the file in the writer's thread, where much was written, or some time ago."""
+        """Measure the file in the writer's thread, after many writes or some time."""
         now = time.monotonic()
         if self._measuring or self._failure is not None:
             return
@@ -548,7 +549,7 @@ class Database:
 
         def work(connection: sqlite3.Connection) -> Measured:
             if journal_bytes(self._path) > MAX_WAL_BYTES:
-                # Readers are not waited for: if there are any, the next time tries again.
+                # Readers are not waited for: while there are any, the next call tries again.
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             return measure(connection, self._path)
 
@@ -566,7 +567,7 @@ class Database:
         self._measured, self._measured_at, self._unmeasured = found, time.monotonic(), 0
 
     def _fitting(self) -> int:
-        """How many of the first items fit into one transaction."""
+        """The number of items, from the first, that fit into one transaction."""
         size = 0
         for number, item in enumerate(self._posted[:MAX_BATCH]):
             size += item.size
@@ -634,7 +635,7 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 class _Worker:
-    """A thread with a connection. It lives as long as the file: a hop to a thread pool costs as much as a commit."""
+    """A thread with a connection. It lives as long as the file: a thread pool's hand-over costs as much as a commit."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         self._connection = connection
@@ -660,14 +661,14 @@ class _Worker:
                 result = job(self._connection)
             except Exception as error:  # noqa: BLE001  (the waiter gets it, and this thread goes on)
                 failure = error
-            # The loop may be closed by now: nobody waits then.
+            # The loop may be closed by now; then nobody waits.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(settle, result, failure)
         self._connection.close()
 
 
 def _check_texts(parameters: Sequence[Any]) -> None:
-    """Refuse bad texts before they are posted: in the writer they would fail what other callers have posted."""
+    """Refuse invalid texts before they are posted: in the writer they would fail other callers' items."""
     for text in parameters:
         if isinstance(text, str) and not text.isascii():
             try:

@@ -27,7 +27,7 @@ AWAY = "before."
 
 
 def has_ledger(directory: Path) -> bool:
-    """Whether there is a ledger. An empty file, which a killed process may have left, is none."""
+    """Whether there is a ledger. An empty file, which a killed process may have left, doesn't count."""
     try:
         return (directory / FILE_NAME).stat().st_size > 0
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def move_back(directory: Path) -> None:
     """Move the files of the earlier ledger back to their places.
 
     Raises:
-        OSError: As the system gives it.
+        OSError: As the system raises it.
     """
     for path in (directory / RESTORING).glob(f"{AWAY}*"):
         target = directory / path.name.removeprefix(AWAY)
@@ -55,10 +55,10 @@ def move_back(directory: Path) -> None:
 def tidy_up(directory: Path) -> None:
     """Before a ledger is opened for writing, remove what a killed restore has left.
 
-    The next restore would take it for its own.
+    The next restore would mistake it for its own.
 
     Raises:
-        OSError: As the system gives it.
+        OSError: As the system raises it.
     """
     left = directory / RESTORING
     if not left.exists() or not has_ledger(directory):
@@ -67,6 +67,6 @@ def tidy_up(directory: Path) -> None:
         # The restore itself may be about to remove it.
         if is_mine and left.exists():
             if (left / FILE_NAME).exists() and not (left / FILE_NAME).samefile(directory / FILE_NAME):
-                # It was never done, and somebody has put the earlier ledger back.
+                # It wasn't finished, and somebody has put the earlier ledger back.
                 move_back(directory)
             shutil.rmtree(left, ignore_errors=True)

@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE_NAME = "ledger.sqlite"
-"""In the state directory."""
+"""The ledger's file, in the state directory."""
 
 ERASED = "erased"
 """The status of an execution whose data was erased."""
 
 UNFINISHED = "unfinished erasure"
-"""With the number of its entry, the name in `meta` of an erasure that isn't finished."""
+"""With the number of its entry: the name in `meta` of an unfinished erasure."""
 
 OLD_REQUESTS = "requests"
 """The name in `meta` of the wrapped key of the request MACs that earlier versions stored; the value is empty if there
 are none. Where the row exists, what those versions left of erased values has been removed."""
 
 OLD_REQUESTS_GONE = "gone"
-"""In the place of that key if it is needed and was missing. It is imported once it is put back."""
+"""The value in place of that key if it is needed and was missing. The key is imported once it is put back."""
 
 _FORGETTING = (
-    # Of a value that was erased: what its entry names it by. With its execution, everything else of the row goes.
+    # For an erased value: the token by which its entry names it. The rest of the row goes with the execution.
     "ALTER TABLE reference_values ADD COLUMN erased TEXT",
     "CREATE INDEX holders_by_holder ON holders (holder)",
     "DROP TRIGGER data_keys_are_only_destroyed",
@@ -42,7 +42,7 @@ _FORGETTING = (
                 AND NOT EXISTS (SELECT 1 FROM data_keys WHERE execution = OLD.holder AND wrapped IS NULL)
             BEGIN SELECT RAISE(ABORT, 'what is held of another is forgotten with its holder, and not before'); END""",
 )
-"""After this migration, nothing that remains of an erased value depends on it."""
+"""After this migration, no stored data depends on an erased value."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -94,7 +94,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TRIGGER entries_are_not_replaced BEFORE INSERT ON entries
             WHEN NEW.sequence <> (SELECT coalesce(max(sequence), -1) + 1 FROM entries)
             BEGIN SELECT RAISE(ABORT, 'an entry of the ledger follows the last one'); END""",
-        # A row that REPLACE removes is removed without a trigger: it has to be refused before.
+        # REPLACE removes a row without firing a trigger, so it has to be refused before.
         """CREATE TRIGGER payloads_are_not_replaced BEFORE INSERT ON payloads
             WHEN EXISTS (SELECT 1 FROM payloads WHERE sequence = NEW.sequence)
             BEGIN SELECT RAISE(ABORT, 'a payload is never changed'); END""",
@@ -112,7 +112,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TRIGGER data_keys_are_only_destroyed BEFORE UPDATE ON data_keys
             WHEN NEW.wrapped IS NOT NULL OR NEW.execution <> OLD.execution OR NEW.subject <> OLD.subject
             BEGIN SELECT RAISE(ABORT, 'the key of an execution is destroyed, and never changed'); END""",
-        # Of one that has lost the race for an idempotency key, nothing was ever kept.
+        # An execution that has lost the race for an idempotency key was never stored.
         """CREATE TRIGGER data_keys_are_not_removed BEFORE DELETE ON data_keys
             WHEN EXISTS (SELECT 1 FROM entries WHERE execution = OLD.execution)
                 OR EXISTS (SELECT 1 FROM executions WHERE id = OLD.execution)
@@ -128,7 +128,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             id INTEGER PRIMARY KEY, execution TEXT NOT NULL, name BLOB NOT NULL, size INTEGER NOT NULL,
             sealed BLOB NOT NULL
         ) STRICT""",
-        # With the size: what an execution takes is added up without a look at the table.
+        # With the size: an execution's total is computed from the index alone.
         "CREATE UNIQUE INDEX pieces_by_name ON pieces (execution, name, size)",
         "CREATE INDEX executions_by_change ON executions (changed, id)",
         """CREATE TRIGGER pieces_are_not_replaced BEFORE INSERT ON pieces
@@ -150,11 +150,11 @@ def migrate(connection: sqlite3.Connection) -> None:
     """Bring a file to this version, in one transaction: all of it, or nothing.
 
     Raises:
-        sqlite3.Error: As SQLite gives it.
+        sqlite3.Error: As SQLite raises it.
     """
     take_first_turn(connection)
     try:
-        # Inside: another process may have been quicker.
+        # Checked inside the transaction: another process may have been quicker.
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         for migration in MIGRATIONS[version:]:
             for statement in migration:
@@ -163,7 +163,7 @@ def migrate(connection: sqlite3.Connection) -> None:
             connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         connection.execute("COMMIT")
     except BaseException:
-        # After some errors SQLite has done it itself.
+        # After some errors SQLite has rolled back itself.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise

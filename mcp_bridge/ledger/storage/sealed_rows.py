@@ -1,4 +1,4 @@
-"""What is kept encrypted in rows beside the log, each value bound to its place."""
+"""Encrypted values in rows beside the log, each bound to its place."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
 
 LIBRARY = "programs/"
-"""With a principal's name, the execution under whose key the programs are kept that it has saved."""
+"""With a principal's name: the execution whose key encrypts the programs that the principal has saved."""
 
 LARGE_TEXT_CHARS = 64 << 10
-"""A text from this length on is kept apart from the JSON that it was in, where it could take six times its length."""
+"""A text from this length on is stored outside of its JSON, in which it could take six times its length."""
 
 _MAX_WAY = 5
-"""How deep a text is looked for: one of what a script has shown is in `displays`, a place, a kind."""
+"""The greatest depth at which texts are searched: a displayed text is in `displays`, an index, a MIME type."""
 
 _MAX_MEMBERS = 128
-"""Of an object or an array that is looked into: one with more has no large texts, or keeps them."""
+"""An object or array with more members isn't searched."""
 
 _APART = b"\2"
-"""Begins a value with such texts. JSON begins otherwise."""
+"""Begins a value with such texts. No JSON begins with it."""
 
 _Way: TypeAlias = "list[str | int]"
-"""Names and places, from the outermost on."""
+"""The path to a value: names and indexes, from the outermost on."""
 
 _LENGTH = struct.Struct(">I")
 _PACK_LEVEL = 1
 
 
 def label_of(*words: str) -> bytes:
-    """Where a value belongs: it opens nowhere else."""
-    # A text that is no Unicode is refused when it is written as a parameter of its own.
+    """The label that binds a value to its place."""
+    # Invalid Unicode is refused when it is written as a parameter of its own.
     return "/".join(words).encode(errors="surrogatepass")
 
 
 def seal(execution: str, what: str, value: Any) -> Seal:
-    """A value, to be kept encrypted for an execution as JSON; what is bytes in it is read as text."""
+    """A parameter: a JSON value, encrypted for an execution. Bytes in it are read back as text."""
     return Seal(execution, _encoded(value), label_of(execution, what))
 
 
 def seal_bytes(execution: str, what: str, data: bytes) -> Seal:
-    """Bytes, to be kept encrypted for an execution."""
+    """A parameter: bytes, encrypted for an execution."""
     return Seal(execution, data, label_of(execution, what))
 
 
 def open_sealed(key: DataKey | None, sealed: bytes | None, label: bytes) -> Any:
-    """A value that was kept so; None where there is none, or its key is destroyed.
+    """A value that `seal` encrypted; None if there is none, or its key is destroyed.
 
     Raises:
         BridgeError: `ledger_damaged`.
@@ -72,12 +72,12 @@ def open_sealed(key: DataKey | None, sealed: bytes | None, label: bytes) -> Any:
 def _encoded(value: Any) -> bytes:
     """A JSON value as bytes.
 
-    One with large texts is a row of parts, each behind its length, and packed as a whole: JSON without these texts, in
-    whose place there is null, with the ways to them, and then the texts, each of parts of which the last is empty. So
-    of all that a script has printed there is never a second copy, but for what packing leaves of it.
+    A value with large texts is a sequence of parts, each preceded by its length, and compressed as a whole. The first
+    part is JSON with null in place of these texts, and the paths to them. The texts follow, each in parts of which the
+    last is empty. So a script's output is never copied as a whole, except in its compressed form.
     """
     texts: list[tuple[_Way, str | bytes]] = []
-    # In a list, so that a text has a place where it is all that there is.
+    # In a list, so that a value which is a text itself has a path.
     rest = _without_texts([value], [], texts)
     if not texts:
         return json.dumps(rest[0]).encode()
@@ -90,7 +90,7 @@ def _encoded(value: Any) -> bytes:
 
 
 def _without_texts(value: Any, way: _Way, texts: list[tuple[_Way, str | bytes]]) -> Any:
-    """A value with null in the place of large texts and bytes, which go to `texts`, each with the way to it."""
+    """A value with null in place of large texts and bytes, which are added to `texts` with their paths."""
     if isinstance(value, str | bytes):
         if len(value) < LARGE_TEXT_CHARS:
             return value if isinstance(value, str) else value.decode(errors="backslashreplace")
@@ -100,7 +100,7 @@ def _without_texts(value: Any, way: _Way, texts: list[tuple[_Way, str | bytes]])
         return value
     if isinstance(value, dict):
         return {
-            # JSON makes another key a text.
+            # JSON converts keys of other types to texts.
             name: _without_texts(member, [*way, name], texts) if type(name) is str else member
             for name, member in value.items()
         }
@@ -112,13 +112,13 @@ def _without_texts(value: Any, way: _Way, texts: list[tuple[_Way, str | bytes]])
 def _parts(text: str | bytes) -> Iterator[bytes]:
     for at in range(0, len(text), LARGE_TEXT_CHARS):
         part = text[at : at + LARGE_TEXT_CHARS]
-        # A text that is no Unicode is taken as JSON takes it.
+        # Invalid Unicode is encoded as JSON encodes it.
         yield part if isinstance(part, bytes) else part.encode(errors="surrogatepass")
     yield b""
 
 
 def _decoded(data: bytes) -> Any:
-    """What `_encoded` was given; raises an error of whatever kind of other bytes."""
+    """The value that `_encoded` encoded. Raises any kind of error for other bytes."""
     if data[:1] != _APART:
         return json.loads(data)
     plain = memoryview(zlib.decompress(memoryview(data)[1:]))
@@ -141,7 +141,7 @@ def _decoded(data: bytes) -> Any:
 
 
 def check_sealed(connection: sqlite3.Connection, master: MasterKey) -> None:
-    """Open whatever is kept encrypted beside the log, to see that it can be.
+    """Check that all encrypted values beside the log can be decrypted.
 
     Raises:
         BridgeError: `ledger_damaged`.
@@ -178,4 +178,4 @@ _SEALED = (
         ("program/{1}/{2}",),
     ),
 )
-"""Of each table: an execution, its key, what else is in the labels, and what is sealed; and the labels."""
+"""For each table: the query for an execution, its key, the rest of the labels and the sealed values; and the labels."""

@@ -53,11 +53,13 @@ class MasterKey:
         key: KEY_BYTES random bytes.
 
     Attributes:
+        key: Its bytes.
         check: A value by which a store recognises its master key: a MAC of nothing secret.
         requests: The key of the MACs by which equal requests are recognised.
     """
 
     def __init__(self, key: bytes) -> None:
+        self.key = key
         self._wrap = AESGCM(_derived(key, "wrap data keys"))
         self._mac = _derived(key, "authenticate rows")
         self._subjects = _derived(key, "name subjects")

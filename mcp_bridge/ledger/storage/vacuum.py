@@ -33,7 +33,7 @@ def vacuum(connection: sqlite3.Connection, path: Path) -> None:
     """Rewrite the file.
 
     Raises:
-        sqlite3.Error: As SQLite gives it: nothing is changed then.
+        sqlite3.Error: As SQLite raises it; then nothing is changed.
     """
     # In the file's own directory: the default one may be small, in memory, or readable by others.
     before = os.environ.get("SQLITE_TMPDIR")

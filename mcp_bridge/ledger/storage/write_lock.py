@@ -39,7 +39,7 @@ def in_turn(write: Callable[[], object]) -> None:
         write: Runs it, by a connection with a `busy_timeout` of 0.
 
     Raises:
-        sqlite3.OperationalError: As `take_turn`; as SQLite gives it.
+        sqlite3.OperationalError: As `take_turn`; as SQLite raises it.
     """
     _patiently(write, BUSY_SECONDS)
 
@@ -52,7 +52,7 @@ def use_wal(connection: sqlite3.Connection, seconds: float) -> None:
         seconds: How long to wait.
 
     Raises:
-        sqlite3.OperationalError: As `take_turn`; as SQLite gives it.
+        sqlite3.OperationalError: As `take_turn`; as SQLite raises it.
     """
     _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"), seconds)
 

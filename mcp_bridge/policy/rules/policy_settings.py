@@ -19,7 +19,6 @@ What the rules mean together is in `decision`.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from pydantic_core import PydanticCustomError
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.conditions import Condition
+from mcp_bridge.near_names import spelled_like
 from mcp_bridge.policy.rules.globs import ToolGlob
 
 if TYPE_CHECKING:
@@ -316,5 +316,5 @@ def _from_validation(error: ErrorDetails, source: Source) -> BridgeError:
 def nearest(name: str, options: Iterable[str]) -> str:
     """A hint: the option that was probably meant, or all of them."""
     options = list(options)
-    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    close = spelled_like(name, options, cutoff=0.5)
     return f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(options)}."

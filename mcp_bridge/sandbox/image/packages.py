@@ -8,7 +8,6 @@ would import a `pip.py` from there, and uv would take its index from a `uv.toml`
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.near_names import spelled_like
 from mcp_bridge.sandbox.image.host_tools import ToolResult, disk_full, run_tool
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def load_profile(name: str) -> Profile:
     """
     names = profile_names()
     if name not in names:
-        nearest = difflib.get_close_matches(name, names)
+        nearest = spelled_like(name, names, count=3)
         raise BridgeError(
             "unknown_profile",
             f"There is no package profile {name!r}.",

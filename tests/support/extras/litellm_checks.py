@@ -369,8 +369,8 @@ NETWORK = {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "sock
 before = dict(os.environ)
 from mcp_bridge.models import factory, planner, config
 early = "litellm" in sys.modules
-from mcp_bridge.models.litellm_adapter import _load
-library = _load()
+from mcp_bridge.models.litellm_adapter import load_library
+library = load_library()
 changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
 print(json.dumps([early, seen, changed, bool(library.suppress_debug_info), len(library.model_cost)]))
 """

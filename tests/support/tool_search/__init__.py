@@ -7,14 +7,23 @@ package, version, and each tool's name, title, description and input schema. `li
 which of them fail while the search is changed.
 """
 
+from __future__ import annotations
+
 import gzip
 import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mcp_bridge.downstream.catalog.aliases import assign
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
+    from mcp_bridge.downstream.search.search import Hit
 
 HERE = Path(__file__).parent
 TOP = 3
@@ -38,14 +47,14 @@ class Query:
     held_out: bool
 
 
-def tools():
+def tools() -> list[ToolInfo]:
     """The tools of all servers."""
     listed = json.loads(gzip.decompress((HERE / "tools.json.gz").read_bytes()))
     aliases = assign(listed, lower=True)
     return [tool for name, row in listed.items() for tool in listing_from_wire(name, aliases[name], row["tools"]).tools]
 
 
-def queries():
+def queries() -> list[Query]:
     """The queries."""
     rows = [line.split("\t") for line in (HERE / "queries.tsv").read_text("utf-8").splitlines() if line[:1] != "#"]
     return [
@@ -54,14 +63,14 @@ def queries():
     ]
 
 
-def found(search, chosen):
+def found(search: Callable[[str], Sequence[Hit]], chosen: Sequence[Query]) -> dict[str, tuple[int, int]]:
     """By kind, and under `all`: how many of the queries find a right tool among the first, and of how many.
 
     Args:
         search: Called with a query's text; returns hits.
         chosen: The queries.
     """
-    counted = {}
+    counted: dict[str, tuple[int, int]] = {}
     for query in chosen:
         first = {f"{hit.tool.server}.{hit.tool.name}" for hit in search(query.text)[:TOP]}
         for kind in (query.kind, "all"):

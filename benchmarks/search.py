@@ -1,0 +1,131 @@
+"""The tool search beside plain BM25: what it finds, and processor time and memory over 643 to 10,000 tools."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import re
+import sqlite3
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.measure import Row
+from benchmarks.tokens import THINGS, about_thing
+from mcp_bridge.downstream.catalog.tools import listing_from_wire
+from mcp_bridge.downstream.search.index import InvertedIndex
+from mcp_bridge.downstream.search.search import Hit, SearchIndex
+from tests.support import tool_search
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from benchmarks.bridge import Bench
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
+
+SIZES = {1_000: 10.0, 10_000: 100.0}
+"""Numbers of tools, and the most milliseconds of a query over so many."""
+
+PAGE = 4096
+
+
+class PlainBM25:
+    """SQLite's FTS5: stems, any word of the query, one row a tool, no weights."""
+
+    def __init__(self, tools: Sequence[ToolInfo]) -> None:
+        self._tools = tools
+        self._db = sqlite3.connect(":memory:")
+        self._db.execute("CREATE VIRTUAL TABLE tool USING fts5(text, tokenize = 'porter unicode61')")
+        rows = ((number, self._text(tool)) for number, tool in enumerate(tools))
+        self._db.executemany("INSERT INTO tool (rowid, text) VALUES (?, ?)", rows)
+
+    @staticmethod
+    def _text(tool: ToolInfo) -> str:
+        text = f"{tool.server} {tool.name} {tool.description} {' '.join(tool.input_schema.get('properties') or {})}"
+        return re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]", " ", text)
+
+    def search(self, query: str, limit: int = 10) -> list[Hit]:
+        """The best tools, best first."""
+        words = " OR ".join(f'"{word}"' for word in re.findall(r"[^\W_]+", query))
+        statement = "SELECT rowid, rank FROM tool WHERE tool MATCH ? ORDER BY rank LIMIT ?"
+        rows = self._db.execute(statement, (words, limit)) if words else ()
+        return [Hit(self._tools[number], -rank) for number, rank in rows]
+
+
+async def search(bench: Bench) -> list[Row]:
+    """What is found, and what it takes."""
+    tools, queries = tool_search.tools(), tool_search.queries()
+    ours, peer = SearchIndex(tools), PlainBM25(tools)
+    rows = []
+    for held_out in (False, True):
+        chosen = [query for query in queries if query.held_out == held_out]
+        found, plain = tool_search.found(ours.search, chosen), tool_search.found(peer.search, chosen)
+        half = "held out" if held_out else "tuned to"
+        for kind, (good, total) in sorted(found.items()):
+            least = 90 if kind == "all" else 80
+            share, other = 100 * good / total, 100 * plain[kind][0] / total
+            what = f"search: a right tool in the top {tool_search.TOP}, {kind}, {half}"
+            note = f"{total} queries, {len(tools)} tools of real servers"
+            rows.append(Row(what, share, other, "%", "plain BM25", f"≥ {least}", share >= least, note))
+    asked = [query.text for query in queries[: 60 if bench.quick else None]]
+    for size, most in SIZES.items():
+        rows += _cost(_many(tools, size), asked, most)
+    return rows
+
+
+def _many(tools: Sequence[ToolInfo], size: int) -> list[ToolInfo]:
+    """The tools, and copies of them about other things, so many in all."""
+    out = list(tools)
+    for copy, thing in enumerate(THINGS):
+        for tool in tools:
+            if len(out) == size:
+                return out
+            wire = {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+            other: dict[str, Any] = json.loads(about_thing(json.dumps(wire), thing, copy))
+            server = f"{tool.server}-{thing}"
+            [made] = listing_from_wire(server, server.replace("-", "_"), [other]).tools
+            out.append(dataclasses.replace(made, name=f"{made.name}_{thing}"))
+    raise RuntimeError(f"there are {len(out)} tools, not {size}")
+
+
+def _cost(tools: Sequence[ToolInfo], queries: Sequence[str], most: float) -> list[Row]:
+    """Processor time of a query and of the index, and its memory."""
+    before = _resident()
+    started = time.process_time()
+    ours = SearchIndex(tools)
+    built = time.process_time() - started
+    memory = _resident() - before
+    data = ours.inverted.to_bytes("key")
+    started = time.process_time()
+    InvertedIndex.from_bytes(data, "key")
+    read = time.process_time() - started
+    started = time.process_time()
+    peer = PlainBM25(tools)
+    peer_built = time.process_time() - started
+    taken: dict[str, list[float]] = {"ours": [], "peer": []}
+    ours.search("warm up")
+    for query in queries:
+        for name, find in (("ours", ours.search), ("peer", peer.search)):
+            taken[name].append(_milliseconds(find, query))
+    median, other = statistics.median(taken["ours"]), statistics.median(taken["peer"])
+    slowest = sorted(taken["ours"])[int(0.99 * len(queries))]
+    what, against = f"over {len(tools):,} tools", "plain BM25 (SQLite FTS5)"
+    note = f"processor time; p99 {slowest:.1f} ms of {len(queries)} queries"
+    return [
+        Row(f"search: a query {what}", median, other, "ms", against, f"≤ {most:g} ms", slowest <= most, note),
+        Row(f"search: to index {what}", built, peer_built, "s", against, note=f"read from disk: {1000 * read:.0f} ms"),
+        Row(f"search: memory {what}", memory / 2**20, None, "MiB", note=f"on disk {len(data) / 2**20:.1f} MiB"),
+    ]
+
+
+def _milliseconds(find: Callable[[str], object], query: str) -> float:
+    started = time.process_time()
+    find(query)
+    return (time.process_time() - started) * 1000
+
+
+def _resident() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE

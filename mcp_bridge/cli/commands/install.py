@@ -1,0 +1,285 @@
+"""`mcp-bridge install CLIENT`: the bridge's entry in a client's file, and the client's servers behind the bridge."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge import escaping, settings
+from mcp_bridge.cli import asking, common, showing
+from mcp_bridge.cli.client_setup.file_edits import ConfigurationFile
+from mcp_bridge.cli.client_setup.server_entries import NotTransferableError, as_table, bridge_entry, own_command
+from mcp_bridge.cli.client_setup.take_over import Installation, Installations, hash_of
+from mcp_bridge.downstream.configuration.client_files import is_group
+from mcp_bridge.downstream.configuration.clients import CLIENTS
+from mcp_bridge.downstream.configuration.discovery import is_the_bridge
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from mcp_bridge.downstream.configuration.clients import Client, ClientName
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        client: The client.
+        folder: The folder whose file is meant; None for the user's.
+        name: What the bridge is to be called there.
+        take_over: Whether to move the client's other servers behind the bridge.
+        yes: Whether to skip the question.
+        config: The configuration that the bridge is to be started with, or None for the usual.
+    """
+
+    client: ClientName
+    folder: Path | None
+    name: str
+    take_over: bool
+    yes: bool
+    config: Path | None
+
+
+@dataclass(slots=True)
+class _Change:
+    """The changes that are to be shown and made.
+
+    Attributes:
+        file: The client's file.
+        config: Our configuration, if it changes.
+        record: What is kept of the installation.
+        begins: Whether this is the first change, of a file that the bridge wasn't in.
+        notes: What else there is to know, one line each.
+    """
+
+    file: ConfigurationFile
+    record: Installation
+    begins: bool = False
+    config: ConfigurationFile | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def install(loaded: settings.Loaded, request: Request) -> int:
+    """Show the change of a client's file, ask, and make it; return the exit status.
+
+    Raises:
+        BridgeError: `bad_argument`, `bad_client_config`, `client_file_changed`, `server_exists`, `not_asked`,
+            `state_unusable`, `state_unsafe`.
+    """
+    client = CLIENTS[request.client]
+    if request.take_over and request.folder is not None:
+        raise BridgeError(
+            "bad_argument",
+            "A folder's file is for everybody who has the folder, and its servers stay in it.",
+            hint=f"Write `mcp-bridge install {client.name} --take-over` for your own servers.",
+        )
+    file = ConfigurationFile(_file_of(client, request.folder), client.syntax)
+    installations = Installations(loaded.settings.state_dir)
+    change = _planned(client, file, installations.load(file.target), request)
+    if not _show(change):
+        showing.echo(escaping.escape_line(f"{client.title} has the bridge already: {file.path} stays as it is."))
+        return common.OK
+    if not request.yes and not _confirm("Write this?", f"mcp-bridge install {client.name} --yes"):
+        showing.echo_err("mcp-bridge: nothing was written.")
+        return common.REFUSED
+    installations.prepare()
+    if change.config is not None and change.config.is_changed:
+        # First: a server that is in both places is one for the bridge, and one that is in neither would be lost.
+        source_mode = 0o600 if file.old is None else file.target.stat().st_mode & 0o777
+        change.config.write(installations.backups, mode=source_mode if change.config.old else 0o600)
+        # Before the client's file loses them.
+        installations.save(change.record)
+    # A folder's new file is for everybody who has the folder.
+    backup = file.write(installations.backups, mode=0o644 if request.folder is not None and file.old is None else None)
+    if change.begins and backup is not None:
+        change.record.original = str(backup)
+    change.record.sha256 = hash_of(file.new)
+    installations.save(change.record)
+    showing.echo(escaping.escape_line(f"Written: {file.path}. Restart {client.title}."))
+    if backup is not None:
+        showing.echo(escaping.escape_line(f"As it was: {backup}"))
+    return common.OK
+
+
+def _planned(client: Client, file: ConfigurationFile, kept: Installation | None, request: Request) -> _Change:
+    """The changes of the client's file and of our configuration."""
+    entries = _entries(client, file)
+    present = [name for name, entry in entries.items() if is_the_bridge(entry)]
+    others = [name for name in entries if name not in present]
+    if kept is None:
+        record = Installation(client.name, str(file.target), was_there=file.old is not None or bool(present))
+    else:
+        record = kept
+        if file.old is None or kept.sha256 != hash_of(file.old):
+            # What somebody has changed since would be lost, if the file were given back as it was.
+            record.original, record.was_there = None, True
+    change = _Change(file, record, begins=kept is None and not present)
+    servers = _servers_path(client, file)
+    command, args = own_command()
+    entry = bridge_entry(client.name, command, [*args, *(("--config", str(request.config)) if request.config else ())])
+    if not present:
+        if request.name in entries:
+            raise BridgeError(
+                "server_exists",
+                f"{file.path} has another server of the name {request.name!r}.",
+                hint="Choose another with --name.",
+            )
+        file.set((*servers, request.name), entry)
+    elif not _can_be_started(entries[present[0]]):
+        # It was upgraded or moved. What else its entry has is the user's.
+        file.set((*servers, present[0]), entries[present[0]] | entry)
+    if request.take_over:
+        _move(client, others, servers, change, request.config or settings.user_file())
+    elif others and request.folder is None:
+        change.notes.append(
+            f"{client.title} keeps its other servers ({_listed(others)}) and shows their tools to its model; "
+            f"`mcp-bridge install {client.name} --take-over` moves them behind the bridge."
+        )
+    return change
+
+
+def uninstall(loaded: settings.Loaded, request: Request) -> int:
+    """Show what takes an installation back, ask, and do it; return the exit status.
+
+    Raises:
+        BridgeError: As `install`.
+    """
+    client = CLIENTS[request.client]
+    file = ConfigurationFile(_file_of(client, request.folder), client.syntax)
+    installations = Installations(loaded.settings.state_dir)
+    kept = installations.load(file.target)
+    change = _Change(file, kept or Installation(client.name, str(file.target)))
+    original = change.record.original_bytes(file.old)
+    if original is not None:
+        file.replace(original)
+    else:
+        _put_back(client, change)
+    if change.record.tables and change.record.config is not None:
+        change.config = ConfigurationFile(Path(change.record.config), "toml")
+        for name, table in change.record.tables.items():
+            now = change.config.member("servers", name)
+            if now == table:
+                change.config.remove(("servers", name))
+            elif now is not None:
+                change.notes.append(f"{name!r} stays in {change.config.path}, too: it has been changed there.")
+    if not _show(change):
+        showing.echo(escaping.escape_line(f"{client.title} doesn't have the bridge: {file.path} stays as it is."))
+        return common.OK
+    hint = f"mcp-bridge install {client.name} --uninstall --yes"
+    if not request.yes and not _confirm("Write this?", hint):
+        showing.echo_err("mcp-bridge: nothing was written.")
+        return common.REFUSED
+    installations.prepare()
+    if original == b"":
+        file.remove_file()
+    else:
+        file.write(installations.backups)
+    if change.config is not None and change.config.is_changed:
+        change.config.write(installations.backups)
+    installations.forget(file.target)
+    showing.echo(escaping.escape_line(f"Taken back: {file.path}. Restart {client.title}."))
+    return common.OK
+
+
+def _put_back(client: Client, change: _Change) -> None:
+    """Remove the bridge's entry, and put back the servers that were moved, into a file that has been changed since."""
+    file, servers = change.file, _servers_path(client, change.file)
+    entries = _entries(client, file)
+    for name, entry in entries.items():
+        if is_the_bridge(entry):
+            file.remove((*servers, name))
+    for name, entry in change.record.entries.items():
+        if name in entries:
+            change.notes.append(f"{name!r} is in {file.path} again already, and stays as it is there.")
+        else:
+            file.set((*servers, name), entry)
+
+
+def _move(client: Client, names: list[str], servers: tuple[str, ...], change: _Change, config: Path) -> None:
+    """Move servers from the client's file into our configuration."""
+    own = ConfigurationFile(config, "toml")
+    change.record.config = str(config)
+    for name in names:
+        entry = change.file.member(*servers, name)
+        try:
+            table = as_table(client, name, entry, change.file.content)
+        except NotTransferableError as exc:
+            change.notes.append(f"{name!r} stays with {client.title}: {exc}")
+            continue
+        existing = own.member("servers", name)
+        if existing is not None and existing != table:
+            change.notes.append(f"{name!r} stays with {client.title}: {config} has another server of this name.")
+            continue
+        if existing is None:
+            own.set(("servers", name), table)
+            change.record.tables[name] = table
+        change.record.entries[name] = entry
+        change.file.remove((*servers, name))
+    change.config = own
+
+
+def _can_be_started(entry: Any) -> bool:
+    """Whether the program of the bridge's entry is still there."""
+    command = entry["command"]
+    return shutil.which(command[0] if isinstance(command, list) else command) is not None
+
+
+def _file_of(client: Client, folder: Path | None) -> Path:
+    if folder is None:
+        return client.user_path(Path.home(), os.environ)
+    path = client.project_path(folder)
+    if path is None:
+        with_files = ", ".join(other.name for other in CLIENTS.values() if other.project_files)
+        raise BridgeError(
+            "bad_argument",
+            f"{client.title} has no file for a folder.",
+            hint=f"Write `mcp-bridge install {client.name}`. --project is for {with_files}.",
+        )
+    return path
+
+
+def _servers_path(client: Client, file: ConfigurationFile) -> tuple[str, ...]:
+    """The keys that lead to the servers, in the format that the file is in."""
+    if client.name == "opencode" and is_group(file.member(*client.servers, "servers")):
+        return (*client.servers, "servers")
+    return client.servers
+
+
+def _entries(client: Client, file: ConfigurationFile) -> dict[str, Any]:
+    servers = _servers_path(client, file)
+    found = file.member(*servers)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise BridgeError(
+            "bad_client_config",
+            f"{file.path}: {'.'.join(servers)} is not an object. Nothing was written.",
+            hint="Mend it, for its client.",
+            file=str(file.path),
+        )
+    return dict(found)
+
+
+def _show(change: _Change) -> bool:
+    """Print the changes, and whether there are any."""
+    files = [file for file in (change.file, change.config) if file is not None and file.is_changed]
+    for file in files:
+        for line in file.diff():
+            showing.echo(escaping.escape_line(line))
+    for note in change.notes:
+        showing.echo(escaping.escape_line(note))
+    return bool(files)
+
+
+def _confirm(question: str, command: str) -> bool:
+    refusal = BridgeError(
+        "not_asked", "Nothing was written: there is no terminal to ask in.", hint=f"Write `{command}`."
+    )
+    return asking.confirm(question, refusal)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[: common.MAX_NAMED]) + (", …" if len(names) > common.MAX_NAMED else "")

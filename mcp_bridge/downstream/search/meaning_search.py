@@ -1,0 +1,151 @@
+"""Ranks tools by what they mean, while the embedding model can be had; a search goes on without it otherwise."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mcp_bridge.downstream.search.documents import meaning_text
+from mcp_bridge.downstream.search.meaning import (
+    InvalidVectorsError,
+    VectorIndex,
+    text_key,
+    unit_vector,
+    vectors_from_bytes,
+    vectors_to_bytes,
+)
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.offload import on_blocking_thread, on_thread
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable, Sequence
+
+    from mcp_bridge.downstream.catalog.tools import ToolInfo
+    from mcp_bridge.downstream.search.meaning import Embedder
+    from mcp_bridge.downstream.search.store import IndexStore
+
+logger = logging.getLogger(__name__)
+
+# How long a search waits for the vectors of tools that have none; they are made in the background.
+_WAIT_SECONDS = 10.0
+
+# After a failure the model is left alone for so long.
+_PAUSE_SECONDS = 60.0
+
+_QUERY_CHARS = 1_000
+_NOTICE_CHARS = 300
+
+
+class MeaningSearch:
+    """The vectors of tools, made once by an embedding model and kept on disk.
+
+    Args:
+        embedder: The model.
+        store: Where vectors are kept; None keeps them in memory alone.
+        start_soon: Starts a task in the background.
+    """
+
+    def __init__(self, embedder: Embedder, store: IndexStore | None, start_soon: Callable[..., None]) -> None:
+        self._embedder = embedder
+        self._store = store
+        self._start_soon = start_soon
+        self._key = hashlib.sha256(embedder.name.encode("utf-8", "replace")).hexdigest()
+        self._known: dict[str, array[float]] | None = None
+        self._index: VectorIndex | None = None
+        self._of: Sequence[ToolInfo] | None = None
+        self._making: anyio.Event | None = None
+        self._failure: BridgeError | None = None
+        self._paused_until = 0.0
+
+    async def ranking(
+        self, query: str, tools: Sequence[ToolInfo], allowed: Callable[[int], bool]
+    ) -> tuple[list[int], str | None]:
+        """The tools that are nearest to a query.
+
+        Args:
+            query: The query; its first 1,000 characters count.
+            tools: All tools: the same object as long as they are the same.
+            allowed: Returns whether to include the tool of a number.
+
+        Returns:
+            Their numbers, best first, and a notice if the model had no part.
+        """
+        if time.monotonic() < self._paused_until and self._failure is not None:
+            return [], _notice(self._failure)
+        if self._of is not tools:
+            await self._made(tools)
+        if self._of is not tools or self._index is None:
+            return [], _notice(self._failure) if self._failure else "not searched by meaning: tools are being read"
+        index = self._index
+        try:
+            [vector] = await self._embedder.embed([query[:_QUERY_CHARS]])
+            return await on_thread(index.nearest, unit_vector(vector), allowed), None
+        except BridgeError as error:
+            self._pause(error)
+            return [], _notice(error)
+
+    async def _made(self, tools: Sequence[ToolInfo]) -> None:
+        """Wait a while for the vectors of tools, which one task at a time makes."""
+        if self._making is None:
+            self._making = anyio.Event()
+            self._failure = None
+            try:
+                self._start_soon(self._make, tools, self._making)
+            except BridgeError as error:
+                self._making = None
+                self._pause(error)
+                return
+        making = self._making
+        with anyio.move_on_after(_WAIT_SECONDS):
+            await making.wait()
+
+    async def _make(self, tools: Sequence[ToolInfo], done: anyio.Event) -> None:
+        try:
+            known = await self._load()
+            keys = await on_thread(_keys, tools)
+            missing = {key: tool for key, tool in zip(keys, tools, strict=True) if key not in known}
+            if missing:
+                vectors = await self._embedder.embed([meaning_text(tool) for tool in missing.values()])
+                if len(vectors) != len(missing):
+                    raise BridgeError("model_bad_answer", "The embedding model left texts out.")
+                known |= dict(zip(missing, map(unit_vector, vectors), strict=True))
+            self._index = await on_thread(VectorIndex, [known[key] for key in keys])
+            self._of = tools
+            if missing and self._store is not None:
+                data = await on_thread(vectors_to_bytes, self._embedder.name, known)
+                await on_blocking_thread(self._store.save, self._key, data)
+        except BridgeError as error:
+            self._pause(error)
+        finally:
+            self._making = None
+            done.set()
+
+    async def _load(self) -> dict[str, array[float]]:
+        """The vectors that are known, from the disk at first."""
+        if self._known is None:
+            self._known = {}
+            data = None if self._store is None else await on_blocking_thread(self._store.load, self._key)
+            if data is not None and self._store is not None:
+                try:
+                    self._known = await on_thread(vectors_from_bytes, data, self._embedder.name)
+                except InvalidVectorsError:
+                    await on_blocking_thread(self._store.discard, self._key)
+        return self._known
+
+    def _pause(self, error: BridgeError) -> None:
+        logger.warning("tools aren't searched by meaning: %s", error)
+        self._failure = error
+        self._paused_until = time.monotonic() + _PAUSE_SECONDS
+
+
+def _keys(tools: Sequence[ToolInfo]) -> list[str]:
+    return [text_key(tool) for tool in tools]
+
+
+def _notice(error: BridgeError) -> str:
+    return f"not searched by meaning: {error.message[:_NOTICE_CHARS]}"

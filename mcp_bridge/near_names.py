@@ -1,0 +1,90 @@
+"""The names that somebody may have meant by a wrong one: the matcher behind every "did you mean" on the host.
+
+What runs in the container has the standard library alone, and uses `difflib`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+# It runs on the event loop: it is bounded.
+_CHARS = 200
+_OPTIONS = 5_000
+
+_CUTOFF = 0.6
+_WORD = re.compile(r"[A-Z]*[a-z0-9]+|[A-Z]+")
+_WORD_CHARS = 3
+
+# How many names are listed when none is near.
+_NAMES_SHOWN = 20
+
+
+def spelled_like(name: str, options: Iterable[str], *, count: int = 1, cutoff: float = _CUTOFF) -> list[str]:
+    """Up to `count` of `options` that are spelled like `name`, best first.
+
+    Args:
+        name: The wrong name; nothing is near one of more than 200 characters.
+        options: The names that there are; of more than 5,000 the others are left out.
+        count: The most names.
+        cutoff: How similar the spelling must be: 1 is the same, 0 has no character in common.
+    """
+    if len(name) > _CHARS:
+        return []
+    by_folded = _folded(options)
+    # Imported late: most processes are never given a wrong name.
+    from rapidfuzz import fuzz, process  # noqa: PLC0415
+
+    close = process.extract(name.casefold(), list(by_folded), scorer=fuzz.ratio, score_cutoff=100 * cutoff, limit=count)
+    return [by_folded[folded] for folded, _, _ in close]
+
+
+def nearest(name: str, options: Iterable[str], *, count: int = 3) -> list[str]:
+    """Up to `count` of `options` that a person may have meant by `name`, best first.
+
+    When no option is spelled similarly, options that share a word are returned: `source` and `source_timezone`.
+    As to its bounds, see `spelled_like`.
+    """
+    if len(name) > _CHARS:
+        return []
+    known = list(_folded(options).values())
+    if close := spelled_like(name, known, count=count):
+        return close
+    name_words = _words(name)
+    shared = {option: len(name_words & _words(option)) for option in known}
+    best = sorted((option for option, number in shared.items() if number), key=lambda option: (-shared[option], option))
+    return best[:count]
+
+
+def _folded(options: Iterable[str]) -> dict[str, str]:
+    """The options by their case-folded form, at most `_OPTIONS`, without those that are too long."""
+    by_folded: dict[str, str] = {}
+    for option in options:
+        if len(option) <= _CHARS:
+            by_folded.setdefault(option.casefold(), option)
+            if len(by_folded) >= _OPTIONS:
+                break
+    return by_folded
+
+
+def _words(name: str) -> set[str]:
+    """The significant words of a name, in lower case."""
+    return {word.lower() for word in _WORD.findall(name) if len(word) >= _WORD_CHARS}
+
+
+def did_you_mean(close: Sequence[str], names: Sequence[str]) -> str | None:
+    """A hint for a wrong name: the nearest names, or else a list of all; None when there are no names.
+
+    Args:
+        close: The names that `nearest` found.
+        names: All names.
+    """
+    if close:
+        return f"Did you mean {', '.join(dict.fromkeys(close))}?"
+    if not names:
+        return None
+    listed = ", ".join(name[:_CHARS] for name in names[:_NAMES_SHOWN])
+    return f"There are: {listed}{', …' if len(names) > _NAMES_SHOWN else ''}."

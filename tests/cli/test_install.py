@@ -1,0 +1,502 @@
+"""`mcp-bridge install` and `mcp-bridge servers add|remove|import`: files that people and other programs write, too."""
+
+import json
+import os
+import shlex
+import stat
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from bridge_fixtures import COMMAND, DEADLINE_SECONDS
+from clients.conversation import program
+from typer.testing import CliRunner
+
+from mcp_bridge.cli import asking
+from mcp_bridge.cli.app import app
+from mcp_bridge.cli.client_setup import file_edits
+from mcp_bridge.downstream.configuration.client_files import loads
+from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, CLIENTS
+from mcp_bridge.downstream.configuration.discovery import discover, is_the_bridge
+
+pytest_plugins = ["bridge_fixtures"]
+pytestmark = pytest.mark.timeout(300)
+
+BUSY = {
+    "json": '{"theme":"dark",\n      "mcpServers": {"git": {"command":   "uvx", "args": ["mcp-server-git"],\n'
+    '   "env": {"TOKEN": "s3cret-of-mine"}}}, "x": [1,2 , 3]}\n',
+    "commented json": '{\n\t// mine\n\t"mcpServers": {\n\t\t"git": {"command": "uvx", "args": ["mcp-server-git"], '
+    '"env": {"TOKEN": "s3cret-of-mine"}} // why\n\t}\n}\n',
+    "toml": '# mine\nmodel = "x"   # why\n\n[mcp_servers.git]\ncommand = "uvx"  # the runner\n'
+    'args = ["mcp-server-git"]\nenv = { TOKEN = "s3cret-of-mine" }\n\n[profiles.a]\nmodel = "y"\n',
+}
+"""Files as people have them, with a server and a secret."""
+
+
+def busy(client):
+    syntax = CLIENTS[client].syntax
+    if client == "opencode":
+        entry = '{"type": "local", "command": ["uvx", "mcp-server-git"], "environment": {"TOKEN": "s3cret-of-mine"},}'
+        return f'{{\n  // mine\n  "mcp": {{\n    "git": {entry}, // why\n  }},\n}}\n'
+    text = BUSY["commented json" if syntax == "jsonc" else syntax]
+    return text.replace("mcpServers", CLIENTS[client].servers[0])
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch):
+    return User(tmp_path, monkeypatch)
+
+
+class User:
+    """Somebody with a home directory of their own, in a folder."""
+
+    def __init__(self, tmp_path, monkeypatch):
+        self.home, self.folder = tmp_path / "home", tmp_path / "folder"
+        for path in (self.home, self.folder):
+            path.mkdir()
+        self.config = self.home / ".config/mcp-bridge/config.toml"
+        self.env = {
+            "HOME": str(self.home),
+            "XDG_CONFIG_HOME": str(self.home / ".config"),
+            "XDG_STATE_HOME": str(self.home / ".state"),
+            "PATH": f"{Path(COMMAND).parent}{os.pathsep}{os.environ['PATH']}",
+            "CODEX_HOME": "",
+        }
+        for name, value in self.env.items():
+            monkeypatch.setenv(name, value)
+        for name in [name for name in os.environ if name.startswith("MCP_BRIDGE_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.chdir(self.folder)
+        # Not that of another checkout.
+        monkeypatch.setattr("sys.argv", [COMMAND])
+
+    def run(self, line):
+        ended = CliRunner().invoke(app, shlex.split(line))
+        assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+        return ended
+
+    def done(self, line):
+        ended = self.run(line)
+        assert ended.exit_code == 0, ended.output
+        return ended.output
+
+    def file(self, client, text=None, mode=0o640):
+        path = CLIENTS[client].user_path(self.home, self.env)
+        if text is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text if isinstance(text, bytes) else text.encode())
+            path.chmod(mode)
+        return path
+
+    def servers(self, client, path=None):
+        content = loads((path or self.file(client)).read_bytes(), CLIENTS[client].syntax)
+        return content.get(CLIENTS[client].servers[0], {})
+
+    def found(self, *clients):
+        own = tomllib.loads(self.config.read_text()).get("servers", {}) if self.config.exists() else {}
+        return discover(
+            own, config_file=self.config, environ={"HOME": str(self.home)}, cwd=self.folder, home=self.home,
+            clients=clients,
+        )  # fmt: skip
+
+
+# --- the entry ---
+
+
+@pytest.mark.parametrize("client", CLIENT_NAMES)
+def test_the_entry_is_shown_and_written_into_a_new_file_and_twice_is_once(user, client):
+    said = user.done(f"install {client} --yes")
+    path = user.file(client)
+    assert f"+++ {path}" in said
+    assert f"Restart {CLIENTS[client].title}." in said
+    [(name, entry)] = user.servers(client).items()
+    assert (name, is_the_bridge(entry)) == ("bridge", True)
+    assert COMMAND in json.dumps(entry)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    [skipped] = user.found(client).skipped
+    assert skipped.is_self
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    assert "has the bridge already" in user.done(f"install {client} --yes")
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert "Taken back" in user.done(f"install {client} --uninstall --yes")
+    assert not path.exists(), "it wasn't there before"
+    assert "doesn't have the bridge" in user.done(f"install {client} --uninstall --yes")
+
+
+@pytest.mark.parametrize("client", CLIENT_NAMES)
+def test_what_else_is_in_the_file_stays_as_it_is_and_it_can_be_taken_back(user, client):
+    path = user.file(client, busy(client))
+    said = user.done(f"install {client} --yes")
+    changed = path.read_text()
+    removed = [line for line in busy(client).splitlines() if line not in changed.splitlines()]
+    assert len(removed) <= 1, "at most the line that has the entry, or a comma, added"
+    assert set(user.servers(client)) == {"git", "bridge"}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert "s3cret-of-mine" not in said
+    assert "keeps its other servers (git)" in said
+    [backup] = (user.home / ".state/mcp-bridge/client-setup/backups").iterdir()
+    assert backup.read_text() == busy(client)
+    assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+    user.done(f"install {client} --uninstall --yes")
+    assert path.read_text() == busy(client)
+
+
+@pytest.mark.parametrize("client", CLIENT_NAMES)
+def test_it_can_be_taken_back_out_of_a_file_that_was_changed_since(user, client):
+    path = user.file(client, busy(client))
+    user.done(f"install {client} --take-over --yes")
+    change = "\n[profiles.b]\nmodel = 'z'\n" if client == "codex" else ""
+    path.write_text(path.read_text().rstrip() + change + "\n\n")
+    user.done(f"install {client} --uninstall --yes")
+    assert set(user.servers(client)) == {"git"}
+    assert loads(path.read_bytes(), CLIENTS[client].syntax) == loads(
+        (busy(client) + change).encode(), CLIENTS[client].syntax
+    )
+    assert ("mine" in path.read_text()) == ("mine" in busy(client))
+
+
+@pytest.mark.parametrize("client", [name for name in CLIENT_NAMES if CLIENTS[name].project_files])
+def test_the_file_of_a_folder(user, client):
+    user.done(f"install {client} --project --yes")
+    path = CLIENTS[client].project_path(user.folder)
+    assert set(user.servers(client, path)) == {"bridge"}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert not user.file(client).exists()
+    user.done(f"install {client} --project --uninstall --yes")
+    assert not path.exists()
+
+
+def test_what_a_folder_has_stays_with_its_client(user):
+    ended = user.run("install cursor --project --take-over --yes")
+    assert (ended.exit_code, "bad_argument" in ended.output) == (2, True)
+    ended = user.run("install windsurf --project --yes")
+    assert "Windsurf has no file for a folder" in ended.output
+
+
+# --- take-over ---
+
+
+@pytest.mark.parametrize("client", CLIENT_NAMES)
+def test_a_clients_servers_move_behind_the_bridge_and_back(user, client):
+    path = user.file(client, busy(client))
+    user.config.parent.mkdir(parents=True)
+    user.config.write_text("# mine\ntimeout = 5\n")
+    user.config.chmod(0o644)
+    said = user.done(f"install {client} --take-over --yes")
+    assert "s3cret-of-mine" not in said
+    assert set(user.servers(client)) == {"bridge"}
+    spec = user.found(client).servers["git"]
+    assert (spec.command, spec.args, dict(spec.env)) == ("uvx", ("mcp-server-git",), {"TOKEN": "s3cret-of-mine"})
+    assert spec.scope == "config"
+    assert user.config.read_text().startswith("# mine\ntimeout = 5\n")
+    assert stat.S_IMODE(user.config.stat().st_mode) == 0o640, "what the group couldn't read it still can't"
+    assert "has the bridge already" in user.done(f"install {client} --take-over --yes")
+    user.done(f"install {client} --uninstall --yes")
+    assert path.read_text() == busy(client)
+    assert tomllib.loads(user.config.read_text()) == {"timeout": 5}
+    assert user.config.read_text().startswith("# mine\n")
+
+
+def test_first_the_entry_and_then_the_servers_is_taken_back_as_a_whole(user):
+    path = user.file("cursor", busy("cursor"))
+    user.done("install cursor --yes")
+    user.done("install cursor --take-over --yes")
+    user.done("install cursor --uninstall --yes")
+    assert path.read_text() == busy("cursor")
+    assert not user.found("cursor").servers["git"].source.endswith(".toml")
+
+
+def test_what_cannot_move_stays_and_is_told(user):
+    entries = {
+        "asks": {"command": "x", "env": {"K": "${input:key}"}},
+        "folder": {"command": "x", "args": ["${workspaceFolder}"]},
+        "broken": {"args": []},
+        "moves": {"command": "${userHome}/x", "args": ["${env:A}"], "env": {"N": "5"}},
+        "remote": {"url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
+        "taken": {"command": "other"},
+    }
+    user.file("cursor", json.dumps({"mcpServers": entries}))
+    user.config.parent.mkdir(parents=True)
+    user.config.write_text('[servers.taken]\ncommand = "mine"\n')
+    said = user.done("install cursor --take-over --yes")
+    for name in ("asks", "folder", "broken", "taken"):
+        assert f"'{name}' stays with Cursor: " in said
+    assert set(user.servers("cursor")) == {"bridge", "asks", "folder", "broken", "taken"}
+    own = tomllib.loads(user.config.read_text())["servers"]
+    assert own["moves"] == {"command": "${HOME}/x", "args": ["${A}"], "env": {"N": "5"}}
+    assert own["remote"] == {"url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}
+    assert own["taken"] == {"command": "mine"}
+
+
+def test_filters_time_outs_and_switches_move_along(user):
+    user.file("codex", """
+[mcp_servers.a]
+command = "x"
+env_vars = ["TOKEN"]
+startup_timeout_sec = 5
+tool_timeout_sec = 7
+enabled_tools = ["read"]
+disabled_tools = ["write"]
+[mcp_servers.b]
+command = "y"
+enabled = false
+[mcp_servers.c]
+url = "https://example.com/mcp"
+bearer_token_env_var = "TOKEN"
+env_http_headers = { X-A = "A" }
+[mcp_servers.d]
+command = "${LITERAL}"
+""")  # fmt: skip
+    before = user.found("codex").servers
+    said = user.done("install codex --take-over --yes")
+    assert "'d' stays with Codex: it has ${…} as it is" in said
+    after = user.found().servers
+    for name in ("a", "b"):
+        for key in (
+            "command",
+            "env_pass",
+            "start_timeout",
+            "call_timeout",
+            "include_tools",
+            "exclude_tools",
+            "enabled",
+        ):
+            assert getattr(after[name], key) == getattr(before[name], key), (name, key)
+    own = tomllib.loads(user.config.read_text())["servers"]
+    assert own["c"]["headers"] == {"X-A": "${A}", "Authorization": "Bearer ${TOKEN}"}
+
+
+def test_a_server_that_was_changed_behind_the_bridge_stays_there_too(user):
+    user.file("cursor", busy("cursor"))
+    user.done("install cursor --take-over --yes")
+    user.config.write_text(user.config.read_text() + "call_timeout = 5\n")
+    assert "'git' stays in" in user.done("install cursor --uninstall --yes")
+    assert "git" in user.servers("cursor")
+    assert tomllib.loads(user.config.read_text())["servers"]["git"]["call_timeout"] == 5
+
+
+# --- what goes wrong ---
+
+
+@pytest.mark.parametrize("client", CLIENT_NAMES)
+@pytest.mark.parametrize("data", [b"{", b"\xff{}", b"[1, 2]", b'{"%s": 3}', b"\x00", b"[" * 100_000])
+def test_a_broken_file_is_not_written(user, client, data):
+    path = user.file(client, data.replace(b"%s", CLIENTS[client].servers[0].encode()))
+    before = path.read_bytes()
+    ended = user.run(f"install {client} --yes")
+    assert ended.exit_code == 1
+    assert "bad_client_config" in ended.output
+    assert "Nothing was written" in ended.output
+    assert path.read_bytes() == before
+    assert [entry.name for entry in path.parent.iterdir() if not entry.is_dir()] == [path.name]
+
+
+def test_a_byte_order_mark_line_ends_and_a_link_stay(user, tmp_path):
+    real = tmp_path / "dotfiles/mcp.json"
+    real.parent.mkdir()
+    text = '\ufeff{\r\n  "mcpServers": {\r\n    "a": {"command": "x"}\r\n  }\r\n}\r\n'
+    real.write_bytes(text.encode())
+    path = user.file("cursor")
+    path.parent.mkdir()
+    path.symlink_to(real)
+    user.done("install cursor --yes")
+    assert path.is_symlink()
+    data = real.read_bytes()
+    assert data.startswith(b"\xef\xbb\xbf{\r\n")
+    assert data.count(b"\n") == data.count(b"\r\n")
+    assert set(user.servers("cursor")) == {"a", "bridge"}
+    user.done("install cursor --uninstall --yes")
+    assert real.read_bytes() == text.encode()
+    real.unlink()
+    ended = user.run("install cursor --yes")
+    assert "it is a link to a file that isn't there" in ended.output
+
+
+def test_a_key_that_is_there_twice_is_not_edited(user):
+    text = '{"mcpServers": {"a": {"command": "x"}}, "mcpServers": {"b": {"command": "y"}}}'
+    path = user.file("cursor", text)
+    assert "it can't be edited ('mcpServers' is there twice)" in user.run("install cursor --yes").output
+    assert path.read_text() == text
+
+
+def test_what_the_client_writes_meanwhile_is_not_lost(user, monkeypatch):
+    path = user.file("claude-code", '{"a": 1}')
+    monkeypatch.setattr(
+        file_edits.ConfigurationFile, "diff", lambda self, masked=(): path.write_text('{"a": 2}') and []
+    )
+    ended = user.run("install claude-code --yes")
+    assert "client_file_changed" in ended.output
+    assert path.read_text() == '{"a": 2}'
+
+
+def test_nothing_is_written_without_a_yes(user, monkeypatch):
+    path = user.file("zed", busy("zed"))
+    ended = user.run("install zed")
+    assert (ended.exit_code, "not_asked" in ended.output) == (4, True)
+    monkeypatch.setattr(asking, "confirm", lambda question, refusal: False)
+    ended = user.run("install zed --take-over")
+    assert (ended.exit_code, "nothing was written" in ended.output) == (4, True)
+    assert path.read_text() == busy("zed")
+    assert not user.config.exists()
+    assert not (user.home / ".state/mcp-bridge/client-setup").exists()
+
+
+def test_a_file_that_cannot_be_written_loses_no_server(user, monkeypatch):
+    path = user.file("cursor", busy("cursor"))
+    write = file_edits.ConfigurationFile._write
+
+    def refuse(self, mode):
+        if self.path == path:
+            raise OSError(28, "No space left on device")
+        write(self, mode)
+
+    monkeypatch.setattr(file_edits.ConfigurationFile, "_write", refuse)
+    assert "No space left on device" in user.run("install cursor --take-over --yes").output
+    assert path.read_text() == busy("cursor")
+    assert user.found("cursor").servers["git"].scope == "config"
+    monkeypatch.setattr(file_edits.ConfigurationFile, "_write", write)
+    user.done("install cursor --take-over --yes")
+    user.done("install cursor --uninstall --yes")
+    assert set(user.servers("cursor")) == {"git"}
+    assert not user.found().servers
+
+
+def test_a_name_that_is_taken_and_a_bridge_that_has_another(user):
+    user.file("cursor", '{"mcpServers": {"bridge": {"command": "other"}}}')
+    ended = user.run("install cursor --yes")
+    assert "server_exists" in ended.output
+    user.done("install cursor --name mcp --yes")
+    assert set(user.servers("cursor")) == {"bridge", "mcp"}
+    assert "has the bridge already" in user.done("install cursor --yes"), "under whatever name"
+
+
+def test_an_entry_whose_program_is_gone_is_mended_and_keeps_what_the_user_has_written(user):
+    entry = {"command": "/gone/bin/mcp-bridge", "args": ["serve"], "env": {"A": "1"}}
+    user.file("cursor", json.dumps({"mcpServers": {"mine": entry}}))
+    user.done("install cursor --yes")
+    assert user.servers("cursor") == {"mine": {"command": COMMAND, "args": [], "env": {"A": "1"}}}
+
+
+def test_the_configuration_that_is_named_is_named_in_the_entry(user):
+    other = user.folder / "other.toml"
+    other.write_text("timeout = 5\n")
+    user.file("cursor", busy("cursor"))
+    user.done("--config other.toml install cursor --take-over --yes")
+    assert user.servers("cursor")["bridge"]["args"] == ["--config", str(other)]
+    assert "git" in tomllib.loads(other.read_text())["servers"]
+    assert not user.config.exists()
+
+
+def test_what_is_kept_goes_with_the_rest_of_the_state(user):
+    user.file("cursor", busy("cursor"))
+    user.done("install cursor --take-over --yes")
+    said = user.done("uninstall --state --yes")
+    assert "which no bridge has made" not in said
+    assert "`mcp-bridge install CLIENT --uninstall` removes it" not in said, "Cursor's files aren't read"
+    assert not (user.home / ".state/mcp-bridge/client-setup").exists()
+
+
+# --- servers add, remove, import ---
+
+
+def test_servers_are_added_and_removed(user):
+    user.config.parent.mkdir(parents=True)
+    user.config.write_text('# mine\n[servers.a] # first\ncommand = "x"\n\n[policy]\npreset = "open" # all\n')
+    user.config.chmod(0o600)
+    said = user.done("servers add git --env TOKEN=s3cret --cwd /srv -- uvx mcp-server-git -v")
+    assert "s3cret" not in said
+    user.done("servers add api --url https://example.com/mcp --header 'Authorization=Bearer ${TOKEN}'")
+    table = tomllib.loads(user.config.read_text())
+    assert table["servers"]["git"] == {
+        "command": "uvx", "args": ["mcp-server-git", "-v"], "env": {"TOKEN": "s3cret"}, "cwd": "/srv",
+    }  # fmt: skip
+    assert table["servers"]["api"]["headers"] == {"Authorization": "Bearer ${TOKEN}"}
+    assert user.config.read_text().startswith(
+        '# mine\n[servers.a] # first\ncommand = "x"\n\n[policy]\npreset = "open" # all\n'
+    )
+    assert "has it already" in user.done("servers add git --env TOKEN=s3cret --cwd /srv -- uvx mcp-server-git -v")
+    ended = user.run("servers add git -- other")
+    assert (ended.exit_code, "server_exists" in ended.output) == (2, True)
+    for name in ("git", "api", "a"):
+        user.done(f"servers remove {name}")
+    assert tomllib.loads(user.config.read_text()) == {"policy": {"preset": "open"}}
+    assert "# mine" in user.config.read_text()
+    assert "# all" in user.config.read_text()
+    assert "server_not_configured" in user.run("servers remove git").output
+
+
+@pytest.mark.parametrize("line", ["servers add x", "servers add x --env A -- y", "servers add x --url u -- y", "servers add x --url u --env A=1"])  # fmt: skip
+def test_what_is_no_server_is_not_added(user, line):
+    assert user.run(line).exit_code == 2
+    assert not user.config.exists()
+
+
+def test_a_clients_servers_are_copied_and_stay_there(user):
+    path = user.file("gemini", busy("gemini"), mode=0o600)
+    user.config.parent.mkdir(parents=True)
+    user.config.write_text("")
+    user.config.chmod(0o644)
+    assert "server_not_configured" in user.run("servers import gemini nope --yes").output
+    said = user.done("servers import gemini --yes")
+    assert "s3cret-of-mine" not in said
+    assert path.read_text() == busy("gemini")
+    assert user.found().servers["git"].env == {"TOKEN": "s3cret-of-mine"}
+    assert stat.S_IMODE(user.config.stat().st_mode) == 0o600, "as private as it was"
+    assert "nothing to import" in user.done("servers import gemini --yes")
+    assert "nothing to import" in user.done("servers import zed --yes")
+
+
+# --- clients that nobody here wrote ---
+
+
+def listed(user, package, *arguments):
+    """What a client says of its servers."""
+    env = user.env | {"CI": "1", "DISABLE_AUTOUPDATER": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
+    env |= {
+        "GEMINI_CLI_NO_RELAUNCH": "true",
+        "GEMINI_CLI_TRUST_WORKSPACE": "true",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+    }
+    env |= {
+        "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+        "https_proxy": "http://127.0.0.1:9",
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+    }
+    env = {name: value for name, value in env.items() if value}
+    ended = subprocess.run(
+        [*program(package), *arguments],
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd=user.folder,
+        stdin=subprocess.DEVNULL,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    return ended.stdout + ended.stderr
+
+
+REAL = {
+    "claude-code": ("@anthropic-ai/claude-code/cli-wrapper.cjs", ["mcp", "get", "bridge"]),
+    "codex": ("@openai/codex/bin/codex.js", ["mcp", "list", "--json"]),
+    "gemini": ("@google/gemini-cli/bundle/gemini.js", ["mcp", "list"]),
+    "opencode": ("opencode-linux-x64-baseline/bin/opencode", ["mcp", "list"]),
+}
+
+
+@pytest.mark.parametrize("client", REAL)
+def test_a_real_client_reads_what_was_written_and_what_is_left(user, client):
+    text = {"codex": '# mine\nmodel = "x"\n', "gemini": "{\n  // mine\n}\n", "opencode": "{\n  // mine\n}\n"}.get(
+        client
+    )
+    if text is not None:
+        user.file(client, text)
+    user.done(f"install {client} --yes")
+    package, arguments = REAL[client]
+    said = listed(user, package, *arguments)
+    assert "bridge" in said, said
+    assert COMMAND in said, said
+    user.done(f"install {client} --uninstall --yes")
+    said = listed(user, package, *arguments)
+    assert COMMAND not in said, said

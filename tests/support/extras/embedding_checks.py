@@ -1,0 +1,236 @@
+"""Search by meaning against the real libraries, in the environment that has them (`tests/models/test_embeddings.py`)."""
+
+import json
+import math
+import os
+from types import SimpleNamespace
+
+import anyio
+import numpy as np
+import pytest
+from model2vec import StaticModel
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from mcp_bridge.downstream.catalog.catalog import Catalog
+from mcp_bridge.downstream.catalog.tools import listing_from_wire
+from mcp_bridge.downstream.client.fleet import Fleet
+from mcp_bridge.downstream.search import meaning_search
+from mcp_bridge.downstream.search.config import SearchConfig
+from mcp_bridge.downstream.search.meaning import (
+    InvalidVectorsError,
+    fused,
+    unit_vector,
+    vectors_from_bytes,
+    vectors_to_bytes,
+)
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.search_embedder import search_embedder
+from mcp_bridge.models import embeddings
+from mcp_bridge.models.litellm_adapter import load_library
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
+
+MEANINGS = {"feline": (1, 0, 0), "cat": (0.9, 0.1, 0), "engine": (0, 1, 0), "motor": (0.1, 0.9, 0), "sky": (0, 0, 1)}
+TOOLS = [
+    {"name": "feed_cat", "description": "cat"},
+    {"name": "start_motor", "description": "motor"},
+    {"name": "paint", "description": "sky"},
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model of five words, saved as model2vec saves them."""
+    words = {"[UNK]": 0} | {word: number for number, word in enumerate(MEANINGS, 1)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))  # noqa: S106
+    tokenizer.pre_tokenizer = Whitespace()
+    vectors = np.array([(0.01, 0.01, 0.01), *MEANINGS.values()], dtype=np.float32)
+    place = tmp_path / "model"
+    StaticModel(vectors=vectors, tokenizer=tokenizer).save_pretrained(str(place))
+    return place
+
+
+class Service:
+    """An embedding service that speaks OpenAI's API on loopback, with the vectors of `MEANINGS`."""
+
+    def __init__(self):
+        self.texts = []
+        self.status = 200
+        self.vector = None
+
+    async def answer(self, reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(
+            next(line for line in head.decode().lower().split("\r\n") if line.startswith("content-length")).split(":")[
+                1
+            ]
+        )
+        texts = json.loads(await reader.readexactly(length))["input"]
+        self.texts += texts
+        body = {"error": {"message": "no such model"}}
+        if self.status == 200:
+            rows = [self.vector or self.meaning(text) for text in texts]
+            data = [{"object": "embedding", "index": number, "embedding": row} for number, row in enumerate(rows)]
+            body = {"object": "list", "model": "m", "data": data, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
+        content = json.dumps(body).encode()
+        lines = f"HTTP/1.1 {self.status} x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\nconnection: close\r\n\r\n"
+        writer.write(lines.encode() + content)
+        await writer.drain()
+        writer.close()
+
+    @staticmethod
+    def meaning(text):
+        found = [vector for word, vector in MEANINGS.items() if word in text.lower()]
+        return [float(sum(column)) + 0.01 for column in zip(*found, strict=True)] if found else [0.01, 0.01, 0.01]
+
+
+@pytest.fixture(scope="module")
+def library():
+    """LiteLLM, which takes longer to load than a search waits."""
+    return load_library()
+
+
+@pytest.fixture
+async def service(monkeypatch, library):
+    import asyncio
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-of-nobody")
+    running = Service()
+    server = await asyncio.start_server(running.answer, "127.0.0.1", 0)
+    running.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    yield running
+    server.close()
+
+
+class Local:
+    """Tools of the host, so that no server is needed."""
+
+    def __init__(self, tools):
+        self._listing = listing_from_wire("local", "local", tools)
+
+    def listing(self):
+        return self._listing
+
+
+async def search(embedder, state, query="feline", *, tools=TOOLS, **options):
+    async with Fleet(()) as fleet:
+        catalog = Catalog(fleet, state, embedder)
+        catalog.add_local(Local(tools))
+        return await catalog.search(query, **options)
+
+
+def names(result):
+    return [hit.tool.name for hit in result.hits]
+
+
+async def test_a_local_model_finds_what_shares_no_word(folder, tmp_path):
+    assert names(await search(None, None, "sky blue feline")) == ["paint"]
+    embedder = search_embedder(SearchConfig(embeddings=str(folder)))
+    result = await search(embedder, tmp_path)
+    assert (names(result)[0], result.notices) == ("feed_cat", [])
+    assert names(await search(embedder, tmp_path, "engine"))[0] == "start_motor"
+    assert names(await search(embedder, tmp_path, "feline", strict=True)) == []
+    assert len(names(await search(embedder, tmp_path, "feline", limit=1))) == 1
+    assert [path.name.split("-")[0] for path in sorted((tmp_path / "catalog").iterdir())] == ["index", "vectors"]
+
+
+async def test_a_service_is_asked_once_for_each_tool_and_its_vectors_are_kept(service, tmp_path):
+    config = SearchConfig(embeddings="openai/m", base_url=service.url)
+    assert names(await search(search_embedder(config), tmp_path))[0] == "feed_cat"
+    assert service.texts[-1] == "feline"
+    assert len(service.texts) == 4
+    service.texts.clear()
+    more = [*TOOLS, {"name": "stop_motor", "description": "motor"}]
+    assert names(await search(search_embedder(config), tmp_path, "engine", tools=more))[:2] == [
+        "start_motor",
+        "stop_motor",
+    ]
+    assert len(service.texts) == 2, "only the new tool and the query"
+    [path] = (tmp_path / "catalog").glob("vectors-*")
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_bytes(path.read_bytes()[:-1])
+    service.texts.clear()
+    assert names(await search(search_embedder(config), tmp_path, "engine"))[0] == "start_motor"
+    assert len(service.texts) == 4, "a damaged file is made again"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"status": 404}, "failed"),
+        ({"vector": [0.0, 0.0, 0.0]}, "no vector"),
+        ({"vector": ["x"]}, "failed"),
+        ({"vector": [1e308, 1e308]}, "no vector"),
+    ],
+)
+async def test_a_search_goes_on_without_a_service_that_fails_and_says_so(service, tmp_path, changes, said):
+    for name, value in changes.items():
+        setattr(service, name, value)
+    embedder = search_embedder(SearchConfig(embeddings="openai/m", base_url=service.url))
+    async with Fleet(()) as fleet:
+        catalog = Catalog(fleet, tmp_path, embedder)
+        catalog.add_local(Local(TOOLS))
+        result = await catalog.search("feed the cat")
+        assert names(result)[0] == "feed_cat"
+        [notice] = result.notices
+        assert notice.startswith("not searched by meaning: ")
+        assert said in notice
+        assert "sk-a-key" not in notice
+        asked = len(service.texts)
+        assert (await catalog.search("feed the cat")).notices == [notice]
+        assert len(service.texts) == asked, "a model that has failed is left alone for a while"
+    assert not list((tmp_path / "catalog").glob("vectors-*"))
+
+
+async def test_a_service_that_is_silent_holds_a_search_up_for_the_time_out_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(meaning_search, "_WAIT_SECONDS", 0.05)
+
+    async def embed(_):
+        await anyio.sleep(30)
+
+    silent = SimpleNamespace(name="silent", embed=embed)
+    result = await search(silent, tmp_path, "cat")
+    assert names(result) == ["feed_cat"]
+    assert result.notices == ["not searched by meaning: tools are being read"]
+
+
+async def test_a_folder_without_a_model_is_said_to_be_none(tmp_path):
+    for embedder in (
+        search_embedder(SearchConfig(embeddings=str(tmp_path))),
+        search_embedder(SearchConfig(embeddings="/nowhere/at-all")),
+    ):
+        result = await search(embedder, None, "cat")
+        assert names(result) == ["feed_cat"]
+        assert "is no embedding model: it has no config.json" in result.notices[0]
+    for name in embeddings._FILES:
+        (tmp_path / name).write_text("{}")
+    result = await search(search_embedder(SearchConfig(embeddings=str(tmp_path))), None, "cat")
+    assert "can't be loaded" in result.notices[0]
+
+
+async def test_rankings_are_fused_by_rank_and_words_count_more():
+    assert [number for number, _ in fused([1, 2, 3], [3, 4])] == [3, 1, 2, 4]
+    assert [number for number, _ in fused([], [5, 4])] == [5, 4]
+    assert [number for number, _ in fused([7, 8], [])] == [7, 8]
+
+
+async def test_vectors_are_read_as_they_were_written_and_others_refused():
+    vectors = {"a": unit_vector([3.0, 4.0]), "b": unit_vector([0.0, 1.0])}
+    data = vectors_to_bytes("m", vectors)
+    assert vectors_from_bytes(data, "m") == vectors
+    assert math.isclose(vectors["a"][0], 0.6, rel_tol=1e-6)
+    assert vectors_from_bytes(vectors_to_bytes("m", {}), "m") == {}
+    for wrong, model in (
+        (b"", "m"),
+        (data[:-1], "m"),
+        (data, "other"),
+        (data + b"\0" * 4, "m"),
+        (os.urandom(200), "m"),
+    ):
+        with pytest.raises(InvalidVectorsError):
+            vectors_from_bytes(wrong, model)
+    for values in ([], [0.0], [math.nan], [math.inf]):
+        with pytest.raises(BridgeError):
+            unit_vector(values)
