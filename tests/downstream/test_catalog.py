@@ -20,6 +20,7 @@ from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.client import supervisor as supervisor_module
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.downstream.search.index import InvertedIndex
 from mcp_bridge.downstream.search.search import SearchIndex
 from mcp_bridge.downstream.search.words import split
 from mcp_bridge.errors import BridgeError
@@ -619,6 +620,28 @@ async def test_a_corrupt_cache_is_discarded(tmp_path, content):
         catalog = Catalog(fleet, tmp_path)
         assert catalog.servers()[0].tool_count is None
         assert not path.exists()
+
+
+async def test_tools_are_indexed_once_and_a_bad_index_is_made_again(tmp_path, monkeypatch):
+    async def searched():
+        async with fleet_of(faulty()) as fleet:
+            return [hit.tool.name for hit in (await Catalog(fleet, tmp_path).search("echo")).hits]
+
+    first = await searched()
+    assert first == ["echo"]
+    [path] = (tmp_path / "catalog").glob("index-*")
+    whole = path.read_bytes()
+
+    def again(_):
+        raise AssertionError("indexed again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(InvertedIndex, "of", again)
+        assert await searched() == first
+    for bad in (b"", b"x" * 1000, whole[:-1], InvertedIndex.of([]).to_bytes("of other tools")):
+        path.write_bytes(bad)
+        assert await searched() == first
+        assert path.read_bytes() == whole
 
 
 async def test_the_cache_is_private_and_shows_no_secret(tmp_path):
