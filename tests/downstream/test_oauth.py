@@ -38,6 +38,9 @@ from mcp_bridge.settings import Settings
 pytestmark = pytest.mark.timeout(180)
 
 
+TLS = httpx2.create_ssl_context()
+
+
 @pytest.fixture
 def state(tmp_path):
     return tmp_path / "state"
@@ -50,7 +53,7 @@ def access(state):
 @asynccontextmanager
 async def connected(spec, state, auth=None):
     """The SDK's client with the bridge's authentication."""
-    auth = auth or open_auth(spec, access(state))
+    auth = auth or open_auth(spec, access(state), TLS)
     async with (
         httpx2.AsyncClient(auth=auth, timeout=SECONDS) as http,
         Client(streamable_http_client(spec.url, http_client=http), read_timeout_seconds=SECONDS) as client,
@@ -79,7 +82,7 @@ ACCEPTED = 400
 
 async def error_of(spec, state):
     with pytest.raises(BridgeError) as caught:
-        await status_of(spec, open_auth(spec, access(state)))
+        await status_of(spec, open_auth(spec, access(state), TLS))
     return caught.value
 
 
@@ -143,7 +146,7 @@ import anyio, sys
 from pathlib import Path
 sys.path[:0] = {path!r}
 from oauth_fixtures import login_store
-from test_oauth import ACCEPTED, access, server_spec, status_of, open_auth
+from test_oauth import TLS, access, server_spec, status_of, open_auth
 
 class Server:
     url = {url!r}
@@ -152,7 +155,7 @@ async def main():
     spec = server_spec(Server)
     print("ready", flush=True)
     sys.stdin.readline()
-    auth = open_auth(spec, access(Path({state!r})))
+    auth = open_auth(spec, access(Path({state!r})), TLS)
     async with anyio.create_task_group() as tasks:
         for _ in range(5):
             tasks.start_soon(status_of, spec, auth)
@@ -187,12 +190,12 @@ async def test_processes_that_replace_a_token_at_the_same_time_use_the_refresh_t
 
 async def test_a_login_in_another_process_is_seen_by_a_bridge_that_runs(authorization_server, protected_server, state):
     spec = server_spec(protected_server)
-    auth = open_auth(spec, access(state))
+    auth = open_auth(spec, access(state), TLS)
     with pytest.raises(BridgeError, match="login"):
         await status_of(spec, auth)
     await logged_in(spec, state)
     assert await status_of(spec, auth) == ACCEPTED
-    await log_out(spec, None, login_store(state), httpx2.create_ssl_context())
+    await log_out(spec, None, login_store(state), TLS)
     with pytest.raises(BridgeError, match="login"):
         await status_of(spec, auth)
 
@@ -202,12 +205,12 @@ async def test_logging_out_revokes_the_tokens_and_forgets_them(authorization_ser
     tokens = (await logged_in(spec, state)).tokens
     assert authorization_server.active(tokens.access_token)
     assert authorization_server.active(tokens.refresh_token)
-    said = await log_out(spec, None, login_store(state), httpx2.create_ssl_context())
+    said = await log_out(spec, None, login_store(state), TLS)
     assert said == f"they are revoked at {authorization_server.url}"
     assert not authorization_server.active(tokens.access_token)
     assert not authorization_server.active(tokens.refresh_token)
     assert tokens.access_token not in (state / "logins.json").read_text()
-    assert await log_out(spec, None, login_store(state), httpx2.create_ssl_context()) is None
+    assert await log_out(spec, None, login_store(state), TLS) is None
     assert (await error_of(spec, state)).code == "login_needed"
 
 
@@ -326,14 +329,14 @@ async def test_a_refresh_token_is_never_used_twice_when_the_token_endpoint_fails
     authorization_server.behave(token="")
     if how == "down":
         # It said so, and did nothing.
-        assert await status_of(spec, open_auth(spec, access(state))) == ACCEPTED
+        assert await status_of(spec, open_auth(spec, access(state), TLS)) == ACCEPTED
     else:
         assert (await error_of(spec, state)).code == "login_needed"
         assert not authorization_server.events("refused", grant="refresh_token")
     assert not authorization_server.events("reused")
     # The way out.
     await logged_in(spec, state)
-    assert await status_of(spec, open_auth(spec, access(state))) == ACCEPTED
+    assert await status_of(spec, open_auth(spec, access(state), TLS)) == ACCEPTED
 
 
 async def test_a_token_that_hasnt_expired_is_used_while_the_authorization_server_is_down(
@@ -345,7 +348,7 @@ async def test_a_token_that_hasnt_expired_is_used_while_the_authorization_server
     soon = login.model_copy(update={"made_at": login.made_at - 3590})
     await keep_login(login_store(state), spec, soon)
     authorization_server.behave(token="down")  # noqa: S106
-    assert await status_of(spec, open_auth(spec, access(state))) == ACCEPTED
+    assert await status_of(spec, open_auth(spec, access(state), TLS)) == ACCEPTED
     assert authorization_server.events("token", how="down")
 
 
@@ -353,7 +356,7 @@ async def test_a_call_that_is_cancelled_doesnt_cut_off_the_refresh(authorization
     spec = server_spec(protected_server)
     await logged_in(spec, state)
     await expire(spec, state)
-    auth = open_auth(spec, access(state))
+    auth = open_auth(spec, access(state), TLS)
     with anyio.move_on_after(0.001):
         await status_of(spec, auth)
     assert await status_of(spec, auth) == ACCEPTED
@@ -388,9 +391,9 @@ async def test_a_registered_client_logs_in_with_its_secret_which_no_login_keeps(
     assert secret not in (state / "logins.json").read_text()
     await expire(spec, state)
     resolving = RemoteAccess(lambda _spec, text: text.replace("vault://secret/app", secret), logins=login_store(state))
-    assert await status_of(spec, open_auth(spec, resolving)) == ACCEPTED
+    assert await status_of(spec, open_auth(spec, resolving, TLS)) == ACCEPTED
     assert len(authorization_server.events("granted", grant="refresh_token", client="registered-app")) == 1
-    said = await log_out(given, given.oauth, login_store(state), httpx2.create_ssl_context())
+    said = await log_out(given, given.oauth, login_store(state), TLS)
     assert said.startswith("they are revoked")
 
 
@@ -412,7 +415,7 @@ async def test_a_client_identified_by_its_document_isnt_registered(authorization
     await logged_in(spec, state, visitor)
     assert parse_qs(urlsplit(visitor.shown).query)["client_id"] == [document]
     assert not authorization_server.events("registered")
-    assert await status_of(spec, open_auth(spec, access(state))) == ACCEPTED
+    assert await status_of(spec, open_auth(spec, access(state), TLS)) == ACCEPTED
 
 
 async def test_a_machine_logs_in_by_itself_and_again_once_its_token_has_expired(
@@ -426,7 +429,7 @@ async def test_a_machine_logs_in_by_itself_and_again_once_its_token_has_expired(
     }
     authorization_server.behave(ttl=1)
     spec = server_spec(protected_server, oauth=oauth)
-    auth = open_auth(spec, access(state))
+    auth = open_auth(spec, access(state), TLS)
     assert await status_of(spec, auth) == ACCEPTED
     assert len(authorization_server.events("granted", grant="client_credentials", resource=spec.url)) == 1
     await anyio.sleep(1.1)
@@ -466,10 +469,10 @@ async def test_a_request_to_another_origin_gets_no_token(authorization_server, p
     spec = server_spec(protected_server)
     await logged_in(spec, state)
     seen = []
-    flow = open_auth(spec, access(state)).async_auth_flow(httpx2.Request("GET", "http://127.0.0.1:9/mcp"))
+    flow = open_auth(spec, access(state), TLS).async_auth_flow(httpx2.Request("GET", "http://127.0.0.1:9/mcp"))
     seen.append((await flow.__anext__()).headers.get("authorization"))
     await flow.aclose()
-    flow = open_auth(spec, access(state)).async_auth_flow(httpx2.Request("GET", spec.url))
+    flow = open_auth(spec, access(state), TLS).async_auth_flow(httpx2.Request("GET", spec.url))
     seen.append((await flow.__anext__()).headers.get("authorization", "")[:7])
     await flow.aclose()
     assert seen == [None, "Bearer "]
@@ -489,7 +492,7 @@ class Endless(httpx2.AsyncByteStream):
 async def test_the_body_of_a_refusal_isnt_read(authorization_server, protected_server, state):
     spec = server_spec(protected_server)
     await logged_in(spec, state)
-    flow = open_auth(spec, access(state)).async_auth_flow(httpx2.Request("POST", spec.url, content=b"{}"))
+    flow = open_auth(spec, access(state), TLS).async_auth_flow(httpx2.Request("POST", spec.url, content=b"{}"))
     await flow.__anext__()
     endless = Endless()
     refused = httpx2.Response(401, stream=endless)
@@ -508,7 +511,7 @@ async def test_logins_can_be_kept_in_the_systems_keyring(authorization_server, p
     monkeypatch.setitem(sys.modules, "keyring", keyring)
     store = governed_login_store(Settings(state_dir=state, logins="keyring"))
     spec = server_spec(protected_server)
-    auth = open_auth(spec, RemoteAccess(lambda _spec, text: text, logins=store))
+    auth = open_auth(spec, RemoteAccess(lambda _spec, text: text, logins=store), TLS)
     with pytest.raises(BridgeError, match="needs a login"):
         await status_of(spec, auth)
     await logged_in(spec, state, store=store)
@@ -516,5 +519,5 @@ async def test_logins_can_be_kept_in_the_systems_keyring(authorization_server, p
     assert not (state / "logins.json").exists()
     # Nothing tells of a change there: it is looked at once the server asks.
     assert await status_of(spec, auth) == ACCEPTED
-    await log_out(spec, None, store, httpx2.create_ssl_context())
+    await log_out(spec, None, store, TLS)
     assert not kept

@@ -7,6 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from oauth_fixtures import (
+    authorization_server,  # noqa: F401
+    consent,
+    oauth_servers,  # noqa: F401
+    protected_server,  # noqa: F401
+)
 from server_fixtures import CACHE, cached
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -91,3 +97,31 @@ def test_the_smoke_test_passes_with_a_server_that_answers(environment, three_ser
 def test_the_smoke_test_fails_with_a_server_that_does_not(environment, three_servers, tmp_path):
     three_servers.write_text(three_servers.read_text().replace("mcp-server-time", "no-such-server"))
     run(str(EXAMPLES / "ci/smoke.sh"), str(three_servers), environment=environment, cwd=tmp_path, code=1)
+
+
+def test_a_person_logs_in_to_a_remote_server_and_a_script_calls_it(
+    environment,
+    tmp_path,
+    authorization_server,
+    protected_server,
+):
+    folder = EXAMPLES / "remote_login"
+    bridge = [str(BRIDGE), "--config", str(folder / "mcp-bridge.toml")]
+    environment |= {"GUARDED_URL": protected_server.url, "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    login = subprocess.Popen(
+        [*bridge, "servers", "login", "guarded"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        consent(next(line.strip() for line in login.stdout if line.startswith("  http")), user="ada")
+        assert "Logged in to guarded" in login.communicate(timeout=120)[0]
+    finally:
+        login.kill()
+        login.communicate()
+    printed = run(*bridge, "run", str(folder / "whoami.py"), environment=environment)
+    assert printed == "the server knows me as ada\n"
+    printed = run(*bridge, "servers", "logout", "guarded", environment=environment)
+    assert f"revoked at {authorization_server.url}" in printed

@@ -62,12 +62,12 @@ def login(
 async def _log_in(spec: ServerSpec, access: RemoteAccess, store: LoginStore, person: _Terminal) -> Login:
     import anyio.to_thread
 
-    from mcp_bridge.downstream.oauth.authorization_client import tls_of
+    from mcp_bridge.downstream.client.http_client import tls_context
     from mcp_bridge.downstream.oauth.login import log_in
 
     # Both may block: a keyring may ask for its password.
     oauth = await anyio.to_thread.run_sync(access.oauth_settings, spec)
-    tls = await anyio.to_thread.run_sync(tls_of, spec)
+    tls = await anyio.to_thread.run_sync(tls_context, spec)
     headers = {name: access.resolve(spec, value) for name, value in spec.headers.items()}
     return await log_in(spec, oauth, headers, store, person, tls)
 
@@ -94,7 +94,7 @@ def logout(ctx: typer.Context, name: Name, config: Config = None) -> None:
 async def _log_out(spec: ServerSpec, access: RemoteAccess, store: LoginStore) -> str | None:
     import anyio.to_thread
 
-    from mcp_bridge.downstream.oauth.authorization_client import tls_of
+    from mcp_bridge.downstream.client.http_client import tls_context
     from mcp_bridge.downstream.oauth.login import log_out
 
     try:
@@ -102,7 +102,7 @@ async def _log_out(spec: ServerSpec, access: RemoteAccess, store: LoginStore) ->
     except BridgeError:
         # Without its secret a client may not be let revoke its tokens. They are forgotten in any case.
         oauth = spec.oauth
-    tls = await anyio.to_thread.run_sync(tls_of, spec)
+    tls = await anyio.to_thread.run_sync(tls_context, spec)
     return await log_out(spec, oauth, store, tls)
 
 

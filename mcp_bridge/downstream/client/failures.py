@@ -45,6 +45,9 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\\
 _FRAME = re.compile(r"\s+at .*\)?$|\s*\^+\s*$")
 """Lines of a JavaScript stack trace, which follow the message."""
 
+LOGIN_CODES: frozenset[Code] = frozenset({"login_needed", "login_unavailable"})
+"""Failures that end when a person has logged in, or an authorization server answers again."""
+
 MaskOutput = Callable[["ServerSpec", Mapping[str, str], str], str]
 """Masks the secrets in a server's output: called with the server, its environment variables and its output."""
 
@@ -130,6 +133,9 @@ def _remote_failure(failure: BaseException | None) -> RemoteFailure | None:
 
 def backoff(spec: ServerSpec, wait: float, last: BridgeError | None) -> BridgeError:
     """The error for a server that failed and isn't started again before the wait has passed."""
+    if last is not None and last.code in LOGIN_CODES:
+        # It says what to do, and that doesn't depend on the wait.
+        return copy_to_raise(last)
     message = f"server {spec.name!r} is not running and is tried again in {wait:.1f} s"
     message += f"; last: {last.message}" if last else "."
     extras = {"exit": last.details["exit"]} if last and "exit" in last.details else {}

@@ -132,10 +132,11 @@ def open_client(spec: ServerSpec, access: RemoteAccess) -> httpx2.AsyncClient:
     for name, value in headers.items():
         if wrong := value_problem(value):
             raise _unusable(spec, f"headers.{name} {wrong}")
+    tls = tls_context(spec)
     return httpx2.AsyncClient(
         headers={"user-agent": f"mcp-code-bridge/{__version__}"} | {name.lower(): headers[name] for name in headers},
-        auth=open_auth(spec, access),
-        verify=_tls(spec),
+        auth=open_auth(spec, access, tls),
+        verify=tls,
         timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
         limits=httpx2.Limits(
             max_connections=_MAX_CONNECTIONS,
@@ -152,10 +153,13 @@ def _unusable(spec: ServerSpec, problem: str) -> BridgeError:
     return BridgeError("server_unavailable", message, server=spec.name, reason="misconfigured")
 
 
-def _tls(spec: ServerSpec) -> ssl.SSLContext | bool:
+def tls_context(spec: ServerSpec) -> ssl.SSLContext:
+    """How the certificates of a server, and of its authorization server, are verified. Blocks.
+
+    Raises:
+        BridgeError: `server_unavailable`: a TLS file can't be used.
+    """
     files = spec.tls
-    if not files.paths:
-        return True
     try:
         if files.ca_file is not None:
             context = ssl.create_default_context(cafile=files.ca_file)

@@ -14,6 +14,8 @@ from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
 
     from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
@@ -80,7 +82,7 @@ def without_secrets(spec: ServerSpec, text: str) -> str:
     return text
 
 
-def open_auth(spec: ServerSpec, access: RemoteAccess) -> httpx2.Auth | None:
+def open_auth(spec: ServerSpec, access: RemoteAccess, tls: ssl.SSLContext) -> httpx2.Auth | None:
     """What adds credentials to each request to a server; None if its static headers are all that there is.
 
     Called on a worker thread, once for each connection: it may block. The requests of its flow (metadata, tokens) are
@@ -90,6 +92,7 @@ def open_auth(spec: ServerSpec, access: RemoteAccess) -> httpx2.Auth | None:
     Args:
         spec: The server's configuration, with variables expanded.
         access: What connections are authenticated with.
+        tls: How certificates are verified.
 
     Raises:
         BridgeError: `secret_missing`, `secret_denied`.
@@ -97,17 +100,16 @@ def open_auth(spec: ServerSpec, access: RemoteAccess) -> httpx2.Auth | None:
     if spec.url is None or not may_carry_tokens(spec.url) or has_own_authorization(spec):
         return None
     # The SDK is loaded by the first connection, not by the start of the bridge.
-    from mcp_bridge.downstream.oauth.authorization_client import tls_of  # noqa: PLC0415
     from mcp_bridge.downstream.oauth.bearer import BearerAuth  # noqa: PLC0415
     from mcp_bridge.downstream.oauth.token_sources import LoginTokens, MachineTokens  # noqa: PLC0415
 
     settings = access.oauth_settings(spec)
     if settings is not None and settings.grant == "client_credentials":
-        return BearerAuth(spec.name, spec.url, MachineTokens(spec, settings, tls_of(spec)))
+        return BearerAuth(spec.name, spec.url, MachineTokens(spec, settings, tls))
     if access.logins is None:
         return None
     secret = settings.client_secret if settings else None
-    return BearerAuth(spec.name, spec.url, LoginTokens(spec, access.logins, secret, tls_of(spec)))
+    return BearerAuth(spec.name, spec.url, LoginTokens(spec, access.logins, secret, tls))
 
 
 def has_own_authorization(spec: ServerSpec) -> bool:

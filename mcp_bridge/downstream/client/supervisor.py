@@ -372,6 +372,9 @@ class DownstreamServer:
         self._failures += 1
         self._last_error = error
         wait = min(BACKOFF_CAP, BACKOFF_BASE * 2 ** min(self._failures - 1, 16))
+        if error.code in failures.LOGIN_CODES:
+            # A person may log in at any time, and expects the next call to work.
+            wait = BACKOFF_BASE
         self._retry_at = anyio.current_time() + wait
 
     # Tools.

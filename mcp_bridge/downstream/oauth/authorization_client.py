@@ -10,13 +10,10 @@ import httpx2
 
 from mcp_bridge.downstream.oauth.endpoints import url_problem
 from mcp_bridge.downstream.oauth.failures import UnreachableError
-from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator
-
-    from mcp_bridge.downstream.configuration.spec import ServerSpec
 
 MAX_ANSWER_BYTES = 256 << 10
 """Metadata and tokens are a few KiB."""
@@ -87,27 +84,6 @@ async def _body(answer: httpx2.Response) -> bytes:
             raise UnreachableError(f"its answer has more than {MAX_ANSWER_BYTES} bytes", was_sent=True)
         parts.append(part)
     return b"".join(parts)
-
-
-def tls_of(spec: ServerSpec) -> ssl.SSLContext:
-    """How the certificates of a server and of its authorization server are verified. Blocks.
-
-    A client's certificate is the server's own business, and isn't shown to its authorization server.
-
-    Raises:
-        BridgeError: `server_unavailable`: the file of certificate authorities can't be used.
-    """
-    try:
-        context = httpx2.create_ssl_context()
-        if spec.tls.ca_file is not None:
-            context.load_verify_locations(cafile=spec.tls.ca_file)
-    except OSError as exc:
-        raise BridgeError(
-            "server_unavailable",
-            f"server {spec.name!r}: its ca_file can't be used: {exc.strerror or 'it has no certificate'}.",
-            server=spec.name,
-        ) from None
-    return context
 
 
 @asynccontextmanager

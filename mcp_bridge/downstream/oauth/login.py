@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.oauth.authorization_client import AuthorizationClient
     from mcp_bridge.downstream.oauth.login_store import LoginStore
     from mcp_bridge.downstream.oauth.redirects import RedirectReceiver
-    from mcp_bridge.errors import BridgeError
 
 LOGIN_SECONDS = 600.0
 """For a person to log in: they may have to look up a password, and confirm it on another device."""
@@ -155,7 +154,7 @@ async def _flow(
 
 async def _first(receiver: RedirectReceiver, person: Person, state: str) -> AuthorizationCodeResult:
     """The answer from the browser, or the one that the person has copied: whichever comes first."""
-    outcome: AuthorizationCodeResult | FlowError | BridgeError | None = None
+    outcome: AuthorizationCodeResult | FlowError | None = None
 
     async def received() -> None:
         nonlocal outcome
@@ -201,7 +200,9 @@ async def _try_out(
         answer = await client.send(_probe(url, headers, login.tokens.access_token), with_body=False)
     except UnreachableError as error:
         raise login_failed(spec.name, f"the server gave no answer: {error.reason}") from None
-    if answer.status_code in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
+    # A server may forbid this request for reasons of its own, and then says nothing of tokens (RFC 6750, section 3).
+    is_forbidden = answer.status_code == httpx2.codes.FORBIDDEN and "www-authenticate" in answer.headers
+    if answer.status_code == httpx2.codes.UNAUTHORIZED or is_forbidden:
         raise login_failed(
             spec.name,
             f"the server refuses the token ({answer.status_code})",
