@@ -364,8 +364,9 @@ class HttpTransport:
         """Have a request fail, unless a message before this was its answer."""
         assert self._send is not None  # noqa: S101 - entered
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            await self._send.send(_Failed(post, failure))
-            await self._flush()
+            reached = anyio.Event()
+            await self._send.send(_Failed(post, failure, reached))
+            await reached.wait()
 
     async def _patiently(
         self, post: Post, body: bytes, headers: Mapping[str, str], *, opens: bool
@@ -605,6 +606,7 @@ class _Failed:
 
     post: Post
     failure: RemoteFailure | BridgeError
+    reached: anyio.Event
 
 
 InboxItem = bytes | Oversized | _Failed | _Reached
@@ -628,6 +630,7 @@ class _Messages(MessageReader):
             if isinstance(item, _Reached):
                 item.event.set()
             elif isinstance(item, _Failed):
+                item.reached.set()
                 if not item.post.is_answered:
                     self._fail(item)
                     return
