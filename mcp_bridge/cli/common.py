@@ -1,9 +1,10 @@
-"""What all commands share: configuration, exit codes, and errors on standard error."""
+"""What all commands share: configuration, exit codes, the person's login name, and errors on standard error."""
 
 from __future__ import annotations
 
 import logging
 import os
+import pwd
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -189,3 +190,11 @@ def print_error(error: BridgeError, other: int = NO_SANDBOX) -> int:
     """Print an error on standard error; return its exit status."""
     print(escape_controls(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
     return exit_code(error, other)
+
+
+def login_name() -> str:
+    """The user's login name according to the system: the environment can be set by anyone."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"

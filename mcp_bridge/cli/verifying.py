@@ -1,22 +1,22 @@
-"""Verification for `mcp-bridge audit`: keys, kept checkpoints, given files, and the verdicts."""
+"""Verification for `mcp-bridge audit`: keys, kept checkpoints and given files."""
 
 from __future__ import annotations
 
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mcp_bridge import escaping
 from mcp_bridge.cli import showing
+from mcp_bridge.cli.verdicts import log_record, proof_record
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from mcp_bridge.ledger.proofs.exports import Verdict
+    from mcp_bridge.cli.verdicts import VerdictRecord
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.proofs.tlog_proof import Proved
     from mcp_bridge.ledger.publish.protocol import TargetState
     from mcp_bridge.ledger.storage.sealing import MasterKey
     from mcp_bridge.settings import Loaded, Settings
@@ -106,8 +106,8 @@ def read_notes(path: Path) -> list[str]:
 
 def verify_own_ledger(
     loaded: Loaded, keys: Sequence[Verifier] | None, notes: Sequence[str], *, offline: bool = False
-) -> dict[str, Any]:
-    """Verify the ledger and compare it with its publishing targets; return the verdict as JSON.
+) -> VerdictRecord:
+    """Verify the ledger and compare it with its publishing targets.
 
     Args:
         loaded: The configuration: the ledger's location and its publishing targets.
@@ -149,18 +149,19 @@ def verify_own_ledger(
     with open_ledger(path) as ledger:
         states = published(ledger)
     _refuse_alarms(states)
-    facts = {"file": str(path), **_facts(verdict.log, trusted), "erased": verdict.erased, "opened": verdict.opened}
-    if offline or not targets:
-        return facts | {"targets": [], "offline": offline and bool(targets)}
-    log = FileLog(path, {target: state.size for target, state in states.items()})
-    checks = anyio.run(check_targets, targets, log)
-    return facts | {"targets": [each.record() for each in checks], "offline": False}
+    record = log_record(path, verdict.log, trusted)
+    record["erased"], record["opened"] = verdict.erased, verdict.opened
+    record["targets"], record["offline"] = [], offline and bool(targets)
+    if targets and not offline:
+        log = FileLog(path, {target: state.size for target, state in states.items()})
+        record["targets"] = [each.record() for each in anyio.run(check_targets, targets, log)]
+    return record
 
 
 def verify_given_file(
     file: Path, keys: Sequence[Verifier] | None, notes: Sequence[str], settings: ReadSettings
-) -> dict[str, Any]:
-    """Verify an export, a proof, or a copy of a ledger; return the verdict as JSON.
+) -> VerdictRecord:
+    """Verify an export, a proof, or a copy of a ledger.
 
     Args:
         file: The file to verify.
@@ -186,13 +187,17 @@ def verify_given_file(
                 copy = verify_file(file, keys, notes, _master_of(file, settings), progress=progress)
                 with open_ledger(file) as ledger:
                     _refuse_alarms(published(ledger))
-                return {"file": str(file), **_facts(copy.log, keys), "erased": copy.erased, "opened": copy.opened}
+                record = log_record(file, copy.log, keys)
+                record["erased"], record["opened"] = copy.erased, copy.opened
+                return record
             _refuse_backup(file, beginning)
             if beginning.startswith(_PROOF):
                 proved = tlog_proof.verify(opened.read(tlog_proof.MAX_PROOF_BYTES + 1), keys, notes)
-                return {"file": str(file), **_proof_facts(proved, keys), "compared": proved.compared}
+                return proof_record(file, proved, keys)
             export = verify_export(opened, keys, notes, progress=progress)
-            return {"file": str(file), **_facts(export, keys), "erased": export.erased, "withheld": export.withheld}
+            record = log_record(file, export, keys)
+            record["erased"], record["withheld"] = export.erased, export.withheld
+            return record
     except OSError as exc:
         raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror or exc}.") from None
 
@@ -312,145 +317,3 @@ def _master_of(file: Path, settings: ReadSettings) -> MasterKey | None:
             raise
         return None
     return master
-
-
-def _facts(verdict: Verdict, keys: Sequence[Verifier] | None) -> dict[str, Any]:
-    return {
-        "origin": verdict.origin,
-        "size": verdict.size,
-        "root": verdict.root.hex(),
-        "authenticated": verdict.authenticated,
-        "keys": list(verdict.keys),
-        "executions": verdict.executions,
-        "disclosed": verdict.disclosed,
-        "undisclosed": verdict.undisclosed,
-        "checkpoints": verdict.checkpoints,
-        "compared": verdict.compared,
-        "witnesses": [{"key": one.by.vkey, "time": one.time, "size": one.size} for one in verdict.newest_cosigned],
-        "silent": _silent(keys, [one.by for one in verdict.newest_cosigned]),
-        "lost": [{"entry": entry, "key": old, "by": new} for entry, old, new in verdict.lost],
-        "losses": [one._asdict() for one in verdict.losses],
-    }
-
-
-def _silent(keys: Sequence[Verifier] | None, cosigners: Sequence[Verifier]) -> list[str]:
-    """The given witness keys that have cosigned nothing in what was verified."""
-    from mcp_bridge.ledger.proofs.signing import COSIGNATURE
-
-    return [key.vkey for key in keys or () if key.kind == COSIGNATURE and key not in cosigners]
-
-
-def _proof_facts(proved: Proved, keys: Sequence[Verifier] | None) -> dict[str, Any]:
-    leaf = proved.leaf
-    payload = proved.disclosed.payload
-    return {
-        "origin": proved.checkpoint.origin,
-        "size": proved.checkpoint.size,
-        "root": proved.checkpoint.root.hex(),
-        "authenticated": proved.authenticated,
-        "keys": [by.vkey for by, _ in proved.signatures],
-        "witnesses": [
-            {"key": by.vkey, "time": time, "size": proved.checkpoint.size}
-            for by, time in proved.signatures
-            if time is not None
-        ],
-        "silent": _silent(keys, [by for by, time in proved.signatures if time is not None]),
-        "entry": {
-            "sequence": leaf.sequence,
-            "kind": leaf.kind,
-            "execution": leaf.execution,
-            "step": leaf.step,
-            "time": leaf.time / 1e6,
-        },
-        "payload": None if payload is None else payload.decode(),
-    }
-
-
-def verdict_lines(facts: dict[str, Any]) -> list[str]:
-    """The verdict of `verify_own_ledger` or `verify_given_file`, as text for people."""
-    whole = f"{facts['file']}: {facts['size']} entries of {facts['origin']}"
-    if "entry" in facts:
-        entry = facts["entry"]
-        whole = (
-            f"{facts['file']}: entry {entry['sequence']} ({entry['kind']} of {entry['execution']}, "
-            f"{showing.moment(entry['time'])}) is in {facts['origin']} of {facts['size']} entries"
-        )
-    lines = [f"verified: {whole}" if facts["authenticated"] else f"agrees with itself: {whole}"]
-    if not facts["authenticated"]:
-        lines.append("by no key: anybody may have made it; name the log's key with --key")
-    if facts.get("payload") is not None:
-        # Prefixed on each line: the text may itself contain "verified: …".
-        lines += [f"payload: {line}" for line in facts["payload"].split("\n")]
-    elif "payload" in facts:
-        lines.append("its payload is not in the proof: it was withheld, or is erased")
-    return [*lines, *_loss_lines(facts), *_missing_lines(facts), *_key_lines(facts), *_elsewhere_lines(facts)]
-
-
-def _loss_lines(facts: dict[str, Any]) -> list[str]:
-    """Lines about recorded entries that the log itself says were lost."""
-    lines = []
-    for row in facts.get("losses", ()):
-        when = showing.moment(row["time"])
-        if row["restored"]:
-            loss = f"restored {when} from a backup of its first {row['entry']} entries: what came later isn't in it"
-        elif row["restored"] is None:
-            loss = f"its end was lost, or it was restored from a backup, {when}: {row['entry']} entries were left"
-        else:
-            had = "" if row["had"] is None else f"; it had {row['had']}"
-            loss = f"its end was lost: {row['entry']} entries were left{had}; that was accepted {when}"
-        lines.append(f"{loss} (entry {row['entry']} says so)")
-    return lines
-
-
-def _missing_lines(facts: dict[str, Any]) -> list[str]:
-    """Lines about payloads that were not checked."""
-    lines = []
-    if facts.get("erased"):
-        lines.append(f"{facts['erased']} executions erased")
-    if facts.get("withheld"):
-        lines.append(f"the payloads of {facts['withheld']} entries are withheld: not in this file, and not erased")
-    if not facts.get("opened", True):
-        lines.append("payloads and the rows beside the log were not opened: no master key of it is here")
-    return lines
-
-
-def _key_lines(facts: dict[str, Any]) -> list[str]:
-    """Lines about keys that nobody vouches for."""
-    return [
-        f"the key {row['key']} was replaced as lost with entry {row['entry']}, by {row['by']}: whoever trusts the one "
-        "has to be told of the other"
-        for row in facts.get("lost", ())
-    ]
-
-
-def _elsewhere_lines(facts: dict[str, Any]) -> list[str]:
-    """Lines about other observers: kept checkpoints, witnesses, targets."""
-    targets = facts.get("targets", ())
-    agreeing = [row for row in targets if row["status"] == "agrees"]
-    lines = []
-    if facts.get("compared"):
-        lines.append(f"agrees with {facts['compared']} checkpoints that were kept elsewhere")
-    elif (
-        "entry" not in facts
-        and facts["authenticated"]
-        and not facts["witnesses"]
-        and not any(row["size"] for row in agreeing)
-    ):
-        lines.append("held against no checkpoint that was kept elsewhere: whoever has its key may have rewritten it")
-    lines += [_cosigned_line(row, facts["size"]) for row in facts["witnesses"]]
-    lines += [f"cosigned nothing of this: {key.partition('+')[0]}" for key in facts["silent"]]
-    lines += [f"agrees with the {row['target']}, which has seen {row['size']} entries" for row in agreeing]
-    lines += [
-        f"NOT held against the {row['target']}: {row['error']['message']}"
-        for row in targets
-        if row["status"] == "unasked"
-    ]
-    if facts.get("offline"):
-        lines.append("none of [[ledger.publish]] was asked (--offline): a roll-back to an earlier time isn't found so")
-    return lines
-
-
-def _cosigned_line(row: dict[str, Any], size: int) -> str:
-    whose = row["key"].partition("+")[0]
-    what = f"all {size} entries" if row["size"] == size else f"the first {row['size']} of {size} entries"
-    return f"cosigned by {whose}: {what}, {showing.moment(row['time'])}"

@@ -313,6 +313,18 @@ def test_a_byte_order_mark_line_ends_and_a_link_stay(user, tmp_path):
     assert "it is a link to a file that isn't there" in ended.output
 
 
+def test_a_long_file_is_compared_where_it_differs_and_lines_keep_their_numbers(user):
+    history = ",\n".join(f'"h{number % 7}{number}": "same"' for number in range(20_000))
+    user.file(
+        "claude-code",
+        f'{{\n{history},\n"mcpServers": {{\n"a": {{"command": "x"}}\n}},\n{history.replace("h", "k")}\n}}\n',
+    )
+    said = user.done("install claude-code --yes").splitlines()
+    assert any(line.startswith("@@ -20000,") for line in said), said[:5]
+    assert [line for line in said if line.startswith("-") and not line.startswith("---")] == ['-"a": {"command": "x"}']
+    assert len(said) < 30
+
+
 def test_a_key_that_is_there_twice_is_not_edited(user):
     text = '{"mcpServers": {"a": {"command": "x"}}, "mcpServers": {"b": {"command": "y"}}}'
     path = user.file("cursor", text)
@@ -322,9 +334,7 @@ def test_a_key_that_is_there_twice_is_not_edited(user):
 
 def test_what_the_client_writes_meanwhile_is_not_lost(user, monkeypatch):
     path = user.file("claude-code", '{"a": 1}')
-    monkeypatch.setattr(
-        file_edits.ConfigurationFile, "diff", lambda self, masked=(): path.write_text('{"a": 2}') and []
-    )
+    monkeypatch.setattr(file_edits.ConfigurationFile, "diff", lambda self: path.write_text('{"a": 2}') and [])
     ended = user.run("install claude-code --yes")
     assert "client_file_changed" in ended.output
     assert path.read_text() == '{"a": 2}'

@@ -3,6 +3,7 @@
 import json
 import stat
 import warnings
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -571,6 +572,22 @@ async def test_a_cached_listing_is_searched_and_described_without_starting_anyth
             await catalog.tool("faulty", "nothing_like_it")
         assert caught.value.code == "unknown_tool"
         assert catalog.servers()[0].starts > 0, "the cache may be old: only the server itself can deny a tool"
+
+
+async def test_of_a_server_only_the_tools_are_there_that_its_configuration_lets_through(tmp_path):
+    async with fleet_of(faulty()) as fleet:
+        names = sorted(tool.name for tool in await Catalog(fleet, tmp_path).tools("faulty"))
+    kept, *others = names
+    spec = replace(faulty(), include_tools=(f"{kept[:3]}*", others[-1]), exclude_tools=(others[-1],))
+    async with fleet_of(spec) as fleet:
+        catalog = Catalog(fleet, tmp_path)
+        found = {tool.name for tool in await catalog.tools("faulty")}
+        assert found == {name for name in names if name.startswith(kept[:3]) and name != others[-1]}
+        assert {hit.tool.name for hit in (await catalog.search("", 100)).hits} == found
+        with pytest.raises(BridgeError) as refused:
+            await catalog.bind("faulty", others[-1])
+        assert refused.value.code == "unknown_tool"
+    assert len(list((tmp_path / "catalog").glob("*.json"))) >= 2, "a listing each"
 
 
 async def test_a_cached_listing_is_replaced_when_the_server_starts(tmp_path):

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import stat
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -168,9 +169,10 @@ def test_a_folders_file_starts_nothing_before_it_is_trusted(user, client, name):
     user.write(user.folder / name, local(client).replace("/opt/server", "./run.sh"))
     found = user.find(client)
     assert not found.servers
-    assert [(row.name, row.file) for row in found.skipped] == [("mine", str(user.folder / name))]
+    named = ("mine",) if client != "codex" else ()  # TOML isn't parsed before it is trusted
+    assert [(row.name, row.file) for row in found.skipped] == [(name_, str(user.folder / name)) for name_ in named]
     [ignored] = found.ignored_files
-    assert (ignored.code, ignored.servers) == ("untrusted_file", ("mine",))
+    assert (ignored.code, ignored.file, ignored.servers) == ("untrusted_file", str(user.folder / name), named)
     user.trusted(client, name)
     spec = user.find(client).servers["mine"]
     assert (spec.command, spec.scope) == ("./run.sh", "project")
@@ -213,7 +215,7 @@ def test_files_above_count_up_to_the_repositorys_root_and_no_further(user, clien
     user.write(user.folder / name, local(client).replace("mine", "outside"))
     user.write(user.folder / "repository" / name, local(client))
     found = user.find(client, cwd=inner)
-    assert [(row.servers, row.above) for row in found.ignored_files] == [(("mine",), True)]
+    assert [(row.file, row.above) for row in found.ignored_files] == [(str(user.folder / "repository" / name), True)]
     assert f"trust {user.folder / 'repository'}`" in found.ignored_files[0].hint
     user.trusted(client, name, user.folder / "repository")
     assert list(user.find(client, cwd=inner).servers) == ["mine"]
@@ -236,9 +238,10 @@ def test_a_huge_file_of_a_folder_that_nobody_trusts_is_refused_soon(user):
     user.write(user.folder / ".cursor/mcp.json", '"' + '\\"' * (600 << 10))
     user.write(user.folder / ".vscode/mcp.json", "/*" * (500 << 10))
     user.write(user.folder / "opencode.json", json.dumps({"mcp": {str(n): {"command": []} for n in range(20_000)}, "tools": {f"{n}*": False for n in range(20_000)}}))  # fmt: skip
-    found = user.find("cursor", "vscode", "opencode")
+    user.write(user.folder / ".codex/config.toml", "mcp_servers." * 80_000 + "a = 1")
+    found = user.find("cursor", "vscode", "opencode", "codex")
     assert [problem.message.partition(":")[0] for problem in found.problems] == ["cannot be read", "not valid JSON"]
-    assert len(found.ignored_files) == 1
+    assert [Path(row.file).name for row in found.ignored_files] == ["opencode.json", "config.toml"]
 
 
 # --- broken files ---
@@ -407,6 +410,7 @@ bearer_token_env_var = "NOPE"
     assert [mine.has_tool(name) for name in ("read", "list[1]", "list1", "write")] == [True, False, False, False]
     assert (found["off"].enabled, found["off"].start_timeout) == (False, 2.5)
     assert dict(found["remote"].headers) == {"X-A": "1", "X-B": "b", "Authorization": "Bearer t"}
+    assert found["remote"].variables == {"TOKEN", "B"}
     assert found["lacking"].problem == "bearer_token_env_var names NOPE, which is not set in the environment."
 
 

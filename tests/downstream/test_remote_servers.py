@@ -65,7 +65,8 @@ async def test_a_server_made_with_the_sdk_is_called_in_both_eras(tmp_path, mode,
     told = []
     with sdk_server(mode, calls) as port:
         async with Fleet([remote(port, path, type="auto", era=era)]) as fleet:
-            assert {tool.name for tool in await fleet.server("remote").tools()} == {"count", "work", "headers"}
+            tools = {tool.name for tool in await fleet.server("remote").tools()}
+            assert tools == {"count", "work", "routed", "grow", "headers"}
             assert fleet.server("remote").status().protocol == protocol
             assert await text(fleet, "count", {"marker": "a", "size": 3 << 20}) == "a" + "." * (3 << 20), "over 1 MiB"
             assert await text(fleet, "work", {"marker": "b", "steps": 3}, tell=told.append) == "b"
@@ -89,6 +90,27 @@ async def test_server_everything_is_called_over_both_transports(everything_serve
 @pytest.fixture
 def everything_server_spec(request):
     return request.getfixturevalue("everything_server")
+
+
+@pytest.mark.parametrize(("era", "header"), [("legacy", "None"), ("2026-07-28", "eu")])
+async def test_arguments_that_are_headers_too_are_sent_so_in_the_era_that_has_them(tmp_path, era, header):
+    with sdk_server("json", tmp_path / "calls") as port:
+        async with Fleet([remote(port, era=era)]) as fleet:
+            assert await text(fleet, "routed", {"region": "eu"}) == f"eu {header}"
+            long = "x" * 5000
+            assert (await text(fleet, "routed", {"region": long})).startswith(long)
+
+
+@pytest.mark.parametrize("era", ["legacy", "auto"])
+async def test_a_tool_that_a_server_announces_is_listed(tmp_path, era):
+    with sdk_server("events", tmp_path / "calls") as port:
+        async with Fleet([remote(port, era=era)]) as fleet:
+            server = fleet.server("remote")
+            assert await text(fleet, "grow") == "announced"
+            with anyio.fail_after(30):
+                while not server.stale:  # noqa: ASYNC110 - nothing announces it
+                    await asyncio.sleep(0.05)
+            assert "grown" in {tool.name for tool in await server.tools()}
 
 
 async def test_a_call_that_nobody_waits_for_any_more_is_cancelled_at_the_server(tmp_path):

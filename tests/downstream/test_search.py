@@ -2,12 +2,15 @@
 
 import json
 import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tool_search import found as found_by_kind
 from tool_search import queries
 from tool_search import tools as real_tools
 
+from mcp_bridge import large_json
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.search import store as store_module
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
@@ -99,6 +102,34 @@ def test_words_are_split_and_stemmed():
     assert joined("readFile of old_string") == ["readfile", "oldstring"]
     assert stem("repositories") == stem("repository")
     assert max(map(len, split("x" * 10_000))) == 64
+
+
+def test_stems_are_the_same_whichever_threads_ask_for_them():
+    made = [
+        first + second + ending
+        for first in "abcdefgh"
+        for second in ("ook", "elat", "ormat")
+        for ending in ("ing", "ions", "ed")
+    ]
+    alone = [stem(word) for word in made]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(30):
+            stem.cache_clear()
+            with ThreadPoolExecutor(4) as threads:
+                assert all(found == alone for found in threads.map(lambda _: [stem(word) for word in made], range(4)))
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_a_schema_as_deep_as_a_message_may_be_is_indexed():
+    schema = {"type": "string"}
+    for _ in range(large_json.MAX_DEPTH // 2):
+        schema = {"properties": {"deep": schema}}
+    tools = [make("deep", properties=schema["properties"])]
+    assert SearchIndex(tools).search("deep")[0].tool.name == "deep"
+    assert tools_key(tools)
 
 
 def test_a_typing_error_is_one_letter_or_two_that_changed_places():

@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import os
+import re
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from mcp_bridge.private_files import private_directory
 from mcp_bridge.workspace.content import read_regular, why
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from mcp_bridge.downstream.configuration.clients import Syntax
@@ -32,6 +33,10 @@ Table = dict[str, Any]
 MAX_BACKUPS = 10
 """How many backups of one file are kept: those of the last changes."""
 
+_CONTEXT = 3
+"""How many lines a diff shows around a change."""
+
+_HUNK = re.compile(r"([-+])(\d+)")
 _BOM = "\ufeff"
 _MIN_MASKED = 4
 _SECRET_KEYS = frozenset({"env", "environment", "headers", "http_headers", "bearer_token"})
@@ -120,29 +125,38 @@ class ConfigurationFile:
         self._bom, self._text = "", data.decode()
         self.content = client_files.loads(data or _empty(self.syntax), self.syntax)
 
-    def diff(self, masked: Iterable[str] = ()) -> list[str]:
+    def diff(self) -> list[str]:
         """The changes as a unified diff. Values of `env` and `headers` are masked: the diff may end up in a log."""
-        before, after = (self.old or b"").decode("utf-8-sig"), self._text
-        values = {*masked, *_secrets(self.content)}
+        before, after = (self.old or b"").decode("utf-8-sig").splitlines(), self._text.splitlines()
+        values = _secrets(self.content)
         if self.old is not None:
-            values.update(_secrets(client_files.loads(self.old, self.syntax)))
+            values |= _secrets(client_files.loads(self.old, self.syntax))
+        # Without what is equal at both ends: the time to compare grows with the square, and histories are long.
+        ends = _equal(before, after), _equal(before[::-1], after[::-1])
+        start = max(0, ends[0] - _CONTEXT)
+        stop = min(len(before), len(after)) - ends[0]
+        cut = max(0, min(ends[1], stop) - _CONTEXT)
         lines = difflib.unified_diff(
-            before.splitlines(), after.splitlines(), str(self.path), str(self.path), lineterm=""
+            before[start : len(before) - cut],
+            after[start : len(after) - cut],
+            str(self.path),
+            str(self.path),
+            lineterm="",
         )
-        return [_masked(line, values) for line in lines]
+        return [_masked(_moved(line, start), values) for line in lines]
 
-    def write(self, backups: Path | None, *, mode: int | None = None) -> Path | None:
+    def write(self, backups: Path, *, mode: int | None = None) -> Path | None:
         """Write the file; return the backup of what it was, or None if it is new.
 
         Args:
-            backups: The directory for the backup, in the state directory; None for none.
+            backups: The directory for the backup, in the state directory.
             mode: The permissions at most; for a new file, its permissions. By default 0600 for a new file.
 
         Raises:
             BridgeError: `client_file_changed`: it was changed meanwhile; `bad_client_config`: it can't be written;
                 `state_unusable`.
         """
-        backup = None if backups is None or self.old is None else self._backed_up(backups, self.old)
+        backup = None if self.old is None else self._backed_up(backups, self.old)
         try:
             self.target.parent.mkdir(parents=True, exist_ok=True)
             self._write(mode)
@@ -320,6 +334,17 @@ def _secrets(value: Any) -> set[str]:
         elif secret and isinstance(here, str) and len(here) >= _MIN_MASKED and "$" not in here:
             found |= {here, json.dumps(here)[1:-1], json.dumps(here, ensure_ascii=False)[1:-1]}
     return found
+
+
+def _equal(before: list[str], after: list[str]) -> int:
+    """How many lines are the same at the beginning."""
+    pairs = enumerate(zip(before, after, strict=False))
+    return next((number for number, (one, other) in pairs if one != other), min(len(before), len(after)))
+
+
+def _moved(line: str, start: int) -> str:
+    """A line of a diff, whose numbers count from the beginning of the file."""
+    return _HUNK.sub(lambda match: f"{match[1]}{int(match[2]) + start}", line) if line.startswith("@@") else line
 
 
 def _masked(line: str, values: set[str]) -> str:

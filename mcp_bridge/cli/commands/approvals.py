@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import common, inputs, people, showing
+from mcp_bridge.cli import common, inputs, showing
 from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -138,7 +138,7 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
 
         async def decided(database: Database) -> tuple[ApprovalRequest, str]:
             row, ident = await _find(database, approval)
-            await decide(ProgramStore(database), row, approved=approved, by=people.login_name(), comment=reason)
+            await decide(ProgramStore(database), row, approved=approved, by=common.login_name(), comment=reason)
             return row, ident
 
         row, ident = run_with_database(loaded.settings, decided)

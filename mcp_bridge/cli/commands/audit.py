@@ -13,6 +13,7 @@ from mcp_bridge.atomic_files import create_private
 from mcp_bridge.cli import common, showing, verifying
 from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.cli.verdicts import verdict_lines
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def verify(
         if as_json:
             print_json({"status": "verified" if facts["authenticated"] else "unauthenticated", **facts})
         else:
-            for line in verifying.verdict_lines(facts):
+            for line in verdict_lines(facts):
                 showing.echo(line)
         return common.OK
 
@@ -366,7 +367,7 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
     """Go on although the clock is behind the last entry: it is right now, and was ahead before."""
 
     def work() -> int:
-        from mcp_bridge.cli.people import login_name
+        from mcp_bridge.cli.common import login_name
         from mcp_bridge.ledger.admin import accepted_losses
 
         async def accepted(database: Database) -> float:
@@ -388,7 +389,7 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
     """
 
     def work() -> int:
-        from mcp_bridge.cli.people import login_name
+        from mcp_bridge.cli.common import login_name
         from mcp_bridge.ledger.admin import accepted_losses
         from mcp_bridge.private_files import state_directory
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from mcp_bridge.cli import common, inputs, showing, verifying
+from mcp_bridge.cli.common import login_name
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
-from mcp_bridge.cli.people import login_name
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ def erase(
     Raises:
         BridgeError: `bad_argument`; as `executions.retention.erase`.
     """
-    from mcp_bridge.cli.people import login_name
+    from mcp_bridge.cli.common import login_name
     from mcp_bridge.executions.artifacts import Files
     from mcp_bridge.executions.retention import erase as work
     from mcp_bridge.ledger.storage.execution_store import ProgramStore

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import common, inputs, people, showing
+from mcp_bridge.cli import common, inputs, showing
 from mcp_bridge.cli.driving import drive
 from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -335,7 +335,7 @@ def _settlement(
         raise BridgeError("bad_argument", "--value belongs to --happened.")
     for text, option in ((failed, "--failed"), (reason, "--reason")):
         check_text(text, option)
-    by = people.login_name()
+    by = common.login_name()
     if failed is not None:
         return Settlement("failed", by, message=failed, comment=reason)
     if not_done:

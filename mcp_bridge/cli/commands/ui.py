@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.cli import common, showing
 from mcp_bridge.cli.browser import page_that_leads_to
+from mcp_bridge.cli.common import login_name
 from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.cli.opening import run_with_database
-from mcp_bridge.cli.people import login_name
 from mcp_bridge.governance.tool_names import PRINCIPAL
 
 if TYPE_CHECKING:

@@ -253,7 +253,8 @@ class HttpTransport:
     async def end_session(self) -> None:
         """Tell the server that the session is over, if there is one."""
         if self.session is not None:
-            with suppress(RequestFailedError, BridgeError):
+            # Whatever becomes of it, of the authentication too: the connection is closed.
+            with suppress(Exception):
                 async with self.request("DELETE", Attempt()):
                     pass
 

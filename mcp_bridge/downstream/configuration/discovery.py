@@ -292,6 +292,8 @@ class _Finder:
                 problem = Problem("bad_client_config", str(file), None, f"cannot be read: {why(error)}.")
                 discovery.problems.append(problem)
             return
+        if client.syntax == "toml" and not self._may_be_parsed(client, file, data, above=above):
+            return
         content = client_files.parse(data, file, client.syntax, discovery.problems)
         if content and file.name == PROJECT_NAME and "mcpServers" not in content:
             discovery.problems.append(Problem("bad_client_config", str(file), None, missing_servers_problem(content)))
@@ -313,6 +315,16 @@ class _Finder:
                 discovery.skipped.append(Skipped(name, str(file), reason_left_out))
         if unapproved:
             discovery.ignored_files.append(ignored_file(file, status, reason, tuple(unapproved), above=above))
+
+    def _may_be_parsed(self, client: Client, file: Path, data: bytes, *, above: bool) -> bool:
+        """Whether a folder's TOML is trusted. If not, its servers have no names: it is ignored as a whole.
+
+        The standard library's parser takes minutes for some short texts, such as a key of 100,000 parts.
+        """
+        status, reason = self.trust.status(file, data) if self.trust is not None else ("untrusted", None)
+        if status != "trusted" and client.servers[0].encode() in data:
+            self.discovery.ignored_files.append(ignored_file(file, status, reason, above=above))
+        return status == "trusted"
 
 
 def folder_table(client: Client, content: Table, file: Path) -> dict[str, Table]:

@@ -25,7 +25,7 @@ FUSED = 50
 """The best so many of either ranking are fused."""
 
 # The smaller, the more the first ranks count. Names and words are the surer sign: meaning counts half.
-_RANK = 10
+_RANK = 5
 _MEANING = 0.5
 
 _MAGIC = b"mcp-bridge tool vectors\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 import unicodedata
 from importlib import resources
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,9 @@ _ELISION = re.compile(r"'[a-z]+$")
 
 # A longer word is a hash, or encoded data. A stemmer takes time in its length.
 _WORD_CHARS = 64
+
+
+_stemming = threading.Lock()
 
 
 class _Stemmer(Protocol):
@@ -54,7 +58,11 @@ def joined(text: str) -> list[str]:
 @functools.lru_cache(maxsize=1 << 15)
 def stem(word: str) -> str:
     """The stem of a lower-case word, by the English Snowball stemmer; others are near enough to themselves."""
-    return _stemmer().stemWord(word) if word.isalpha() else word
+    if not word.isalpha():
+        return word
+    # A stemmer has the word that it works on as its state, and searches run on several threads.
+    with _stemming:
+        return _stemmer().stemWord(word)
 
 
 def stems(words: Iterable[str]) -> list[str]:

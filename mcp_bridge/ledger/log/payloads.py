@@ -1,4 +1,4 @@
-"""What entries say: a type for each payload, and the only module that knows the names in them.
+"""The payloads of entries: a type for each, and the only module that knows their keys.
 
 | kind | payloads |
 |---|---|
@@ -14,12 +14,12 @@
 | `end` | `ProgramEnd`, `ScriptEnd` |
 | `erasure`, `key`, `clock`, `loss` | `Erasure`, `KeyEvent`, `AcceptedClock`, `AcceptedLoss`: entries about the log |
 
-`encode` gives a JSON object whose names are in a fixed order: an entry commits to the bytes of its payload, so the
-order is part of the format. A new field goes behind the others, and is left out where it has its default.
+`encode` returns a JSON object whose keys are in a fixed order: an entry commits to the bytes of its payload, so the
+order is part of the format. A new field comes after the others, and is left out where it has its default.
 
 `decode` reads what version 0.1.0 and every later one wrote. It ignores names that it doesn't know, so that an entry of
 a later version can be read, and it never fails: a payload without the names that its type needs becomes `Unknown`.
-People are shown such an entry as it is. What decides by entries must not pass over one: it reads with `understood`.
+People are shown such an entry as it is. Code that decides by entries must not skip one: it reads with `understood`.
 
 Values are neither copied nor validated: arguments and results may be large, and were validated before they were
 written. Payloads about the log itself are validated, since a reader may have them from somebody else.
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.entries import Kind, Recorded
 
 TAKEN_BACK = "interrupted"
-"""The status of a call that the script itself took back: it may have happened, and nobody waits for it."""
+"""The status of a call that the script itself cancelled: it may have happened, and nobody waits for it."""
 
 NOT_DONE = "not_done"
-"""The status of a call that has not happened, though its intent is recorded: it is as if never asked for."""
+"""The status of a call that has an intent and did not happen: it counts as never made."""
 
 PENDING = "pending"
-"""The status of a call whose tool has been called, and says that its outcome comes later."""
+"""The status of a call whose tool announced that its outcome comes later."""
 
 Object: TypeAlias = "Mapping[str, Any]"
 """A JSON object."""
 
 
 class Payload(ABC):
-    """What an entry of one kind says."""
+    """The payload of an entry."""
 
     __slots__ = ()
 
@@ -78,16 +78,16 @@ class Payload(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """In place of a payload that was erased."""
+    """Stands for a payload that was erased."""
 
     def encode(self) -> dict[str, Any]:
-        """The JSON object that a reader of entries is given."""
+        """The JSON object for readers of entries."""
         return {"erased": TOMBSTONE}
 
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """In place of a payload that can't be read, for people who look for what was changed.
+    """Stands for a payload that can't be read, for people who look for what was changed.
 
     Attributes:
         why: What is wrong with it.
@@ -96,7 +96,7 @@ class Damaged:
     why: str
 
     def encode(self) -> dict[str, Any]:
-        """The JSON object that a reader of entries is given."""
+        """The JSON object for readers of entries."""
         return {"damaged": self.why}
 
 
@@ -120,12 +120,12 @@ class Unknown:
 Decoded: TypeAlias = Payload | Erased | Damaged | Unknown
 
 
-# --- what a script asks for, and what it is given
+# --- a script's requests, and their results
 
 
 @dataclass(frozen=True, slots=True)
 class CallRef:
-    """Which call of a script an entry is about.
+    """The call of a script that an entry is about.
 
     Attributes:
         id: The call's id (`wire.messages.CallId`).
@@ -156,15 +156,15 @@ class CallRef:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a script's call asks for.
+    """The request of a script's call.
 
     Attributes:
         kind: `tool`, or the part of the bridge that answers: `memory`, `program`, `trace`.
         name: `server.tool`, or the method of that part.
         arguments: Projected for the trace.
         raw: Whether the whole result is wanted.
-        digest: SHA-256 of the arguments as canonical JSON in which all references are alike, where the arguments
-            themselves are not kept; or None.
+        digest: SHA-256 of the arguments as canonical JSON with all references alike, if the arguments themselves
+            are not stored; or None.
     """
 
     kind: str
@@ -174,7 +174,7 @@ class Request:
     digest: str | None = None
 
     def encode(self) -> dict[str, Any]:
-        """The part of a payload that says what was asked for."""
+        """The part of a payload that has the request."""
         encoded: dict[str, Any] = {"kind": self.kind, "tool": self.name}
         if self.digest is None:
             encoded["arguments"] = self.arguments
@@ -186,7 +186,7 @@ class Request:
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """What a payload says was asked for."""
+        """The request in a payload."""
         digest = payload.get("arguments_sha256")
         arguments = payload.get("arguments") if digest is None else None
         return cls(payload["kind"], payload["tool"], arguments, payload.get("raw", False), digest)
@@ -194,11 +194,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """A call has given a value.
+    """A call returned a value.
 
     Attributes:
         value: The value; of a raw call the whole result.
-        pending: Whether the tool said that its outcome comes later, to a script that can't wait for it.
+        pending: Whether the tool announced that its outcome comes later, and the script can't be suspended for it.
     """
 
     value: Any
@@ -210,7 +210,7 @@ class Success:
         return "ok"
 
     def encode(self) -> dict[str, Any]:
-        """The part of a payload that says how a call ended."""
+        """The part of a payload that has the result."""
         if self.pending:
             return {"status": "ok", "value": self.value, "pending": True}
         return {"status": "ok", "value": self.value}
@@ -218,7 +218,7 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A call has given an error.
+    """A call failed with an error.
 
     Attributes:
         code, message, hint, details: As `BridgeError`.
@@ -231,7 +231,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BridgeError, *, raw: bool = True) -> Failure:
-        """The failure of an error; without `raw`, without the whole result that a tool failed with."""
+        """The failure for an error. Without `raw`, the tool's whole result is left out."""
         details = {name: value for name, value in error.details.items() if raw or name != "raw"}
         return cls(error.code, error.message, error.hint or None, details)
 
@@ -241,7 +241,7 @@ class Failure:
         return "failed"
 
     def encode(self) -> dict[str, Any]:
-        """The part of a payload that says how a call ended."""
+        """The part of a payload that has the result."""
         encoded: dict[str, Any] = {"status": "failed", "code": self.code, "message": self.message}
         if self.hint:
             encoded["hint"] = self.hint
@@ -252,7 +252,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """A call has given the script nothing.
+    """A call gave the script no answer.
 
     Attributes:
         status: `TAKEN_BACK`, `NOT_DONE` or `PENDING`.
@@ -261,7 +261,7 @@ class NoAnswer:
     status: str
 
     def encode(self) -> dict[str, Any]:
-        """The part of a payload that says how a call ended."""
+        """The part of a payload that has the result."""
         return {"status": self.status}
 
 
@@ -284,14 +284,14 @@ def _result(payload: Object) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class ScriptStart(Payload):
-    """A script begins.
+    """A script was started.
 
     Attributes:
         code: The script, projected.
         hash: SHA-256 of the code, in hexadecimal.
         servers: The configured names of the servers that it may use; None for all.
         timeout: Seconds that it may take, or None.
-        starter: Who began it; None in entries of version 0.1.0.
+        starter: Who started it; None in entries of version 0.1.0.
         key: Its idempotency key, projected, or None.
     """
 
@@ -306,7 +306,7 @@ class ScriptStart(Payload):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it says besides the code."""
+        """Its fields besides the code."""
         return _without(self.encode(), "code")
 
     def encode(self) -> dict[str, Any]:
@@ -327,14 +327,14 @@ class ScriptStart(Payload):
 
 @dataclass(frozen=True, slots=True)
 class ProgramStart(Payload):
-    """A program begins.
+    """A program was started.
 
     Attributes:
         program: Its name.
         origin: `operator` or `agent`: whose program it is. None in entries that don't say.
-        context: What its machine was made with, projected; None in entries that can't be replayed.
-        effects: The ids of the effects that the machine wanted first.
-        starter: Who began it; None in entries of version 0.1.0.
+        context: The context of its machine, projected; None in entries that can't be replayed.
+        effects: The ids of the effects that the machine emitted first.
+        starter: Who started it; None in entries of version 0.1.0.
         servers: The configured names of the servers that it may use; None for all.
         denied: Rows of the steps that the policy denies in any case.
     """
@@ -351,7 +351,7 @@ class ProgramStart(Payload):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it says besides the name."""
+        """Its fields besides the name."""
         return _without(self.encode(), "program")
 
     def encode(self) -> dict[str, Any]:
@@ -386,7 +386,7 @@ class ToolIntent(Payload):
         tool: `server.tool`.
         arguments: As the caller wrote them, projected.
         call: The script's call; None of a program's.
-        sent: What the tool gets, projected, where that is something else than `arguments`; or None.
+        sent: The arguments that the tool gets, projected, if they differ from `arguments`; or None.
         effect: The program's effect; None of a script's.
         rules: Numbers of the rules that count the call.
     """
@@ -402,21 +402,21 @@ class ToolIntent(Payload):
 
     @property
     def request(self) -> Request:
-        """What the script asked for."""
+        """The script's request."""
         asked, raw = (None, False) if self.call is None else (self.call.asked, self.call.raw)
         return Request("tool", self.tool if asked is None else asked, self.arguments, raw)
 
     @property
     def given(self) -> Any:
-        """What the tool gets, projected."""
+        """The arguments that the tool gets, projected."""
         return self.arguments if self.sent is None else self.sent
 
     def called_by(self, call: CallRef | None) -> Self:
-        """The same, of a script's call."""
+        """The same intent, for a script's call."""
         return type(self)(self.tool, self.arguments, call, self.sent, self.effect, self.rules)
 
     def filled(self, fill: Callable[[Any], Any]) -> Self:
-        """The same with what the tool gets as its arguments, in which `fill` has put values for references."""
+        """The same intent with the arguments that the tool gets, in which `fill` has replaced references by values."""
         return replace(self, arguments=fill(self.given), sent=None)
 
     def encode(self) -> dict[str, Any]:
@@ -449,7 +449,7 @@ class ModelIntent(Payload):
 
     Attributes:
         effect: The program's effect.
-        arguments: What it asks, projected.
+        arguments: The prompt and its settings, projected.
     """
 
     KIND = "intent"
@@ -471,10 +471,10 @@ class ModelIntent(Payload):
 
 @dataclass(frozen=True, slots=True)
 class RequestIntent(Payload):
-    """The bridge itself is about to do something for a script: start a program, say.
+    """The bridge itself is about to do something for a script, such as starting a program.
 
     Attributes:
-        request: What for.
+        request: The script's request.
         call: The id of the script's call.
     """
 
@@ -503,8 +503,8 @@ class EffectOutcome(Payload):
     """An effect of a program has ended.
 
     Attributes:
-        event: What the machine took, or would have taken.
-        effects: The ids of the effects that the machine wanted then; None if it no longer wanted this one.
+        event: The outcome that the machine applied, or would have applied.
+        effects: The ids of the effects that the machine emitted then; None if it no longer awaited this one.
     """
 
     KIND = "outcome"
@@ -543,13 +543,13 @@ def outcome_object(outcome: Outcome) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome(Payload):
-    """A script's call of a tool, which had an intent, has ended.
+    """A script's tool call that had an intent has ended.
 
     Attributes:
         tool: `server.tool`; where a person or an event ended the call, its name as the script wrote it.
         call: The script's call; None of one without a name.
         result: How it ended.
-        source: Who gave the value that came later (`WEBHOOK`, `OPERATOR`, `TIMER`); or None.
+        source: Where a later outcome came from (`WEBHOOK`, `OPERATOR`, `TIMER`); or None.
     """
 
     KIND = "outcome"
@@ -578,7 +578,7 @@ class RequestOutcome(Payload):
     """A script's request of the bridge itself has ended; or a call of a tool that was refused before its intent.
 
     Attributes:
-        request: What was asked for; without the arguments where the intent has them.
+        request: The request, without the arguments if the intent has them.
         call: The id of the script's call.
         result: How it ended.
         has_intent: Whether an intent was recorded.
@@ -603,7 +603,7 @@ class RequestOutcome(Payload):
         return cls(Request.decode(payload), payload["call"], _result(payload), has_intent)
 
 
-# --- what people, the policy and the bridge say of it
+# --- decisions, denials, settlements
 
 
 @dataclass(frozen=True, slots=True)
@@ -612,7 +612,7 @@ class Denial(Payload):
 
     Attributes:
         tool: `server.tool`.
-        by: What refused it: a rule, say.
+        by: What refused it, such as a rule.
         call: The script's call; None of a program's.
     """
 
@@ -633,11 +633,11 @@ class Denial(Payload):
 
 @dataclass(frozen=True, slots=True)
 class Transition(Payload):
-    """A program's machine has taken an event that is no outcome.
+    """A program's machine has applied an event other than an outcome.
 
     Attributes:
         event: The event.
-        effects: The ids of the effects that the machine wanted then.
+        effects: The ids of the effects that the machine emitted then.
     """
 
     KIND = "transition"
@@ -680,7 +680,7 @@ class QuestionFields(TypedDict, total=False):
         announced: Of a call: the tool's defaults that are left to it, by their paths.
         why: Of a call: why the policy wants a person asked.
         message, details: Of an approval step.
-        program, step: Where it is asked.
+        program, step: The program and the step that ask.
         call: Of a script's call that waits: its name in the call history.
         origin: Who wrote the program, `operator` or `agent`; only while a person is asked.
     """
@@ -706,17 +706,17 @@ class Question:
 
     @property
     def subject(self) -> str:
-        """What it is about, in few words: a tool, or a step's message."""
+        """Its subject in few words: a tool, or a step's message."""
         return str(self.fields.get("tool") or self.fields.get("message") or "")
 
     @property
     def shown(self) -> dict[str, Any]:
-        """What else a person was shown: arguments or details, and why they were asked."""
+        """What else the person was shown: arguments or details, and the reason."""
         fields: Object = self.fields
         return {name: fields[name] for name in ("arguments", "details", "why") if fields.get(name)}
 
     def filled(self, fill: Callable[[Any], Any]) -> Question:
-        """The same, in which `fill` has put values for references."""
+        """The same question, in which `fill` has replaced references by values."""
         fields: dict[str, Any] = dict(self.fields)
         filled = {name: fill(fields[name]) for name in ("arguments", "details", "message") if name in fields}
         return Question(cast("QuestionFields", fields | filled))
@@ -724,7 +724,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class CallDecision(Payload):
-    """The client's person has decided on a tool's call as it was made.
+    """The client's user has decided on a tool call while it was made.
 
     Attributes:
         question: What the person was asked.
@@ -758,7 +758,7 @@ class CallDecision(Payload):
 
 @dataclass(frozen=True, slots=True)
 class StepDecision(Payload):
-    """The client's person has decided on a program's approval step as it was reached.
+    """The client's user has decided on a program's approval step when it was reached.
 
     Attributes:
         question: What the person was asked.
@@ -786,13 +786,13 @@ class StepDecision(Payload):
 
 @dataclass(frozen=True, slots=True)
 class QueuedDecision(Payload):
-    """A person has decided on a question that was queued for them: it has a row in the table of approvals.
+    """A person has decided on a queued question, which has a row in the table of approvals.
 
     Attributes:
         question: The row's question.
         approved: Whether the person approved.
         by: Who decided.
-        comment: The person's, or None.
+        comment: The person's comment, or None.
     """
 
     KIND = "decision"
@@ -820,17 +820,17 @@ How: TypeAlias = Literal["happened", "failed", "not_done"]
 
 @dataclass(frozen=True, slots=True)
 class EffectSettlement(Payload):
-    """A person has said what became of a program's effect that was in doubt.
+    """A person has settled a program's effect in doubt.
 
     Attributes:
         effect: The effect's number.
         step: The path of its step.
         tool: `server.tool`.
-        arguments: As they were asked for, projected.
-        how: What became of it; `not_done`: it is to be done.
-        by: Who said so.
-        comment: The person's, or None.
-        value: What it gave, if it happened.
+        arguments: The requested arguments, projected.
+        how: What became of the effect; with `not_done` it is carried out now.
+        by: Who settled it.
+        comment: The person's comment, or None.
+        value: Its result, if it happened.
         message: Why it failed, if it did.
     """
 
@@ -861,7 +861,7 @@ class EffectSettlement(Payload):
 
 @dataclass(frozen=True, slots=True)
 class CallSettlement(Payload):
-    """A person has said what became of a script's call that was in doubt, or pending.
+    """A person has settled a script's call in doubt, or delivered the outcome of a pending one.
 
     Attributes:
         call: The id of the script's call.
@@ -884,7 +884,7 @@ class CallSettlement(Payload):
         return replace(self, arguments=fill(self.arguments), message=fill(self.message))
 
     def encode(self) -> dict[str, Any]:
-        # A script's call stands where a program has an effect and its step, and has a name of its own besides.
+        # A script's call is in the place of a program's effect and step, and also under a key of its own.
         encoded = {"effect": self.call, "step": self.call, "tool": self.tool, "arguments": self.arguments}
         return encoded | _settled(self) | {"call": self.call}
 
@@ -903,7 +903,7 @@ def _settled(said: EffectSettlement | CallSettlement) -> dict[str, Any]:
 
 
 def _settlement(payload: Object) -> tuple[Any, ...]:
-    """`tool` and what follows it in both settlements."""
+    """The part that both settlements share: `tool` and the keys after it."""
     who = payload["tool"], payload["arguments"], payload["settled"], payload["by"], payload.get("comment")
     return *who, payload.get("value"), payload.get("message", "")
 
@@ -913,10 +913,10 @@ Decision: TypeAlias = CallDecision | StepDecision | QueuedDecision | EffectSettl
 
 @dataclass(frozen=True, slots=True)
 class Violation(Payload):
-    """A sandbox asked for what its program, or its script, had not emitted.
+    """A sandbox requested something that its program, or its script, had not emitted.
 
     Attributes:
-        message: What it did.
+        message: The violation, for people.
     """
 
     KIND = "violation"
@@ -940,7 +940,7 @@ class RunError:
 
     Attributes:
         message: For people; None without an error.
-        rest: What the record's error has besides, `code` among it.
+        rest: The other members of the record's error, including `code`.
     """
 
     message: str | None = None
@@ -963,11 +963,11 @@ class RunError:
 
 @dataclass(frozen=True, slots=True)
 class ProgramSuspension(Payload):
-    """A program is left as it stands.
+    """A program was suspended or interrupted.
 
     Attributes:
         status: `suspended` or `interrupted`.
-        state: SHA-256 of the state that is kept, in hexadecimal.
+        state: SHA-256 of the stored state, in hexadecimal.
     """
 
     KIND = "suspension"
@@ -985,12 +985,12 @@ class ProgramSuspension(Payload):
 
 @dataclass(frozen=True, slots=True)
 class ScriptSuspension(Payload):
-    """A script is left as it stands.
+    """A script was suspended or interrupted.
 
     Attributes:
         status: `suspended` or `interrupted`.
-        error: Why; None where a person's word, or an event, has changed how it stands.
-        held: The calls that a person is to decide on, without their arguments, by their ids.
+        error: The reason; None if a settlement or an event has changed what it waits for.
+        held: The calls that a person is asked about, without their arguments, by their ids.
     """
 
     KIND = "suspension"
@@ -1015,10 +1015,10 @@ class ScriptSuspension(Payload):
 
 @dataclass(frozen=True, slots=True)
 class Resumption(Payload):
-    """A process goes on with an execution.
+    """A process has resumed an execution.
 
     Attributes:
-        recovered: Whether the process before it died, and so never said how it left the execution.
+        recovered: Whether the previous process died without recording a suspension.
     """
 
     KIND = "resume"
@@ -1038,10 +1038,10 @@ class ProgramEnd(Payload):
     """A program has ended.
 
     Attributes:
-        status: How.
+        status: How it ended.
         error: For people, or None.
         state: SHA-256 of the final state, in hexadecimal; None in entries that don't say.
-        unresolved: Rows of the effects that were in doubt when nothing wanted them any more.
+        unresolved: Rows of the effects that were in doubt when the machine stopped awaiting them.
     """
 
     KIND = "end"
@@ -1068,10 +1068,10 @@ class ScriptEnd(Payload):
     """A script has ended.
 
     Attributes:
-        status: How.
-        exit_code: As a process would give it; None of a run that never gave a record, or was cancelled.
-        error: Of the record; None of a run that never gave one.
-        outputs: SHA-256, in hexadecimal, of what the record has as `stdout`, `stderr` and `value`.
+        status: How it ended.
+        exit_code: An exit status as of a process; None without a record, or if it was cancelled.
+        error: The record's error; None without a record.
+        outputs: SHA-256, in hexadecimal, of the record's `stdout`, `stderr` and `value`.
     """
 
     KIND = "end"
@@ -1107,13 +1107,13 @@ class Erasure(Payload):
     """Payloads, or values behind references, were made unreadable.
 
     Attributes:
-        what: Of what kind the thing is that was named: `execution`, `subject`, `reference`, `age`.
-        by: Who wanted it.
-        reason: Why, or None.
-        at: When it was asked for, in seconds since 1970.
+        what: The kind of what was named: `execution`, `subject`, `reference`, `age`.
+        by: Who requested it.
+        reason: The reason, or None.
+        at: When it was requested, in seconds since 1970.
         executions: The executions that were erased.
-        references: What stands for each value that was erased (`MasterKey.erased`); None if there was none.
-        withheld: Earlier entries about the log whose payloads this one takes the place of; None if there was none.
+        references: The tokens of the erased values (`MasterKey.erasure_token`); None if there were none.
+        withheld: Earlier entries about the log whose payloads this entry replaces; None if there were none.
         reference, holders: A reference that was erased, and the executions that had it, as version 0.1.0 wrote them;
             None in later entries.
     """
@@ -1142,7 +1142,7 @@ class Erasure(Payload):
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`. What isn't of its type counts as left out, but for the list of executions."""
+        """As `Payload.decode`. Values of a wrong type count as left out, except the list of executions."""
         lists = {
             name: payload[name] for name in ("references", "withheld", "holders") if isinstance(payload.get(name), list)
         }
@@ -1161,12 +1161,12 @@ class Erasure(Payload):
 
 @dataclass(frozen=True, slots=True)
 class KeyEvent(Payload):
-    """The log's key was made or replaced.
+    """The log's key was created or replaced.
 
     Attributes:
-        event: The first key was made, or a key was put in the place of another that is at hand, or lost.
+        event: Whether the first key was created, or a key was replaced that is available or lost.
         vkey: The key from this entry on.
-        before: The key until then; None for the first.
+        before: The previous key; None for the first.
     """
 
     KIND = "key"
@@ -1191,7 +1191,7 @@ class KeyEvent(Payload):
         """The event of a payload's bytes.
 
         Raises:
-            BridgeError: `bad_entry`: they are not those of a key's entry.
+            BridgeError: `bad_entry`: they are not the payload of a key's entry.
         """
         first = payload.startswith(b'{"event":"made"')
         values = disclosures.decode_object(payload, ("event", "vkey") if first else ("event", "from", "vkey"))
@@ -1233,13 +1233,13 @@ class AcceptedClock(Payload):
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss(Payload):
-    """The log goes on although it may have had more entries.
+    """A person has accepted that the log may have had more entries.
 
     Attributes:
-        has: How many entries are left.
+        has: The number of entries that are left.
         by: Who accepted the loss, or restored the backup.
-        had: How many entries the log had; None if that isn't known.
-        root: The root of as many, in hexadecimal, or None.
+        had: The number of entries that the log had; None if unknown.
+        root: The root hash of these entries, in hexadecimal, or None.
         log: The log's name then, or None.
         restored: Whether a backup was restored.
         made: When the backup was made, in seconds since 1970, or None.
@@ -1262,7 +1262,7 @@ class AcceptedLoss(Payload):
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        """As `Payload.decode`. What isn't of its type counts as left out."""
+        """As `Payload.decode`. Values of a wrong type count as left out."""
         had = payload.get("had")
         return cls(
             payload.get("has", 0),
@@ -1275,7 +1275,7 @@ class AcceptedLoss(Payload):
         )
 
 
-# --- which type a payload is of
+# --- the types by kind
 
 
 def _intent(payload: Object) -> type[Payload]:
@@ -1326,10 +1326,10 @@ _TYPES: dict[str, Callable[[Object], type[Payload]]] = {
 
 
 def decode(kind: str, payload: Any) -> Decoded:
-    """What an entry of a kind says.
+    """Decode a payload.
 
     Args:
-        kind: The entry's.
+        kind: The entry's kind.
         payload: Its payload, as JSON.
     """
     try:
@@ -1344,22 +1344,22 @@ def decode(kind: str, payload: Any) -> Decoded:
 
 
 def decoded(entry: Entry) -> Decoded:
-    """What an entry says."""
+    """The payload of an entry."""
     return decode(entry.kind, entry.payload)
 
 
 def to_entry(
     payload: Payload, execution: str, step: str | None = None, policy: str = "", program: str | None = None
 ) -> Entry:
-    """The entry that says something of an execution; the other arguments are the entry's."""
+    """The entry for a payload. The other arguments are the entry's fields."""
     return Entry(payload.KIND, execution, payload.encode(), step, policy, program)
 
 
 def understood(recorded: Recorded) -> Payload:
-    """What an entry says, for a reader that decides by it.
+    """The payload of an entry, for a reader that decides by it.
 
     Raises:
-        BridgeError: `ledger_damaged`: it is erased, or this version can't tell.
+        BridgeError: `ledger_damaged`: it is erased, or unknown to this version.
     """
     found = decoded(recorded.entry)
     if not isinstance(found, Payload):
@@ -1368,13 +1368,13 @@ def understood(recorded: Recorded) -> Payload:
 
 
 def start_of(history: Iterable[Recorded]) -> ScriptStart | ProgramStart | None:
-    """What an execution's first entry says of how it began; None where it is erased."""
+    """The start of an execution, from its first entry; None if it is erased."""
     found = next((decoded(row.entry) for row in history if row.entry.kind == "start"), None)
     return found if isinstance(found, ScriptStart | ProgramStart) else None
 
 
 def _given(**values: Any) -> dict[str, Any]:
-    """The names that have a value."""
+    """The keys whose value isn't None."""
     return {name: value for name, value in values.items() if value is not None}
 
 

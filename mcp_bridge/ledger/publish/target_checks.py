@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import anyio
 
@@ -34,6 +34,15 @@ ASK_SECONDS = 30.0
 """The time-out for all targets together. Each target has its own as well."""
 
 
+class TargetRecord(TypedDict):
+    """A `TargetCheck` as a JSON object."""
+
+    target: str
+    status: Literal["agrees", "unasked"]
+    size: int
+    error: TargetFailure | None
+
+
 @dataclass(frozen=True, slots=True)
 class TargetCheck:
     """The result of asking a target.
@@ -50,9 +59,9 @@ class TargetCheck:
     size: int = 0
     error: TargetFailure | None = None
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> TargetRecord:
         """As a JSON object."""
-        return asdict(self)
+        return {"target": self.target, "status": self.status, "size": self.size, "error": self.error}
 
 
 class FileLog:

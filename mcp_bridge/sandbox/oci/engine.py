@@ -86,7 +86,7 @@ _processes: weakref.WeakValueDictionary[str, OciProcess] = weakref.WeakValueDict
 
 
 class _SupervisorEndedError(Exception):
-    """The supervisor has ended before it took a request."""
+    """The supervisor ended before it accepted a request."""
 
 
 class OciEngine(Engine):
@@ -138,7 +138,7 @@ class OciEngine(Engine):
             BridgeError: `no_runtime`, `sandbox_start_failed`, `disk_full`.
         """
         for _ in range(_ATTEMPTS):
-            # A supervisor that is about to end takes a request, or refuses it.
+            # A supervisor that is about to end may accept or refuse a request.
             with contextlib.suppress(_SupervisorEndedError):
                 return await self._start(spec, await self._ready_supervisor())
         raise BridgeError("sandbox_start_failed", "The sandboxes' supervisor has ended.", hint="Try again.")
@@ -160,7 +160,7 @@ class OciEngine(Engine):
         process = OciProcess(self, identity, spec.name, ours, events.detach(), supervisor)
         try:
             if image is None:
-                # As an engine would: the sandbox's end says why.
+                # As with an engine, the sandbox's end says why.
                 process.fail(f"{spec.image}: image not known")
                 return process
             annotated = {**spec.labels, NAME_LABEL: spec.name, SUPERVISOR_LABEL: str(supervisor.owner)}
@@ -228,11 +228,11 @@ class OciEngine(Engine):
                 await anyio.to_thread.run_sync(self._remove_left, container.id)
 
     def has_files(self, identity: str) -> bool:
-        """Whether anything of a sandbox is on the disk."""
+        """Whether any files of a sandbox exist."""
         return os.path.lexists(self._containers / identity) or os.path.lexists(self._runtime / identity)
 
     def _remove_left(self, identity: str) -> None:
-        """Remove what a supervisor that has ended has left of a sandbox."""
+        """Remove what an ended supervisor has left of a sandbox."""
         groups = [Path(mount, f"mcp-bridge-{identity}") for mount in host.cgroup_mounts(self.choice)]
         are_gone = [_remove_group(group) for group in groups]
         shutil.rmtree(self._runtime / identity, ignore_errors=True)
@@ -303,7 +303,7 @@ def _read(folder: Path) -> _Container | None:
 
 
 def _remove_group(group: Path) -> bool:
-    """Remove an empty control group; whether it is gone."""
+    """Remove an empty control group. Returns whether it is gone."""
     for _ in range(BUSY_ATTEMPTS):
         try:
             group.rmdir()
@@ -348,7 +348,7 @@ class Supervisor:
         return bool(poll.poll(0))
 
     async def send(self, request: dict[str, str], descriptors: list[int]) -> None:
-        """Ask for a sandbox.
+        """Request a sandbox.
 
         Raises:
             _SupervisorEndedError: It has ended.
@@ -478,7 +478,7 @@ class OciProcess(SandboxProcess):
         self.name = name
         self._engine = engine
         self._supervisor = supervisor
-        """Held, because it ends when nobody does."""
+        """Held, because it ends when nothing refers to it."""
         self._id = identity
         self._events = events
         self._turn = anyio.Lock()
@@ -513,7 +513,7 @@ class OciProcess(SandboxProcess):
         """The container's id.
 
         Raises:
-            BridgeError: As `wait`, if the container was never made.
+            BridgeError: As `wait`, if the container was never created.
         """
         while not self._started and await self._next_event():
             pass
@@ -535,11 +535,11 @@ class OciProcess(SandboxProcess):
         return self._status
 
     def has_ended(self) -> bool:
-        """Whether its end was told, or its supervisor, without which it can't be, has ended."""
+        """Whether its end was reported, or its supervisor has ended, which ends it too."""
         return self._is_removed or self._status is not None or self._events < 0 or self._supervisor.has_ended
 
     async def _require_start(self) -> None:
-        """Raise what kept it from starting, if anything did."""
+        """Raise the error that kept it from starting, if any."""
         if self._failure is None:
             return
         with anyio.move_on_after(EXIT_SECONDS):
@@ -547,7 +547,7 @@ class OciProcess(SandboxProcess):
         raise start_failure(self._engine.choice.oci_runtime, self._failure + self._tail.decode(errors="replace"))
 
     async def _next_event(self) -> bool:
-        """Wait for a message of the supervisor and take it; false at the end of them."""
+        """Wait for a message of the supervisor and handle it; False at the end of the stream."""
         before = (self._started, self._status, self._failure, self._is_removed)
         async with self._turn:
             while before == (self._started, self._status, self._failure, self._is_removed):
@@ -558,7 +558,7 @@ class OciProcess(SandboxProcess):
         return not self._is_removed
 
     def _read_event(self) -> bool:
-        """Take a message, if one is there."""
+        """Handle a message, if one is there."""
         try:
             data = os.read(self._events, _MESSAGE_BYTES)
         except BlockingIOError:
@@ -587,7 +587,7 @@ class OciProcess(SandboxProcess):
                 os.write(self._events, b"kill")
 
     async def removed(self) -> None:
-        """Wait until nothing is left of it; by force if its supervisor doesn't see to that."""
+        """Wait until nothing is left of it. If its supervisor doesn't remove it in time, remove it by force."""
         with anyio.move_on_after(EXIT_SECONDS):
             while await self._next_event():
                 pass
@@ -620,13 +620,13 @@ class OciProcess(SandboxProcess):
                     await anyio.lowlevel.checkpoint()
 
     def fail(self, said: str) -> None:
-        """Let it be one that was never made."""
+        """Mark it as never created."""
         self._failure = f"{said}\n"
         self._stderr.close()
         self._is_removed = True
 
     def abandon(self) -> None:
-        """Close everything of it, upon which the supervisor kills and removes it."""
+        """Close all of its descriptors, on which the supervisor kills and removes it."""
         self._stdin.close()
         self._stdout.close()
         self._stderr.close()

@@ -20,7 +20,7 @@ USER_BASE, USER_COUNT = 1_879_113_728, 65_536
 """Host ids that nothing else allocates: above systemd-nspawn's (up to 1879048191), far above usual subuid ranges."""
 
 _LEAST_IDS = 1024
-"""Subordinate ids below this number would soon be used a second time."""
+"""With fewer subordinate ids, an id would soon be used a second time."""
 
 
 def user_range(*, rootless: bool) -> tuple[int, int, int]:

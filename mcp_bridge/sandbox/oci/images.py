@@ -1,8 +1,8 @@
 """The OCI driver's images: root file systems in the state directory, which all its sandboxes share, read-only.
 
 An image is unpacked once, into `oci/images/DIGEST`, a folder that is named by the hash of the tar file that it came
-from. The files belong to whoever runs the bridge, and so to nobody that a sandbox has: in there, they are another
-user's, and even the sandbox's user 0 couldn't change them.
+from. The files belong to the user who runs the bridge, who has no id in a sandbox: even the sandbox's user 0
+can't change them.
 
 An image is verified when it is opened. Each file's inode, change time and further metadata are compared with those
 after unpacking; no program can set a change time. If they differ, as after a restored backup, the contents are.
@@ -70,11 +70,11 @@ class _Description:
     """The content of `image.json`.
 
     Attributes:
-        reference: The image's name; empty if another image has got it.
+        reference: The image's name; empty if another image has taken it.
         labels: Its labels.
-        size: Of all its files, in bytes.
-        created: RFC 3339.
-        metadata, contents: Hashes of its files.
+        size: The size of all its files, in bytes.
+        created: When it was created (RFC 3339).
+        metadata, contents: Hashes of its files' metadata and contents.
     """
 
     reference: str
@@ -97,7 +97,7 @@ class BundleImages(ImageStore):
         self._opened: dict[str, Opened] = {}
 
     async def open(self, reference: str) -> Opened | None:
-        """Take an image into use until this object is gone; None if it isn't there, or isn't intact."""
+        """Open an image, in use as long as this object; None if it doesn't exist, or isn't intact."""
         if (known := self._opened.get(reference)) is not None:
             return known
         opened = await anyio.to_thread.run_sync(self._open, reference)
@@ -143,7 +143,7 @@ class BundleImages(ImageStore):
         await anyio.to_thread.run_sync(self._remove_all, reference)
 
     async def remove_replaced(self, recipe: str) -> None:
-        """Remove images of a recipe from which another has taken the name."""
+        """Remove images of a recipe whose name another image has taken."""
 
         def remove() -> None:
             for folder, description in self._all():
@@ -297,7 +297,7 @@ def _is_intact(folder: Path, description: _Description) -> bool:
 
 
 def _walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """All below a directory and the directory itself, in a fixed order, by their paths from there."""
+    """A directory and all below it, in a fixed order, by their relative paths."""
     pending = [""]
     yield "", root.lstat()
     while pending:

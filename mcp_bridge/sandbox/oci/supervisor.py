@@ -39,7 +39,7 @@ MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
 MNT_DETACH = 2
 
 START_SECONDS = 10.0
-"""How long the runtime may still take to start a sandbox that is to be killed: until then its process isn't known."""
+"""How long the runtime may take to finish starting a sandbox that is to be killed, whose process isn't known yet."""
 
 LEAVE_SECONDS = 5.0
 """How long the removal of all sandboxes may take after the bridge has ended. The kernel kills what is left then."""
@@ -61,7 +61,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Plan:
-    """What the bridge wants; its attributes are the keys of the program's first argument.
+    """The supervisor's configuration; its attributes are the keys of the program's first argument.
 
     Attributes:
         runtime: The runtime's executable and its global arguments. An executable that is replaced meanwhile is used by
@@ -120,7 +120,7 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
 
 
 def enter_user_namespace(plan: Plan) -> None:
-    """Make a user namespace with subordinate ids, and become its root."""
+    """Create a user namespace with subordinate ids, and become its root."""
     parent = os.getpid()
     reader, writer = os.pipe()
     mapper = os.fork()
@@ -172,7 +172,7 @@ def arrange_mounts(plan: Plan) -> None:
 
 
 def executable(plan: Plan) -> str:
-    """Where the runtime is mounted. No image has such a name."""
+    """The path at which the runtime is mounted. No image has such a name."""
     return f"{plan.mounts}/{os.path.basename(plan.runtime[0])}"
 
 
@@ -204,7 +204,7 @@ class Supervisor:
         self.by_process: dict[int, Sandbox] = {}
         """By the id of the runtime's process, or of process 1."""
         self.orphans: dict[int, int] = {}
-        """Statuses of reaped processes that nobody is known to wait for: of a process 1 whose runtime hasn't been
+        """Statuses of reaped processes that belong to no known sandbox: those of a process 1 whose runtime hasn't been
         reaped yet. Cleared when no runtime is running."""
         self.has_failed = False
         """Whether a runtime has failed, which may have left processes without a control group."""
@@ -244,7 +244,7 @@ class Supervisor:
                 kill(sandbox.first)
 
     def accept(self) -> bool:
-        """Start a sandbox; false if the bridge has ended."""
+        """Start a requested sandbox; False if the bridge has ended."""
         data, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, DESCRIPTORS)
         for descriptor in descriptors:
             # Python 3.11's recv_fds passes no flags on, MSG_CMSG_CLOEXEC among them.
@@ -291,7 +291,7 @@ class Supervisor:
         )
 
     def hear(self, sandbox: Sandbox) -> None:
-        """Kill a sandbox: that is all that a bridge has to say to one."""
+        """Kill a sandbox: a bridge's only message to one."""
         try:
             if not sandbox.events.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT):
                 self.poll.unregister(sandbox.events)
@@ -385,7 +385,7 @@ class Supervisor:
         self.busy += [sandbox for sandbox in tried if not self.remove_files(sandbox, attempts=1)]
 
     def remove_files(self, sandbox: Sandbox, attempts: int = BUSY_ATTEMPTS) -> bool:
-        """Remove a sandbox's control groups, then its folder, by which a sweep finds the groups; whether all went."""
+        """Remove a sandbox's control groups, then its folder, by which a sweep finds them. Returns whether all went."""
         groups = [f"{mount_point}/{group(sandbox)}" for mount_point in self.plan.cgroups]
         are_gone = [self.remove_group(path, attempts) for path in groups]
         if not all(are_gone):
@@ -401,7 +401,7 @@ class Supervisor:
                 except OSError as error:
                     if error.errno != errno.EBUSY:
                         break
-                    # What a runtime had begun that was killed, and is now a child of this process.
+                    # A process of a runtime that was killed; it is now a child of this process.
                     for process in numbers(f"{below}/cgroup.procs"):
                         kill(process)
                     time.sleep(BUSY_SECONDS)
@@ -452,7 +452,7 @@ def kill(process: int) -> None:
 
 
 def end_all_of(sandbox: Sandbox) -> None:
-    """Kill what a runtime that has ended has left: it may be making control groups, which nobody would remove then."""
+    """Kill the processes that an ended runtime has left: they might create control groups that nobody would remove."""
     while left := processes_of(sandbox):
         for process in left:
             kill(process)
@@ -464,7 +464,7 @@ def end_all_of(sandbox: Sandbox) -> None:
 
 
 def processes_of(sandbox: Sandbox) -> list[int]:
-    """A sandbox's runtime, its workers, and what they have begun.
+    """The processes of a sandbox's runtime: its own, its workers', and their children.
 
     crun's worker has left its parent, so it is a child of this process; its command line is the runtime's still.
     """
@@ -484,7 +484,7 @@ def command_line(process: int) -> list[bytes]:
 
 
 def numbers(path: str) -> list[int]:
-    """The numbers in a file of the kernel's, such as process ids."""
+    """The numbers in a file of the kernel, such as process ids."""
     try:
         with open(path) as file:
             return [int(number) for number in file.read().split()]
@@ -502,7 +502,7 @@ def main() -> None:
         call("unshare", CLONE_NEWNS | CLONE_NEWPID)
         process = os.fork()
         if process:
-            # The bridge gets a handle that can't come to mean another process, and this one leaves.
+            # The bridge gets a pidfd, which can't come to mean another process, and this process ends.
             socket.send_fds(control, [b"{}"], [os.pidfd_open(process)])
             os._exit(0)
         os.setsid()

@@ -9,11 +9,13 @@ import asyncio
 import os
 import socket
 import sys
+from typing import Annotated
 
 import uvicorn
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.streamable_http import EventMessage, EventStore
+from pydantic import Field
 
 mode, calls, *rest = sys.argv[1:]
 
@@ -64,6 +66,27 @@ async def work(marker: str, steps: int, ctx: Context) -> str:
         await ctx.report_progress(step, steps, f"step {step}")
         await asyncio.sleep(0.01)
     return marker
+
+
+@mcp.tool()
+async def routed(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})], ctx: Context) -> str:
+    """What the header that an argument is sent as says."""
+    return f"{region} {ctx.headers.get('mcp-param-region')}"
+
+
+@mcp.tool()
+async def grow(ctx: Context) -> str:
+    """Have one tool more, and announce it."""
+
+    @mcp.tool()
+    def grown() -> str:
+        return "grown"
+
+    # The new era's subscriptions, and the old era's stream of the session.
+    await ctx.notify_tools_changed()
+    if ctx.session.protocol_version != "2026-07-28":
+        await ctx.session.send_tool_list_changed()
+    return "announced"
 
 
 @mcp.tool()

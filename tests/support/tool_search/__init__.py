@@ -3,7 +3,7 @@
 `tools.json.gz` has what 37 public MCP servers of npm and PyPI list, by a name that a person would give the server: registry,
 package, version, and each tool's name, title, description and input schema. `listing.py` makes it.
 
-`queries.tsv` was written before the search was tuned. Half of the queries, chosen by a hash, are held out: nobody looks at
+`queries.tsv` was written in four parts, each before the search was tuned to any of it. Half of the queries, chosen by a hash, are held out: nobody looks at
 which of them fail while the search is changed.
 """
 
