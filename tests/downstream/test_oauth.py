@@ -352,13 +352,29 @@ async def test_a_token_that_hasnt_expired_is_used_while_the_authorization_server
     assert authorization_server.events("token", how="down")
 
 
-async def test_a_call_that_is_cancelled_doesnt_cut_off_the_refresh(authorization_server, protected_server, state):
+async def test_a_call_that_is_cancelled_doesnt_cut_off_the_refresh(
+    authorization_server, protected_server, state, monkeypatch
+):
     spec = server_spec(protected_server)
     await logged_in(spec, state)
     await expire(spec, state)
     auth = open_auth(spec, access(state), TLS)
-    with anyio.move_on_after(0.001):
-        await status_of(spec, auth)
+    begun, refresh = anyio.Event(), token_sources.LoginTokens._refresh
+
+    async def noted(self, login):
+        begun.set()
+        return await refresh(self, login)
+
+    monkeypatch.setattr(token_sources.LoginTokens, "_refresh", noted)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(status_of, spec, auth)
+        await begun.wait()
+        tasks.cancel_scope.cancel()
+    # As the end of a connection does.
+    await auth.settle()
+    login = await read_login(login_store(state), spec)
+    assert login.is_usable()
+    assert not login.refresh_sent
     assert await status_of(spec, auth) == ACCEPTED
     assert len(authorization_server.events("granted", grant="refresh_token")) == 1
 

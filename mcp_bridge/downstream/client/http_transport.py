@@ -56,6 +56,7 @@ from mcp_bridge.downstream.client.pending_requests import PendingRequests
 from mcp_bridge.downstream.client.remote_auth import SECRET_SCHEME
 from mcp_bridge.downstream.client.server_log import LogRing
 from mcp_bridge.downstream.client.transport import MessageReader, encoded_request
+from mcp_bridge.downstream.oauth.bearer import BearerAuth
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
 
@@ -99,6 +100,9 @@ _MAX_RESUME_WAIT = 30.0
 
 # How long the server may take to end a response whose answer has arrived, before its connection is given up.
 _END_GRACE = 1.0
+
+# How long the end of a connection waits for a token that is being replaced; that takes less than a second.
+_REFRESH_TIMEOUT = 5.0
 
 # How long a message that has no answer may take, and the end of the session.
 _MESSAGE_TIMEOUT = 10.0
@@ -240,6 +244,9 @@ class HttpTransport:
         self._inbox.close()
         with anyio.move_on_after(_DELETE_TIMEOUT, shield=True):
             await self.end_session()
+        if isinstance(self._client.auth, BearerAuth):
+            with anyio.move_on_after(_REFRESH_TIMEOUT, shield=True):
+                await self._client.auth.settle()
         with anyio.move_on_after(_DELETE_TIMEOUT, shield=True):
             await self._client.aclose()
 

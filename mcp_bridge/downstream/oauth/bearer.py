@@ -33,6 +33,10 @@ class BearerAuth(httpx2.Auth):
         self._origin = _origin(httpx2.URL(url))
         self._tokens = tokens
 
+    async def settle(self) -> None:
+        """Wait until no token is being made: a refresh that is cut off may cost the login."""
+        await self._tokens.settle()
+
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """As `httpx2.Auth`.
 

@@ -71,6 +71,9 @@ class TokenSource(Protocol):
             BridgeError: `login_needed`, `login_unavailable`.
         """
 
+    async def settle(self) -> None:
+        """Wait until no token is being made."""
+
 
 class _Shared:
     """One attempt for all that ask for it, which goes on when they have left."""
@@ -95,6 +98,11 @@ class _Shared:
             # One exception raised in several tasks would mix up their tracebacks.
             raise BridgeError(outcome.code, outcome.message, hint=outcome.hint, **outcome.details)
         return outcome
+
+    async def settle(self) -> None:
+        """Wait for the attempt that is under way, if there is one."""
+        if self._attempt is not None:
+            await asyncio.wait([self._attempt])
 
 
 class LoginTokens:
@@ -146,6 +154,10 @@ class LoginTokens:
         if login.is_usable() and time.monotonic() - self._renewed_at < REFUSED_PAUSE_SECONDS:
             raise login_needed(self._spec.name, "needs a new login: it refuses the tokens of the last one")
         return await self._shared.outcome(lambda: self._renew(refused))
+
+    async def settle(self) -> None:
+        """As `TokenSource`."""
+        await self._shared.settle()
 
     async def _current(self) -> Login | None:
         """The login, which is read anew once another process has written the store."""
@@ -283,6 +295,10 @@ class MachineTokens:
         if refused is not None and time.monotonic() - self._renewed_at < REFUSED_PAUSE_SECONDS:
             raise login_unavailable(self._spec.name, "the server refuses the tokens that it makes")
         return await self._shared.outcome(lambda: self._make(challenge([answer], self._settings.scopes)))
+
+    async def settle(self) -> None:
+        """As `TokenSource`."""
+        await self._shared.settle()
 
     def _is_usable(self) -> bool:
         lifetime = self._tokens.expires_in if self._tokens else None
