@@ -297,7 +297,10 @@ def _remaining(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
             yield f"left: {file}, the log. Remove it by hand."
     for row in common.discover_servers(loaded, quiet=True).skipped:
         if row.is_self:
-            yield f"left: the entry {row.name!r} in {row.file}. `mcp-bridge install CLIENT --uninstall` removes it."
+            yield (
+                f"left: the entry {row.name!r} in {row.file}. `claude mcp remove {row.name}` removes Claude Code's."
+                " `mcp-bridge install CLIENT --uninstall` removes that of any client."
+            )
     yield "left: the program itself. `uv tool uninstall mcp-code-bridge`, or as you have installed it."
 
 
