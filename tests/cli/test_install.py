@@ -403,7 +403,7 @@ def test_what_is_kept_goes_with_the_rest_of_the_state(user):
     user.done("install cursor --take-over --yes")
     said = user.done("uninstall --state --yes")
     assert "which no bridge has made" not in said
-    assert "`mcp-bridge install CLIENT --uninstall` removes it" not in said, "Cursor's files aren't read"
+    assert "`mcp-bridge install CLIENT --uninstall`" not in said, "Cursor's files aren't read"
     assert not (user.home / ".state/mcp-bridge/client-setup").exists()
 
 
