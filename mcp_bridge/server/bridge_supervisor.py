@@ -41,6 +41,14 @@ NOT_OPEN_YET = BridgeError(
 FIX_HINT = "Nothing was run. Tell your user; once it is mended, the next call works, and nothing has to be restarted."
 
 
+class _Attempt:
+    """One attempt to open the bridge: `error` says why it failed, once it is `over`."""
+
+    def __init__(self) -> None:
+        self.over = anyio.Event()
+        self.error: BridgeError | None = None
+
+
 class BridgeSupervisor:
     """Created by `keep_open`."""
 
@@ -55,13 +63,16 @@ class BridgeSupervisor:
         self._ahead = ahead
         self.settings = Settings()
         """The bridge's settings; the defaults until the configuration is read."""
-        self.error: BridgeError | None = None
-        """Why there is no bridge, or None."""
         self._bridge: Bridge | None = None
-        self._tried = anyio.Event()
+        self._attempt = _Attempt()
         self._wanted = anyio.Event()
         self._left = anyio.Event()
         self._reload = ConfigurationReload(source)
+
+    @property
+    def error(self) -> BridgeError | None:
+        """Why there is no bridge, or None."""
+        return self._attempt.error
 
     async def bridge(self) -> Bridge:
         """The bridge, for a call.
@@ -74,13 +85,15 @@ class BridgeSupervisor:
             return self._bridge
         if self.error is not None:
             # Concurrent calls share one attempt.
-            self.error, self._tried = None, anyio.Event()
+            self._attempt = _Attempt()
             self._wanted.set()
+        # A later call may begin another attempt before this one hears of its own.
+        attempt = self._attempt
         with anyio.move_on_after(CALL_SECONDS):
-            await self._tried.wait()
+            await attempt.over.wait()
         if self._bridge is None:
             # Without the traceback of earlier raises, which would grow with every call.
-            raise (self.error or NOT_OPEN_YET).with_traceback(None)
+            raise (attempt.error or NOT_OPEN_YET).with_traceback(None)
         return self._bridge
 
     def configuration_changes(self) -> list[str]:
@@ -94,7 +107,7 @@ class BridgeSupervisor:
     async def first(self) -> None:
         """Wait for the first attempt, at most as long as a client can be kept waiting."""
         with anyio.move_on_after(FIRST_SECONDS):
-            await self._tried.wait()
+            await self._attempt.over.wait()
 
     async def keep(self) -> None:
         """Open the bridge whenever a call needs one and there is none, until `leave`."""
@@ -121,8 +134,8 @@ class BridgeSupervisor:
                 open_bridge(outcome.settings, outcome.specs, outcome.governance, missing=outcome.missing) as bridge,
                 anyio.create_task_group() as tasks,
             ):
-                self._bridge, self.error = bridge, None
-                self._tried.set()
+                self._bridge = bridge
+                self._attempt.over.set()
                 tasks.start_soon(self._ahead, bridge)
                 await self._left.wait()
                 tasks.cancel_scope.cancel()
@@ -137,8 +150,8 @@ class BridgeSupervisor:
         self._source.print_error(error)
         described = for_the_agent(error)
         hint = f"{described.hint} {FIX_HINT}" if described.hint else FIX_HINT
-        self.error = BridgeError(described.code, described.message, hint=hint, **described.details)
-        self._tried.set()
+        self._attempt.error = BridgeError(described.code, described.message, hint=hint, **described.details)
+        self._attempt.over.set()
 
 
 @asynccontextmanager

@@ -42,6 +42,7 @@ CALL_SITES = {
     "reveal": {"policy/redaction/projection.py": {"Projector._value"}},
     "plaintexts": {
         "gate/model_steps.py": {"ModelSteps._key"},
+        "governance/server_credentials.py": {"_reveal"},  # for a remote server, whose entry names them
         "policy/secrets/vault.py": {"Secrets.reveal", "Secrets.hidden"},
     },
     "hidden": {  # those plaintexts that are masked

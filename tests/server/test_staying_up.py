@@ -21,7 +21,9 @@ from sandbox_fixtures import RUNTIME
 from servers.specs import faulty
 
 from mcp_bridge.cli.commands.serve import ConfigurationFiles
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import snapshot_of, written_policies
+from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
 from mcp_bridge.server.configuration_reload import Change
 from mcp_bridge.settings import Layer
 
@@ -231,6 +233,29 @@ async def test_one_breakage_after_the_other_is_told_as_it_is_then_and_at_last_th
         put_back()
         result = await call(client, "6 * 7")
         assert (result.is_error, text(result)) == (False, "42")
+
+
+async def test_a_call_is_told_of_the_attempt_that_it_has_waited_for():
+    class Silent:
+        def print_error(self, error):
+            pass
+
+    supervisor = BridgeSupervisor(Silent(), BridgeError("bad_config", "One."), lambda _bridge: None)
+    told = []
+
+    async def ask():
+        with pytest.raises(BridgeError) as caught:
+            await supervisor.bridge()
+        told.append(caught.value.code)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        supervisor._failed(BridgeError("state_unusable", "Two."))
+        # Begins another attempt before the first call runs again.
+        with anyio.move_on_after(0.01):
+            await supervisor.bridge()
+    assert told == ["state_unusable"]
 
 
 async def test_tools_for_programs_say_why_in_their_own_form(setup, tmp_path):
@@ -450,7 +475,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(here)
     (here / "mcp-bridge.toml").write_text('[servers.theirs]\ncommand = "true"\n' + DENIES)
-    (here / ".mcp.json").write_text(json.dumps({"mcpServers": {"project": {"command": "true"}}}))
+    (here / ".mcp.json").write_text(json.dumps({"mcpServers": {"project": {"command": "true", "args": ["project"]}}}))
     trust("--yes")
     return here
 
@@ -490,7 +515,7 @@ def test_clients_files_are_watched_and_what_is_of_no_concern_in_them_changes_not
     for count in range(2):
         (home / ".claude.json").write_text(json.dumps({"numStartups": count}))
         assert files.change() is None
-    (home / ".claude.json").write_text(json.dumps({"mcpServers": {"new": {"command": "true"}}}))
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": {"new": {"command": "true", "args": ["new"]}}}))
     assert files.change().servers == {"theirs", "project", "new", "local"}
     # A client that is writing it: its servers stay.
     files = ConfigurationFiles(None)
@@ -499,6 +524,26 @@ def test_clients_files_are_watched_and_what_is_of_no_concern_in_them_changes_not
     assert "new" in files.change().servers
     (folder / ".mcp.json").unlink()
     assert "project" not in files.change().servers
+
+
+def test_the_files_of_every_client_that_is_read_are_watched(folder):
+    own = Path.home() / ".config/mcp-bridge/config.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('client_configs = ["cursor", "codex"]\n')
+    cursor, codex = Path.home() / ".cursor/mcp.json", Path.home() / ".codex/config.toml"
+    cursor.parent.mkdir()
+    codex.parent.mkdir()
+    cursor.write_text(json.dumps({"mcpServers": {"mine": {"command": "true", "args": ["mine"]}}}))
+    files = ConfigurationFiles(None)
+    files.configure()
+    assert files.change() is None
+    cursor.unlink()
+    assert "mine" not in files.change().servers
+    codex.write_text('[mcp_servers.other]\ncommand = "true"\nargs = ["other"]\n')
+    assert "other" in files.change().servers
+    (Path.home() / ".gemini").mkdir()
+    (Path.home() / ".gemini/settings.json").write_text(json.dumps({"mcpServers": {"no": {"command": "true"}}}))
+    assert files.change() is None, "that client isn't read"
 
 
 def test_an_own_policy_that_appears_holds_and_is_about_the_programs_that_there_are(folder):

@@ -104,6 +104,7 @@ COMMANDS = {
     "secret list": [],
     "secret remove": ["token"],
     "servers list": ["--start", "--json"],
+    "servers search": ["look", "--json"],
     "servers add": ["mine", "--", "true"],
     "servers remove": ["mine"],
     "servers import": ["cursor", "--yes"],

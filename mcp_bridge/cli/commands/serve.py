@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_bridge import settings
 from mcp_bridge.cli import common
+from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import CONFIG_NAME, PROJECT_NAME, real_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from mcp_bridge.downstream.configuration.clients import Client
     from mcp_bridge.downstream.configuration.discovery import Discovery
     from mcp_bridge.server.configuration_reload import Change, Configured
 
@@ -60,12 +63,13 @@ class ConfigurationFiles:
             from mcp_bridge.registered import folders
 
             folders.unload()
-        stamps = _stamps(_configuration_files(self._named))
+        before = _stamps((*_configuration_files(self._named), *_client_files(CLIENTS.values())))
         found = common.configure(self._named)
         common.refuse_nesting(found)
         self._configuration, self._last = found, _meaning(found.loaded, found.discovery)
         # A change after the stamps were taken is noticed by the first check.
-        self._stamps = _stamps(self._watched(found.loaded)) | stamps
+        watched = self._watched(found.loaded)
+        self._stamps = {path: before[path] if path in before else _stamp(path) for path in watched}
         return Configured(
             found.settings, tuple(found.discovery.servers.values()), found.governance, found.discovery.missing
         )
@@ -119,6 +123,7 @@ class ConfigurationFiles:
         """The configuration's files, whether they exist or not, and the files that the trusted ones have loaded."""
         yield from _configuration_files(self._named)
         if loaded is not None:
+            yield from _client_files(CLIENTS[name] for name in loaded.settings.clients)
             yield loaded.trust.directory
             for layer in loaded.layers:
                 yield from map(Path, layer.trusted.files if layer.trusted else ())
@@ -130,6 +135,15 @@ def _configuration_files(named: Path | None) -> Iterator[Path]:
     yield from (own,) if own else (settings.user_file(), here / CONFIG_NAME)
     yield from (Path.home() / ".claude.json", Path.home() / ".claude" / "settings.json")
     yield from (folder / PROJECT_NAME for folder in (here, *here.parents))
+
+
+def _client_files(clients: Iterable[Client]) -> Iterator[Path]:
+    """The files of these clients, whether they exist or not: the user's, and those of this folder and above it."""
+    here = real_folder(Path.cwd())
+    for client in clients:
+        yield from client.user_paths(Path.home(), os.environ)
+        for folder in (here, *(here.parents if client.upward else ())):
+            yield from (folder / name for name in client.project_files)
 
 
 def _stamps(paths: Iterable[Path]) -> dict[Path, object]:
