@@ -155,7 +155,7 @@ class Requests:
 
     async def divergence(self) -> BridgeError:
         """Wait until the script goes another way than it had; what it is told of that."""
-        return await self._script.diverged()
+        return await self._script.course.diverged()
 
     async def _answer(self, request: Any, context: RequestContext) -> Any:
         _check_names(request)

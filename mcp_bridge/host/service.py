@@ -282,7 +282,7 @@ class Bridge:
             first = self._start_line(execution, job, replays=replays)
             make_run = functools.partial(self._sandbox_run, active, artifacts)
             process, requests, record = await self.sandboxes.run(execution, first, limit, make_run)
-            if record.status in {"success", "error", "exit"} and script.divergence is None:
+            if record.status in {"success", "error", "exit"} and script.course.divergence is None:
                 # The answer doesn't wait for the container's removal; leaving the bridge does.
                 self.sandboxes.removals.leave(process)
             else:

@@ -23,6 +23,7 @@ from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
+from mcp_bridge.server.cut_output import cut
 from mcp_bridge.server.progress import LIVE_SECONDS, ProgressReporter
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.stdio import stdio_transport
@@ -349,7 +350,7 @@ def _blocks(
     """Displayed objects as content blocks: images, and texts within `room` characters in total."""
     blocks: list[types.ContentBlock] = []
     whole = "\n".join(text for one in shown if (text := _displayed(one)))
-    where = answer.where("displays", whole) if len(whole) > room else ""
+    where = answer.kept.where("displays", whole) if len(whole) > room else ""
     more = f"[… {len(shown)} more texts displayed{where} …]"
     if len(whole) > room:
         room -= len(more)
@@ -365,7 +366,7 @@ def _blocks(
         if len(text) > room and room < LEAST_SHOWN_CHARS:
             unread += 1
             continue
-        blocks.append(types.TextContent(text=render.cut(text, room, where)))
+        blocks.append(types.TextContent(text=cut(text, room, where)))
         room -= min(len(text), room)
     if unread:
         blocks.append(types.TextContent(text=f"[… {unread} more texts displayed{where} …]"))

@@ -17,7 +17,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.server.render import cut
+from mcp_bridge.server.cut_output import cut
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

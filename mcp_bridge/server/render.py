@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import GIVEN_BEFORE
 from mcp_bridge.server import displays
-from mcp_bridge.server.printed import Printed
+from mcp_bridge.server.cut_output import KeptOutputs, cut
+from mcp_bridge.server.decoded_output import Printed
 from mcp_bridge.wire.jsonrpc import MAX_DEPTH, depth_exceeds
 
 if TYPE_CHECKING:
-    from mcp_bridge.errors import ErrorRecord
+    from mcp_bridge.errors import BridgeError, ErrorRecord
     from mcp_bridge.executions.artifacts import Files
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.settings import Settings
@@ -48,26 +48,28 @@ def shows_images_of_errors(client: str | None) -> bool:
 
 
 class Answer:
-    """The answer of one execution. Text that is too long for it is stored completely, once.
+    """The answer of one execution. Text that is too long for it is cut, and stored completely, once.
 
     Args:
         record: The execution's record.
         settings: Determine the form and `max_output_chars`.
         files: Stores cut output.
+
+    Attributes:
+        kept: The outputs that the answer has cut.
     """
 
     def __init__(self, record: ExecutionRecord, settings: Settings, files: Files) -> None:
         self._record = record
         self._form = settings.output
         self._limit = settings.max_output_chars
-        self._files = files
         self._whole: dict[str, str | Printed] = {
             "stdout": Printed(record.stdout),
             "value": record.value or "",
             "stderr": Printed(record.stderr),
             "error": error_text(record.error, None) if record.error else "",
         }
-        self._kept: dict[str, str] = {}
+        self.kept = KeptOutputs(record.execution, files)
         self._notices = record.notices + ([GIVEN_BEFORE.format(record.execution)] if record.given_before else [])
 
     def text(self, limit: int | None = None) -> str:
@@ -113,18 +115,6 @@ class Answer:
             budget //= 2
         record = self._record
         return {"execution": record.execution, "status": record.status, "exit_code": record.exit_code}, False
-
-    def where(self, name: str, whole: str | Printed) -> str:
-        """A note on how to read all of a cut output; empty if it can't be stored."""
-        if name not in self._kept:
-            try:
-                data = whole.data if isinstance(whole, Printed) else whole.encode("utf-8", "backslashreplace")
-                self._files.save_output(self._record.execution, name + ".txt", data)
-                named = "" if name == "stdout" else f", {name!r}"
-                self._kept[name] = f"; runtime.output({self._record.execution!r}{named}) has all of it"
-            except (BridgeError, OSError):
-                self._kept[name] = ""
-        return self._kept[name]
 
     def _compact(self, limit: int) -> str:
         record = self._record
@@ -198,7 +188,7 @@ class Answer:
         for key, value in (self._record.error or {}).items():
             share = shares.get(key, limit // 8)
             if isinstance(value, str) and len(value) > share:
-                made[key] = cut(value, share, self.where("error", self._whole["error"]))
+                made[key] = cut(value, share, self.kept.where("error", self._whole["error"]))
             elif isinstance(value, dict | list) and _json_chars(value) > share:
                 made[key] = f"[… {_json_chars(value)} characters cut …]"
             elif value is not None:
@@ -215,7 +205,7 @@ class Answer:
 
     def _cut(self, name: str, limit: int) -> str:
         whole = self._whole[name]
-        return str(whole) if len(whole) <= limit else cut(whole, limit, self.where(name, whole))
+        return str(whole) if len(whole) <= limit else cut(whole, limit, self.kept.where(name, whole))
 
 
 def _json_chars(value: Any) -> int:
@@ -245,28 +235,6 @@ def _fitting(items: list[T], share: int) -> list[T]:
             break
         fitting.append(item)
     return fitting
-
-
-def cut(whole: str | Printed, limit: int, where: str = "") -> str:
-    """`whole`; if longer than `limit` characters, its two ends with a note between them.
-
-    The note counts towards the limit if there is room for it; otherwise only the note is returned.
-    """
-    if len(whole) <= limit:
-        return str(whole)
-    # The maximum length of the note.
-    half = (limit - len(_note(len(whole), len(whole), where)) - 2) // 2
-    if half <= 0:
-        return _note(len(whole), len(whole), where)
-    if isinstance(whole, Printed):
-        first, last = whole.first(half), whole.last(half)
-    else:
-        first, last = whole[:half], whole[-half:]
-    return f"{first}\n{_note(len(whole) - 2 * half, len(whole), where)}\n{last}"
-
-
-def _note(left_out: int, whole: int, where: str) -> str:
-    return f"[… {left_out} of {whole} characters cut{where} …]"
 
 
 def _document(printed: str) -> Any:

@@ -47,9 +47,10 @@ from mcp_bridge.ledger.storage.restoring import PLACING, RESTORING
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
 from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
-from mcp_bridge.ledger.witness.files import KEY_FILE as WITNESS_KEY
 from mcp_bridge.ledger.witness.files import STATE_FILE as WITNESS_STATE
-from mcp_bridge.ledger.witness.files import Cosigned, WitnessHead, open_files, private_key
+from mcp_bridge.ledger.witness.files import open_files, private_key
+from mcp_bridge.ledger.witness.position import KEY_FILE as WITNESS_KEY
+from mcp_bridge.ledger.witness.position import Cosigned, WitnessHead
 from mcp_bridge.policy.secrets.secret_stores import SecretFile
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))

@@ -22,7 +22,7 @@ import mcp_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.in_doubt import Settlement
-from mcp_bridge.executions.scripts import run
+from mcp_bridge.executions.scripts import divergence
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.governance.governance import load_governance
@@ -214,7 +214,7 @@ def host(job: dict) -> None:
     os.environ.update(LOG=job["log"], DIE=job["die"])
     if job["die"]:
         set_traps()
-    run.PATIENCE_SECONDS = job.get("patience", run.PATIENCE_SECONDS)
+    divergence.PATIENCE_SECONDS = job.get("patience", divergence.PATIENCE_SECONDS)
     if job.get("extra"):
         globals()["extra"] = mcp_bridge.tool(extra)
     Path(job["out"]).write_text(json.dumps(asyncio.run(main(job))))

@@ -24,6 +24,7 @@ from mcp_bridge.executions.programs.library import ProgramLibrary
 from mcp_bridge.executions.programs.record import run_record
 from mcp_bridge.executions.programs.recovery import apply_recorded, state_hash
 from mcp_bridge.executions.programs.run import Earlier, ProgramRun
+from mcp_bridge.executions.programs.subjects import subject_of
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied
@@ -107,7 +108,7 @@ class Programs:
         self.recorder = lifecycle.recorder
         self.library = ProgramLibrary(self.store, operators)
         self._tasks = tasks
-        self._rules = rules or ProgramRules()
+        self.rules = rules or ProgramRules()
 
     def effects(self, gate: Gate) -> ProgramEffects:
         """Carries out the effects of programs, through a gate."""
@@ -172,10 +173,10 @@ class Programs:
         starter: Starter,
     ) -> ProgramRun | None:
         """Start an execution; None if its key has one already."""
-        denied = [] if self._rules.denied_steps is None else await self._rules.denied_steps(found.program, found.origin)
+        denied = [] if self.rules.denied_steps is None else await self.rules.denied_steps(found.program, found.origin)
         if denied:
             self._warn_of(found.program, denied)
-        subject = await self.subject_of(context, effects)
+        subject = await subject_of(context, self.rules.subject_fields, effects)
         context = await effects.project(context)
         if not isinstance(context, dict):
             raise BridgeError(
@@ -255,7 +256,7 @@ class Programs:
             BridgeError: `denied_steps`: such programs are refused.
         """
         what = told_denied(program, denied)
-        if not self._rules.refuses_denied_steps:
+        if not self.rules.refuses_denied_steps:
             logger.warning("%s", what)
             return
         raise BridgeError(
@@ -264,19 +265,6 @@ class Programs:
             hint='Leave these steps out. With denied_steps = "warn" in [programs] they begin, with a warning.',
             steps=[row._asdict() for row in denied[:MAX_TOLD]],
         )
-
-    async def subject_of(self, fields: Mapping[str, Any], effects: Effects) -> tuple[str, bool]:
-        """The subject of a context or of a tool's arguments, and whether the name contains a sensitive value.
-
-        The name is empty if there is none.
-        """
-        named = next(
-            (fields[name] for name in self._rules.subject_fields if isinstance(fields.get(name), str | int)), ""
-        )
-        if named == "":
-            return "", False
-        whole = fill_in(named, effects.values_behind(named))
-        return str(whole), bool(whole) and await effects.project(whole) != whole
 
     async def resume(self, execution: str, event: Resume | None, principal: str, effects: Effects) -> ProgramRun:
         """Resume a suspended execution, if what it waits for has happened.

@@ -11,6 +11,7 @@ import anyio.lowlevel
 
 from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.executions.idempotency.keys import Key
+from mcp_bridge.executions.programs.subjects import subject_of
 from mcp_bridge.executions.status import effective_status, not_suspended
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.gate.request_context import NO_REQUEST
@@ -163,7 +164,7 @@ class Session:
 
     async def holds(self, values: Mapping[str, Any]) -> None:
         """Note whose data a program's context or a tool's arguments are: the script is erased with that person's."""
-        subject, is_value = await self._service.subject_of(values, self._effects)
+        subject, is_value = await subject_of(values, self._service.rules.subject_fields, self._effects)
         if subject:
             self._service.store.hold(self._script, subject=subject, is_value=is_value)
 

@@ -1,14 +1,29 @@
-"""A script that is run again from its record, and makes other calls than were recorded."""
+"""A script that is run again from its record: whether it repeats the recorded calls, or diverges from them."""
 
 from __future__ import annotations
 
+import logging
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+import anyio
 
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from mcp_bridge.executions.scripts.call_history import CallRequest
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
+    from mcp_bridge.policy.secrets.value_references import Scalar
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 10.0
+"""How long nothing may happen until a recorded call that wasn't repeated counts as missing."""
+
+SLOWER = 2.0
+"""How many times as long as the recorded run this run may take to repeat a call: its machine may be busier."""
 
 MAX_SHOWN_CHARS = 300
 """Most characters of each side of a divergence in its message."""
@@ -59,3 +74,100 @@ class Divergence:
 def _shown(asked: CallRequest | None) -> str:
     text = "nothing" if asked is None else f"{asked.name} with {asked.abridged()['arguments']}"
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
+
+
+class RecordedCourse:
+    """The course of a script as its record has it, held against the calls of another run.
+
+    Args:
+        execution: The execution's id.
+        history: The recorded calls.
+
+    Attributes:
+        divergence: The first divergence, or None.
+        made: The names of the calls that this run has made.
+    """
+
+    def __init__(self, execution: str, history: CallHistory) -> None:
+        self.divergence: Divergence | None = None
+        self.made: set[str] = set()
+        self._execution = execution
+        self._history = history
+        self._has_diverged = anyio.Event()
+        self._unrepeated = dict(history.calls)
+        """The recorded calls that this run hasn't repeated."""
+        self._all_repeated = anyio.Event()
+        self._late = max((known.offset for known in history.calls.values()), default=0.0)
+        """Seconds after which the recorded run had made all of them."""
+        self._began: float | None = None
+        """When this run made its first call."""
+        self._moved = 0.0
+        """When a recorded call was last repeated or answered."""
+
+    def begin(self, call: str) -> None:
+        """Note that the run makes a call: the time for all counts from its first."""
+        self.made.add(call)
+        if self._began is None:
+            self._began = self._moved = time.monotonic()
+
+    def moved(self) -> None:
+        """Note that a recorded call was repeated or answered: the wait for the next one begins anew."""
+        self._moved = time.monotonic()
+
+    def repeated(self, call: str) -> None:
+        """Note that a recorded call was made again."""
+        self.moved()
+        if self._unrepeated.pop(call, None) is not None and not self._unrepeated:
+            self._all_repeated.set()
+
+    async def compare(self, call: str, before: CallRequest, now: CallRequest, values: Mapping[str, Scalar]) -> None:
+        """Hold a call against the recorded one of its name; `values` are those behind the references of both.
+
+        If they differ, the run diverges, and this doesn't return.
+        """
+        if not before.is_same(now, values):
+            await self.leave(Divergence(call, before, now))
+
+    async def all_repeated(self, call: str, asked: Callable[[], Awaitable[CallRequest]]) -> None:
+        """Wait until the run has repeated all recorded calls.
+
+        Until then it is unknown whether the script has diverged: a new call might be a recorded one under another id.
+        A script that hasn't diverged doesn't wait here for itself. An answer is recorded before the script gets it, and
+        entries become durable in their order: if a recorded call had been made because of this call's answer, that
+        answer would be recorded. So every recorded call was made while this one was unanswered, at the latest when the
+        script had cancelled it, and will be made again. A recorded call that isn't repeated, long after its time, is a
+        divergence, and this doesn't return.
+
+        Args:
+            call: The name of a call that isn't recorded, or has no recorded outcome.
+            asked: What it asks for.
+        """
+        while self._unrepeated:
+            latest = max((self._began or 0.0) + SLOWER * self._late, self._moved) + PATIENCE_SECONDS
+            if (left := latest - time.monotonic()) <= 0:
+                first = next(iter(self._unrepeated.values()))
+                await self.leave(Divergence(call, first.asked, await asked(), first.call))
+            with anyio.move_on_after(left):
+                await self._all_repeated.wait()
+
+    async def leave(self, divergence: Divergence) -> NoReturn:
+        """Stop the script: the caller of `diverged` ends the sandbox. No call is under way, and none is made."""
+        if self.divergence is None:
+            self.divergence = divergence
+            logger.warning("execution %s diverges at the call %s", self._execution, divergence.call)
+            self._has_diverged.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def diverged(self) -> BridgeError:
+        """Wait for a divergence; returns it."""
+        await self._has_diverged.wait()
+        assert self.divergence is not None  # noqa: S101 - set before
+        return self.divergence.error()
+
+    def of_ended(self) -> Divergence | None:
+        """The divergence of a script that has ended: the first, or an answered call that it hasn't made; or None."""
+        if self.divergence is not None:
+            return self.divergence
+        left_out = (one for one in self._history.calls.values() if one.is_answered and one.call not in self.made)
+        return next((Divergence(one.call, one.asked, None) for one in left_out), None)

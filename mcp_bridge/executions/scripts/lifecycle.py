@@ -289,7 +289,7 @@ class Scripts:
 
     async def _can_run_again(self, active: ActiveScript, record: ExecutionRecord) -> bool:
         script = active.script
-        if not is_lost(record) or script.divergence or script.has_unnamed or script.hold.calls:
+        if not is_lost(record) or script.course.divergence or script.has_unnamed or script.hold.calls:
             # What waits is asked about now, and goes on when it can.
             return False
         return not await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
@@ -307,7 +307,7 @@ class Scripts:
     async def _keep(self, active: ActiveScript, record: ExecutionRecord) -> None:
         """Take down how a run has ended."""
         script = active.script
-        divergence = script.divergence or (script.missing() if record.status in OWN_END else None)
+        divergence = script.course.of_ended() if record.status in OWN_END else script.course.divergence
         if divergence is not None:
             record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
             if script.kept_key is not None:

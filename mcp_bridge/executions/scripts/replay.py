@@ -125,7 +125,7 @@ def _difference(
 ) -> Difference | None:
     """The first difference: a call, or a field of the record."""
     last = entries[-1].sequence if entries else 0
-    parted = script.divergence or (script.missing() if now.status in OWN_END else None)
+    parted = script.course.of_ended() if now.status in OWN_END else script.course.divergence
     if parted is not None:
         known = script.history.calls.get(parted.call)
         expected = None if parted.recorded is None else parted.recorded.encode()

@@ -10,7 +10,6 @@ A call that can't be answered now (`script_waiting`) suspends the script. A scri
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from types import MappingProxyType
@@ -22,7 +21,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.generated_keys import generated_key
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-from mcp_bridge.executions.scripts.divergence import Divergence
+from mcp_bridge.executions.scripts.divergence import Divergence, RecordedCourse
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same
 from mcp_bridge.executions.status import UNFINISHED
 from mcp_bridge.gate.policy_check import ApprovalNeededError
@@ -41,16 +40,8 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
     from mcp_bridge.wire.messages import ToolCall
 
-logger = logging.getLogger(__name__)
-
 GRACE_SECONDS = 2.0
 """How much longer than in the recorded run a recorded answer waits for the answers before it."""
-
-PATIENCE_SECONDS = 10.0
-"""How long nothing may happen until a recorded call that wasn't repeated counts as missing."""
-
-SLOWER = 2.0
-"""How many times as long as the recorded run this run may take to repeat a call: its machine may be busier."""
 
 TAKEN_SECONDS = 1.0
 """How long to wait for the guest to confirm that an answer has reached its caller."""
@@ -93,7 +84,7 @@ class ScriptRun:
         live: Whether new calls are made; in a replay a new call is a divergence.
 
     Attributes:
-        divergence: The first divergence, or None.
+        course: What this run repeats of the record, and where it diverges from it.
         has_unnamed: Whether a call without an id was made, which the record can't answer again.
         hold: The calls that can't be answered now.
         lent: The calls of suspended programs whose record the script was given, by the programs' ids.
@@ -116,8 +107,6 @@ class ScriptRun:
         self.key = key
         self.live = live
         self.history = history or CallHistory()
-        self.divergence: Divergence | None = None
-        self._has_diverged = anyio.Event()
         self.has_unnamed = False
         self.hold = Hold()
         self.made_now: str | None = None
@@ -128,17 +117,8 @@ class ScriptRun:
         self._recorder = recorder
         self._gate = gate
         self._policy_hash = policy_hash
-        self._seen: set[str] = set()
-        self._unasked = dict(self.history.calls)
-        """The recorded calls that this run hasn't repeated."""
-        self._all_asked = anyio.Event()
-        self._late = max((known.offset for known in self.history.calls.values()), default=0.0)
-        """Seconds after which the recorded run had made all of them."""
+        self.course = RecordedCourse(execution, self.history)
         self._is_caught_up = not self.history.calls
-        self._began: float | None = None
-        """When this run made its first call."""
-        self._moved = 0.0
-        """When a recorded call was last repeated or answered."""
         self._programs: dict[str, tuple[CallRecorder, CallRequest]] = {}
         """The calls of programs that are under way or in `lent`, by the programs' executions."""
         self._next = 0
@@ -229,8 +209,8 @@ class ScriptRun:
 
     def cancelled_before_start(self, call: str) -> None:
         """The script cancelled a call before it was begun. For the record, the call was repeated."""
-        self._seen.add(call)
-        self._asked_again(call)
+        self.course.made.add(call)
+        self.course.repeated(call)
         if (known := self.history.calls.get(call)) is not None and known.outcome is not None:
             self._give(known.place)
 
@@ -240,29 +220,29 @@ class ScriptRun:
         Raises:
             BridgeError: `violation`; the recorded answer.
         """
-        if call.call is None or call.call in self._seen:
+        if call.call is None or call.call in self.course.made:
             self._check_unnamed(call.call)
             return None
-        self._seen.add(call.call)
-        if self._began is None:
-            self._began = self._moved = time.monotonic()
-        if self.divergence is not None:
+        self.course.begin(call.call)
+        if self.course.divergence is not None:
             await anyio.sleep_forever()
         known = self.history.calls.get(call.call)
         # A call that a person was asked about counts as recorded: they may have decided.
         before = self.history.held.get(call.call) if known is None else known.asked
         if before is not None:
-            await self._asks_the_same(call.call, before, await call.asked())
+            now = await call.asked()
+            values = self._gate.values.values_behind([before.arguments, now.arguments])
+            await self.course.compare(call.call, before, now, values)
         if known is not None:
-            self._asked_again(call.call)
+            self.course.repeated(call.call)
             if known.outcome is not None:
                 return await self._replayed(known, call.request)
         if not self.live:
             if known is None:
-                await self._diverge(Divergence(call.call, None, await call.asked()))
+                await self.course.leave(Divergence(call.call, None, await call.asked()))
             await anyio.sleep_forever()  # as then: its answer never came
         if not self._is_caught_up:
-            await self._caught_up(call)
+            await self._catch_up(call)
         await self._returned(call)
         await call.request.reacquire_slot()
         call.known, call.is_pending = known, known is not None and known.is_pending
@@ -441,40 +421,17 @@ class ScriptRun:
 
     # --- replaying ---
 
-    def _asked_again(self, call: str) -> None:
-        self._moved = time.monotonic()
-        if self._unasked.pop(call, None) is not None and not self._unasked:
-            self._all_asked.set()
-
-    async def _asks_the_same(self, call: str, before: CallRequest, now: CallRequest) -> None:
-        values = self._gate.values.values_behind([before.arguments, now.arguments])
-        if not before.is_same(now, values):
-            await self._diverge(Divergence(call, before, now))
-
-    async def _caught_up(self, call: CallRecorder) -> None:
+    async def _catch_up(self, call: CallRecorder) -> None:
         """Wait until this run has repeated all recorded calls, and was given their answers.
-
-        Until then it is unknown whether the script has diverged: a new call might be a recorded one under another id.
-        A script that hasn't diverged doesn't wait here for itself. An answer is recorded before the script gets it, and
-        entries become durable in their order: if a recorded call had been made because of this call's answer, that
-        answer would be recorded. So every recorded call was made while this one was unanswered, at the latest when the
-        script had cancelled it, and will be made again. A recorded call that isn't repeated, long after its time, is a
-        divergence.
 
         Args:
             call: A call that isn't recorded, or has no recorded outcome.
         """
         call.request.release_slot()
-        while self._unasked:
-            latest = max((self._began or 0.0) + SLOWER * self._late, self._moved) + PATIENCE_SECONDS
-            if (left := latest - time.monotonic()) <= 0:
-                missing = next(iter(self._unasked.values()))
-                await self._diverge(Divergence(call.call or "", missing.asked, await call.asked(), missing.call))
-            with anyio.move_on_after(left):
-                await self._all_asked.wait()
+        await self.course.all_repeated(call.call or "", call.asked)
         # All are repeated, and answered one after the other: none is waited for in vain.
         await self._turn(self.history.answers, math.inf)
-        if self.divergence is not None:
+        if self.course.divergence is not None:
             await anyio.sleep_forever()
         self._is_caught_up = True
         await call.request.reacquire_slot()
@@ -524,7 +481,7 @@ class ScriptRun:
 
     def _give(self, place: int) -> None:
         self._given.add(place)
-        self._moved = time.monotonic()
+        self.course.moved()
         self._advance(self._next)
 
     def _advance(self, place: int) -> None:
@@ -533,25 +490,3 @@ class ScriptRun:
             self._next += 1
         for waiting in [waiting for waiting in self._turns if waiting <= self._next]:
             self._turns.pop(waiting).set()
-
-    async def diverged(self) -> BridgeError:
-        """Wait for a divergence; returns it."""
-        await self._has_diverged.wait()
-        assert self.divergence is not None  # noqa: S101 - set before
-        return self.divergence.error()
-
-    async def _diverge(self, divergence: Divergence) -> NoReturn:
-        """Stop the script: the caller of `diverged` ends the sandbox. No call is under way, and none is made."""
-        if self.divergence is None:
-            self.divergence = divergence
-            logger.warning("execution %s diverges at the call %s", self.execution, divergence.call)
-            self._has_diverged.set()
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    def missing(self) -> Divergence | None:
-        """The divergence of a script that ended without repeating all answered calls, or None."""
-        for call in self.history.calls.values():
-            if call.is_answered and call.call not in self._seen:
-                return Divergence(call.call, call.asked, None)
-        return None

@@ -1,20 +1,16 @@
 """The files of a witness: its key, and for each log the last checkpoint that it has cosigned.
 
-SQLite takes its write-ahead log to end at the first bad checksum. After a kill and a changed byte the file would know
-less than was cosigned, and a fork would be cosigned like any other growth. So how much it knows is written outside of
-it, too (`WitnessHead`), before a cosignature leaves; a file that knows less, or as much and not the same, is refused.
+How much it has cosigned is written outside of its database, too, before a cosignature leaves (`position`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import sqlite3
 import stat
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -25,24 +21,17 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.proofs.merkle import empty_root
 from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.failures import code_of
-from mcp_bridge.ledger.storage.position import Position, PositionFile
+from mcp_bridge.ledger.witness.position import KEY_FILE, Cosigned, WitnessHead
 from mcp_bridge.private_files import private_database
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from mcp_bridge.ledger.proofs.notes import Checkpoint
 
-KEY_FILE = "witness.key"
-"""File of the private key in the state directory, PKCS #8 in PEM (RFC 8410)."""
-
 STATE_FILE = "witness.sqlite"
 """File of the state in the state directory."""
-
-HEAD_FILE = "witness.head"
-"""File in the state directory with a measure of the state, by which a rolled-back state is detected; see
-`PositionFile`."""
 
 MAX_LOOKED_OVER_BYTES = 64 << 20
 """A state up to this size is checked by SQLite before it is used. It has room for notes and conflicts of many logs."""
@@ -78,88 +67,6 @@ _TABLES = (
     BEGIN SELECT RAISE(ABORT, 'a witness never forgets'); END
     """,
 )
-
-
-class Cosigned(NamedTuple):
-    """The last checkpoint of a log that was cosigned.
-
-    Attributes:
-        size: Its size; 0 if there was none.
-        root: Its root; that of the empty tree if there was none.
-    """
-
-    size: int
-    root: bytes
-
-
-class WitnessHead(PositionFile):
-    """A measure of a witness's state, in HEAD_FILE, that only grows. It is bound to the witness's key.
-
-    Args:
-        state: The state's file.
-        key: The witness's key.
-    """
-
-    def __init__(self, state: Path, key: Ed25519PrivateKey) -> None:
-        super().__init__(state)
-        self._state = state
-        self._key = hashlib.sha256(key.public_key().public_bytes_raw()).hexdigest()
-
-    def position(self, known: Mapping[str, Cosigned], conflicts: int) -> Position:
-        """The current measure: no operation reduces the sum of the logs' sizes or the number of conflicts."""
-        rows = sorted((origin, last.size, last.root.hex()) for origin, last in known.items())
-        digest = hashlib.sha256(json.dumps(rows).encode()).digest()
-        return Position(self._key, sum(last.size for last in known.values()), digest, conflicts)
-
-    def check_position(self, position: Position) -> None:
-        """Compare a state's measure with the largest one recorded.
-
-        Raises:
-            BridgeError: `witness_behind`.
-        """
-        if self.known is None or self.known.origin != self._key:
-            return
-        if position.size < self.known.size or position.writes < self.known.writes:
-            raise self.behind("less than")
-        if position.size == self.known.size and position.root != self.known.root:
-            raise self.behind("as much as, and not what,")
-
-    def behind(self, known_history: str) -> BridgeError:
-        """The error for a state that is older than an earlier one."""
-        return BridgeError(
-            "witness_behind",
-            f"{self._state} knows {known_history} the witness has cosigned, as {self.path.name} says.",
-            hint="Its write-ahead log was changed or removed, or an older copy was put in its place. Logs could be"
-            " rolled back, so nothing is cosigned. Keep a copy of the directory as it is, and put the file back as it"
-            f" was, with its -wal file. If that can't be had, begin as another witness: move {KEY_FILE} and"
-            f" {self._state.name} away, and have those who rely on this one name the new key.",
-        )
-
-    def unreadable(self, exc: OSError) -> BridgeError:
-        """As PositionFile's."""
-        return BridgeError(
-            "witness_unusable",
-            f"{self.path}, which says how much the witness has cosigned, can't be read: {exc.strerror}.",
-            hint="See to what it is, and to its owner and mode.",
-        )
-
-    def changed(self) -> BridgeError:
-        """As PositionFile's."""
-        return BridgeError(
-            "witness_head_damaged",
-            f"{self.path}, which says how much the witness has cosigned, was changed.",
-            hint="Whether it still knows all of that can't be told, so nothing is cosigned. Put the directory back from"
-            f" a copy. If you have made sure that {self._state.name} is as the witness has left it, remove"
-            f" {self.path.name}.",
-        )
-
-    def unwritten(self, exc: OSError) -> BridgeError:
-        """As PositionFile's."""
-        return BridgeError(
-            "witness_unusable",
-            f"How much the witness has cosigned can't be written to {self.path}: {exc.strerror}.",
-            hint="Nothing is cosigned. See to the disk, and to the owner and mode of the file.",
-        )
 
 
 class WitnessState:

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.scripts import run
+from mcp_bridge.executions.scripts import divergence, run
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall
@@ -94,7 +94,7 @@ async def in_order(script, calls, do=refused):
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     monkeypatch.setattr(run, "GRACE_SECONDS", 0.1)
-    monkeypatch.setattr(run, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(divergence, "PATIENCE_SECONDS", 0.2)
 
 
 async def test_answers_come_in_the_recorded_order_whatever_the_order_of_the_calls():
@@ -122,8 +122,8 @@ async def test_an_answer_waits_for_no_call_that_never_comes():
     kept = recorder(intent("0#1"), outcome("0#1"), intent("0#2"), outcome("0#2"))
     script = run_of(kept)
     assert await asks(script, "0#2") == {"value": "yes"}
-    assert script.missing().recorded.arguments == {"n": "0#1"}
-    assert script.missing().asked is None
+    assert script.course.of_ended().recorded.arguments == {"n": "0#1"}
+    assert script.course.of_ended().asked is None
 
 
 async def test_what_is_new_is_answered_after_what_is_recorded():
@@ -142,7 +142,7 @@ async def test_what_the_script_took_back_holds_nobody_up_and_is_not_made_again()
         tasks.start_soon(expect, "interrupted", asks(script, "0.1#1"))
         await anyio.lowlevel.checkpoint()
         assert await asks(script, "0.2#1") == {"value": "yes"}
-    assert script.missing() is None
+    assert script.course.of_ended() is None
 
 
 async def test_an_answer_that_came_too_late_is_not_given_again():
@@ -191,7 +191,7 @@ async def test_a_divergence_stops_it_with_nothing_under_way():
         tasks.start_soon(asks, script, "0.1#1")
         tasks.start_soon(partial(asks, script, "0#1", arguments={"n": True}))
         tasks.start_soon(asks, script, "0#7")
-        error = await script.diverged()
+        error = await script.course.diverged()
         tasks.cancel_scope.cancel()
     assert error.code == "divergence"
     assert (error.details["recorded"]["arguments"], error.details["asked"]["arguments"]) == ({"n": "0#1"}, {"n": True})
@@ -203,7 +203,7 @@ async def diverging(script, call):
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(asks, script, call)
         with anyio.fail_after(5):
-            error = await script.diverged()
+            error = await script.course.diverged()
         tasks.cancel_scope.cancel()
     return error.details
 
@@ -230,7 +230,7 @@ async def test_a_call_that_is_not_recorded_waits_as_long_as_the_script_took_to_a
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(asks, script, "0#1", make)
         await anyio.sleep(0.8)
-        assert (made, script.divergence) == ([], None)
+        assert (made, script.course.divergence) == ([], None)
         await asks(script, "0.1#1")
         script.taken("0.1#1")
     assert made == [1]
@@ -250,7 +250,7 @@ async def test_a_call_whose_arguments_are_still_being_compared_lets_no_other_pas
         tasks.start_soon(partial(asks, script, "0#1", arguments={"n": True}))
         tasks.start_soon(asks, script, "0.1#1")
         await anyio.sleep(0.3)
-        assert script.divergence.call == "0#1"
+        assert script.course.divergence.call == "0#1"
         tasks.cancel_scope.cancel()
 
 
