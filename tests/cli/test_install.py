@@ -467,6 +467,12 @@ def test_secrets_are_not_shown_however_they_are_written(user, secret):
     assert "of-mine" not in user.done("install codex --take-over --yes")
 
 
+def test_a_folders_link_to_a_file_elsewhere_is_told(user):
+    elsewhere = user.file("cursor", "{}")
+    (user.folder / ".cursor").symlink_to(elsewhere.parent)
+    assert f"leads out of the folder: {elsewhere} is changed" in user.done("install cursor --project --yes")
+
+
 def test_a_variable_is_shown_by_its_name(user):
     user.file("cursor", json.dumps({"mcpServers": {"git": {"command": "x", "env": {"K": "${env:TOKEN}"}}}}))
     assert "${env:TOKEN}" in user.done("install cursor --yes")

@@ -117,6 +117,9 @@ def _planned(client: Client, file: ConfigurationFile, kept: Installation | None,
             # What somebody has changed since would be lost, if the file were given back as it was.
             record.original, record.was_there = None, True
     change = _Change(file, record, begins=kept is None and not present)
+    if request.folder is not None and not file.target.is_relative_to(request.folder.resolve()):
+        # Whoever made the folder chose what is written to.
+        change.notes.append(f"{file.path} leads out of the folder: {file.target} is changed.")
     servers = _servers_path(client, file)
     command, args = own_command()
     entry = bridge_entry(client.name, command, [*args, *(("--config", str(request.config)) if request.config else ())])
