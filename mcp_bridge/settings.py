@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from mcp_bridge import toml_reader
 from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, ClientName
 from mcp_bridge.downstream.configuration.env_pass import EnvPass
 from mcp_bridge.downstream.configuration.env_pass import env_pass as chosen_variables
@@ -493,7 +494,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _parsed(data: bytes, file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(data.decode("utf-8"))
+        return toml_reader.loads(data.decode("utf-8"))
     except UnicodeDecodeError:
         hint = "Save it as UTF-8."
         raise BridgeError("bad_config", f"{file} is not UTF-8 text.", hint=hint, file=str(file)) from None

@@ -9,6 +9,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from mcp_bridge import toml_reader
+
 _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _LINE = re.compile(rf"""\s*(\[\[?)?\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*[=\]]""")
 _Path = tuple[str | int, ...]
@@ -67,7 +69,7 @@ def _within_arrays(parts: tuple[str, ...], last: dict[_Path, int]) -> _Path:
 
 def _parts(dotted: str) -> tuple[str, ...]:
     try:
-        table = tomllib.loads(f"{dotted} = 0")
+        table = toml_reader.loads(f"{dotted} = 0")
     except tomllib.TOMLDecodeError:
         return ()
     parts = []

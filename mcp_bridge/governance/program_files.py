@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path  # noqa: TC003  (pydantic reads the annotations)
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from mcp_bridge import toml_reader
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.program_parser import MAX_BYTES, InvalidProgramError, Program, parse
 from mcp_bridge.toml_lines import line_of
@@ -177,7 +177,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     ".yaml": _yaml,
     ".yml": _yaml,
     ".json": _json,
-    ".toml": tomllib.loads,
+    ".toml": toml_reader.loads,
 }
 
 

@@ -457,6 +457,48 @@ def test_a_clients_servers_are_copied_and_stay_there(user):
     assert "nothing to import" in user.done("servers import zed --yes")
 
 
+@pytest.mark.parametrize("secret", ["pa$$word-of-mine", "${A}pa55word-of-mine", "-----BEGIN\nof-mine\n", "a/b+of-mine"])
+def test_secrets_are_not_shown_however_they_are_written(user, secret):
+    written = json.dumps({"mcpServers": {"git": {"command": "x", "env": {"K": secret}}}}, indent=1)
+    user.file("cursor", written.replace("/", "\\/").replace("+", "\\u002b"))
+    assert "of-mine" not in user.done("install cursor --yes")
+    multiline = f'"""{secret}"""' if "\n" in secret else f"'{secret}'"
+    user.file("codex", f"[mcp_servers.git]\ncommand = 'x'\n[mcp_servers.git.env]\nK = {multiline}\n")
+    assert "of-mine" not in user.done("install codex --take-over --yes")
+
+
+def test_a_folders_link_to_a_file_elsewhere_is_told(user):
+    elsewhere = user.file("cursor", "{}")
+    (user.folder / ".cursor").symlink_to(elsewhere.parent)
+    assert f"leads out of the folder: {elsewhere} is changed" in user.done("install cursor --project --yes")
+
+
+def test_a_variable_is_shown_by_its_name(user):
+    user.file("cursor", json.dumps({"mcpServers": {"git": {"command": "x", "env": {"K": "${env:TOKEN}"}}}}))
+    assert "${env:TOKEN}" in user.done("install cursor --yes")
+
+
+def test_a_dollar_that_begins_no_name_stays_one(user):
+    user.file("gemini", json.dumps({"mcpServers": {"git": {"command": "x", "env": {"A": "pa$5word", "B": "$TOKEN"}}}}))
+    user.done("servers import gemini --yes")
+    assert tomllib.loads(user.config.read_text())["servers"]["git"]["env"] == {"A": "pa$5word", "B": "${TOKEN}"}
+
+
+def test_what_was_moved_is_recorded_before_it_leaves_its_client(user, monkeypatch):
+    path = user.file("cursor", busy("cursor"))
+    user.done("servers import cursor --yes")
+
+    def killed(*_args, **_options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mcp_bridge.cli.client_setup.file_edits.sync_directory", killed)
+        CliRunner().invoke(app, shlex.split("install cursor --take-over --yes"))
+    assert "git" not in user.servers("cursor"), "the kill came after the client's file was replaced"
+    user.done("install cursor --uninstall --yes")
+    assert loads(path.read_bytes(), "jsonc") == loads(busy("cursor").encode(), "jsonc")
+
+
 # --- clients that nobody here wrote ---
 
 

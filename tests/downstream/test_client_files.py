@@ -531,3 +531,22 @@ def test_an_edit_changes_its_member_and_nothing_else(table, indent, rng, outer, 
 def test_a_key_that_is_there_twice_is_not_edited():
     with pytest.raises(ValueError, match="twice"):
         jsonc.insert('{"a": {}, "a": {}}', ("a", "b"), 1)
+
+
+@pytest.mark.parametrize("client", ["gemini", "opencode", "zed"])
+def test_a_number_too_large_to_be_a_time_is_a_problem_of_its_entry(user, client):
+    entry = json.loads(local(client))[CLIENTS[client].servers[0]]["mine"] | {"timeout": 10**400}
+    user.write(user.file(client), json.dumps({CLIENTS[client].servers[0]: {"mine": entry}}))
+    assert "too large" in user.find(client).servers["mine"].problem
+
+
+def test_a_file_of_no_possible_name_is_a_problem_of_its_entry(user):
+    entry = {"type": "local", "command": ["x", "{file:a\0b}"]}
+    user.write(user.file("opencode"), json.dumps({"mcp": {"mine": entry}}))
+    assert "no path" in user.find("opencode").servers["mine"].problem
+
+
+def test_windsurfs_switched_off_tools_are_names(user):
+    user.write(user.file("windsurf"), json.dumps({"mcpServers": {"mine": LOCAL | {"disabledTools": ["a[b]", "c*"]}}}))
+    spec = user.find("windsurf").servers["mine"]
+    assert [spec.has_tool(name) for name in ("a[b]", "ab", "c*", "cd")] == [False, True, False, True]

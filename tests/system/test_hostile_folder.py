@@ -294,6 +294,35 @@ def test_clients_files_of_a_folder_are_shown_trusted_together_and_then_obeyed(re
     assert not user.checkout.marks
 
 
+def test_clients_files_are_shown_as_they_are_written_with_every_variable_that_they_take(reading_all):
+    user, gemini = reading_all, {"command": "${SHELL:-echo}", "args": ["-c", "${KEY:-safe}"]}
+    opencode = {"type": "local", "command": ["{env:SHELL}", "--key={env:KEY}"]}
+    zed = {"command": {"path": "./evil.sh", "args": ["zed"], "env": {"LD_PRELOAD": "x.so"}}}
+    codex = '[mcp_servers.c]\nurl = "https://evil.example/"\nenv_http_headers = { X = "KEY" }\n'
+    codex += '[mcp_servers.d]\ncommand = "x"\nenv_vars = ["KEY2"]\n'
+    user.checkout.write(".gemini/settings.json", json.dumps({"mcpServers": {"a": gemini}}))
+    user.checkout.write("opencode.json", json.dumps({"mcp": {"b": opencode}}))
+    user.checkout.write(".zed/settings.json", json.dumps({"context_servers": {"z": zed}}))
+    user.checkout.write(".codex/config.toml", codex)
+    user.checkout.write("mcp-bridge.toml", "timeout = 9\n")
+    shown = user.run("trust", "--yes").stdout
+    assert "server \"a\" starts, as you: '${SHELL:-echo}' -c '${KEY:-safe}'\n" in shown
+    assert "server \"b\" starts, as you: '{env:SHELL}' '--key={env:KEY}'\n" in shown
+    assert 'server "z" starts, as you: ./evil.sh zed\n' in shown
+    for taken in ('"LD_PRELOAD": "x.so"', 'env_http_headers = {"X": "KEY"}', 'env_vars = ["KEY2"]'):
+        assert taken in shown
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["mcp-bridge.toml", ".codex/config.toml"])
+@pytest.mark.parametrize("text", [".".join(["a"] * 32_000) + " = 1", "x = " + "9" * 5000], ids=["key", "number"])
+def test_toml_that_takes_minutes_is_not_read(reading_all, name, text):
+    reading_all.checkout.write("mcp-bridge.toml", "timeout = 9\n")
+    reading_all.checkout.write(name, text)
+    ended = reading_all.run("trust", "--yes")
+    assert (ended.exit_code, "bad_config" in ended.stderr) == (2, True)
+
+
 def test_a_clients_file_that_is_not_read_is_nothing_to_trust_and_the_setting_is_named(user):
     for name in (".mcp.json", "mcp-bridge.toml"):
         (user.checkout.folder / name).unlink()

@@ -39,6 +39,11 @@ _CONTEXT = 3
 _HUNK = re.compile(r"([-+])(\d+)")
 _BOM = "\ufeff"
 _MIN_MASKED = 4
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?')
+# What names a secret and is none, as the clients write it.
+_VARIABLE = re.compile(
+    r"(?:(?:Bearer|Basic|token) )?(?:\$\{(?:env:|input:)?[\w-]+\}|\$[A-Za-z_]\w*|\{(?:env|file):[^{}]+\})"
+)
 _SECRET_KEYS = frozenset({"env", "environment", "headers", "http_headers", "bearer_token"})
 
 
@@ -331,8 +336,11 @@ def _secrets(value: Any) -> set[str]:
             waiting += [(item, secret or key in _SECRET_KEYS) for key, item in here.items()]
         elif isinstance(here, list):
             waiting += [(item, secret) for item in here]
-        elif secret and isinstance(here, str) and len(here) >= _MIN_MASKED and "$" not in here:
-            found |= {here, json.dumps(here)[1:-1], json.dumps(here, ensure_ascii=False)[1:-1]}
+        elif secret and isinstance(here, str) and not _VARIABLE.fullmatch(here):
+            # TOML has text of several lines, and the diff has lines.
+            for text in {here, *here.splitlines()}:
+                if len(text.strip()) >= _MIN_MASKED:
+                    found |= {text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
     return found
 
 
@@ -350,4 +358,12 @@ def _moved(line: str, start: int) -> str:
 def _masked(line: str, values: set[str]) -> str:
     for value in sorted(values, key=len, reverse=True):
         line = line.replace(value, "…")
-    return line
+
+    def decoded(match: re.Match[str]) -> str:
+        try:
+            return '"…"' if json.loads(match[0]) in values else match[0]
+        except ValueError:
+            return match[0]
+
+    # Programs escape more than they have to: "\/", "\u002b".
+    return _STRING.sub(decoded, line) if "\\" in line else line

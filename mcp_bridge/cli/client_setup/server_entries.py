@@ -32,7 +32,7 @@ CALL_SECONDS = 600
 
 _OURS = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}]*)?\}")
 _EDITOR = re.compile(r"\$\{([^{}]*)\}")
-_GEMINI = re.compile(r"\$(\w+)")
+_GEMINI = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _OPENCODE = re.compile(r"\{(env|file):([^{}]+)\}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

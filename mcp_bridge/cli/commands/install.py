@@ -90,8 +90,8 @@ def install(loaded: settings.Loaded, request: Request) -> int:
         # First: a server that is in both places is one for the bridge, and one that is in neither would be lost.
         source_mode = 0o600 if file.old is None else file.target.stat().st_mode & 0o777
         change.config.write(installations.backups, mode=source_mode if change.config.old else 0o600)
-        # Before the client's file loses them.
-        installations.save(change.record)
+    # Before the client's file loses its servers, which our configuration may have had already.
+    installations.save(change.record)
     # A folder's new file is for everybody who has the folder.
     backup = file.write(installations.backups, mode=0o644 if request.folder is not None and file.old is None else None)
     if change.begins and backup is not None:
@@ -117,6 +117,9 @@ def _planned(client: Client, file: ConfigurationFile, kept: Installation | None,
             # What somebody has changed since would be lost, if the file were given back as it was.
             record.original, record.was_there = None, True
     change = _Change(file, record, begins=kept is None and not present)
+    if request.folder is not None and not file.target.is_relative_to(request.folder.resolve()):
+        # Whoever made the folder chose what is written to.
+        change.notes.append(f"{file.path} leads out of the folder: {file.target} is changed.")
     servers = _servers_path(client, file)
     command, args = own_command()
     entry = bridge_entry(client.name, command, [*args, *(("--config", str(request.config)) if request.config else ())])

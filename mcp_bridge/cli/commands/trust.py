@@ -46,10 +46,17 @@ _EFFECTS = {
 
 
 class _TrustRequest(NamedTuple):
-    """A file that can be trusted, and its parsed content."""
+    """A file that can be trusted, and its parsed content.
+
+    Attributes:
+        content: What is trusted.
+        table: What is used of it.
+        entries: The servers' entries of a client's file as they are written: nothing in them is expanded or left out.
+    """
 
     content: Content
     table: Mapping[str, Any]
+    entries: Mapping[str, Any]
 
 
 def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) -> int:
@@ -115,27 +122,27 @@ def _look(folder: Path, name: str) -> _TrustRequest | None:
         return None
     except OSError as exc:
         raise BridgeError("bad_config", f"{file} can't be read: {why(exc)}.", file=str(file)) from None
-    table = _parsed(data, file, name)
-    if name in _CLIENTS and name != PROJECT_NAME and not table["mcpServers"]:
+    table, entries = _parsed(data, file, name)
+    if name in _CLIENTS and name != PROJECT_NAME and not entries:
         return None
-    return _TrustRequest(content_of(file, data, table), table)
+    return _TrustRequest(content_of(file, data, table), table, entries)
 
 
-def _parsed(data: bytes, file: Path, name: str) -> dict[str, Any]:
-    """What is used of a folder's file.
+def _parsed(data: bytes, file: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is used of a folder's file, and the entries of a client's as they are written.
 
     Raises:
         BridgeError: `bad_config`.
     """
     if name == CONFIG_NAME:
-        return settings.checked(data, file)
+        return settings.checked(data, file), {}
     client = _CLIENTS[name]
     problems: list[client_files.Problem] = []
     content = client_files.parse(data, file, client.syntax, problems)
-    client_files.entries(client, content, file, problems)
+    entries = client_files.entries(client, content, file, problems)
     if problems:
         raise BridgeError("bad_config", f"{file}: {problems[0].message}", file=str(file), line=problems[0].line)
-    return folder_table(client, content, file)
+    return folder_table(client, content, file), entries
 
 
 def _name_of(file: Path) -> str:
@@ -153,12 +160,12 @@ def _why_empty(request: _TrustRequest) -> str | None:
 
 def _described(request: _TrustRequest, loaded: settings.Loaded) -> Iterator[str]:
     """What a file would do, one line each; its content can't add or hide lines."""
-    content, table = request
+    content, table, entries = request
     link = f", a link to {content.file.resolve()}" if content.file.is_symlink() else ""
     yield escaping.escape_line(f"{content.file}{link}")
     yield f"  sha256 {content.hash}, {len(content.data)} bytes"
     own = {name for layer in loaded.layers for name in layer.servers}
-    for name, server in {**table.get("servers", {}), **table.get("mcpServers", {})}.items():
+    for name, server in {**table.get("servers", {}), **entries}.items():
         yield from _server(name, server, taken=name in own)
     for name, value in table.items():
         if name in _EFFECTS and isinstance(value, dict):
@@ -175,14 +182,20 @@ def _described(request: _TrustRequest, loaded: settings.Loaded) -> Iterator[str]
 
 def _server(name: str, server: Any, *, taken: bool) -> Iterator[str]:
     entry = server if isinstance(server, dict) else {"command": server}
-    args = entry.get("args", [])
-    words = [entry.get("command"), *(args if isinstance(args, list) else [args])]
-    told = shlex.join(str(word) for word in words) if words[0] is not None else str(entry.get("url"))
-    verb = "starts, as you" if words[0] is not None else "connects to"
+    # Zed's older shape has the whole command in one table.
+    table = entry["command"] if isinstance(entry.get("command"), dict) else entry
+    command, args = table.get("path" if table is not entry else "command"), table.get("args", [])
+    # In opencode's files it is the whole command line.
+    words = [*(command if isinstance(command, list) else [command]), *(args if isinstance(args, list) else [args])]
+    starts = command is not None
+    url = next((entry[key] for key in ("httpUrl", "serverUrl", "url") if key in entry), None)
+    told = shlex.join(str(word) for word in words) if starts else str(url)
+    verb = "starts, as you" if starts else "connects to"
     yield escaping.escape_line(f"  server {json.dumps(name, ensure_ascii=False)} {verb}: {told}")
     if taken:
         yield "    not started: you have configured a server of this name yourself"
-    yield from _settings("  ", {key: value for key, value in entry.items() if key not in {"command", "args"}})
+    told_already = {"command", "args"} if table is entry else set()
+    yield from _settings("  ", {key: value for key, value in entry.items() if key not in told_already})
 
 
 def _settings(prefix: str, table: Mapping[str, Any]) -> Iterator[str]:
@@ -238,7 +251,7 @@ def list_trusted(loaded: settings.Loaded, *, as_json: bool) -> int:
 
 def _state(store: TrustStore, file: Path) -> str:
     def parse(data: bytes) -> dict[str, Any]:
-        return _parsed(data, file, _name_of(file))
+        return _parsed(data, file, _name_of(file))[0]
 
     try:
         found = trusted(file, store, parse)

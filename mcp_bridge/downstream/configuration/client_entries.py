@@ -174,7 +174,7 @@ def _vscode(entry: Entry, around: Surroundings) -> Shape:
 def _windsurf(entry: Entry, around: Surroundings) -> Shape:
     del around
     remote = {"url": entry["serverUrl"]} if "serverUrl" in entry else {}
-    return Shape(entry | remote, exclude_tools=_names(entry, "disabledTools") or ())
+    return Shape(entry | remote, exclude_tools=_literal(_names(entry, "disabledTools") or ()))
 
 
 def _zed(entry: Entry, around: Surroundings) -> Shape:
@@ -320,7 +320,10 @@ def _seconds(entry: Mapping[str, Any], key: str, scale: int = 1) -> float | None
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise EntryError(f"{key} is not a number above 0.")
-    return value / scale
+    try:
+        return value / scale
+    except OverflowError:
+        raise EntryError(f"{key} is too large.") from None
 
 
 def _names(entry: Mapping[str, Any], key: str) -> tuple[str, ...] | None:

@@ -11,6 +11,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from mcp_bridge import toml_reader
 from mcp_bridge.downstream.configuration import jsonc
 from mcp_bridge.workspace.content import read_regular, why
 
@@ -95,7 +96,7 @@ def loads(data: bytes, syntax: Syntax) -> Any:
     text = data.decode("utf-8-sig")
     match syntax:
         case "toml":
-            return tomllib.loads(text)
+            return toml_reader.loads(text)
         case "json":
             return json.loads(text)
         case "commented json":

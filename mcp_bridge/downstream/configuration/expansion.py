@@ -158,6 +158,8 @@ class Expander:
             raise UnexpandedError(f"uses {match.group()}, which can't be read: {reason}.") from None
         except UnicodeDecodeError:
             raise UnexpandedError(f"uses {match.group()}, which is no text.") from None
+        except ValueError:
+            raise UnexpandedError(f"uses {match.group()}, which is no path.") from None
 
 
 def _unset(written: str) -> UnexpandedError:

@@ -68,7 +68,11 @@ def unit_vector(values: Sequence[float]) -> array[float]:
     Raises:
         BridgeError: `model_bad_answer`: it isn't one.
     """
-    length = math.sqrt(sum(value * value for value in values))
+    try:
+        length = math.sqrt(sum(value * value for value in values))
+    except OverflowError:
+        # Of integers of hundreds of digits.
+        length = math.inf
     if not 0 < length < math.inf or len(values) > _MAX_DIMENSIONS:
         raise BridgeError("model_bad_answer", "The embedding model answered with what is no vector.")
     return array("f", [value / length for value in values])

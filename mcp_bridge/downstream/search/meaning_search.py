@@ -84,6 +84,9 @@ class MeaningSearch:
         index = self._index
         try:
             [vector] = await self._embedder.embed([query[:_QUERY_CHARS]])
+            if not any(vector):
+                # The query's alone: it has no word that the model knows.
+                return [], None
             return await on_thread(index.nearest, unit_vector(vector), allowed), None
         except BridgeError as error:
             self._pause(error)
