@@ -372,3 +372,15 @@ async def test_what_a_server_sends_in_small_parts_lets_others_have_their_turn(ki
     task.cancel()
     assert had > 5
     assert (time.monotonic() - began) / had < 0.1
+
+
+async def test_a_wait_of_a_thousand_digits_is_as_long_as_any():
+    async def answer(_request, message, _number):
+        if message["method"] != "tools/call":
+            return None
+        events = f"retry: {'9' * 4000}\ndata: {json.dumps(server.result(message))}\n\n"
+        return Response(events, media_type="text/event-stream")
+
+    server = ScriptedServer(answer)
+    async with serving(server.app) as port, Fleet([remote(port)]) as fleet:
+        assert await text(fleet) == "done"

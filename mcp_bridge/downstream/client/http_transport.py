@@ -475,7 +475,7 @@ class HttpTransport:
                 if event.id and _EVENT_ID.fullmatch(event.id):
                     post.last_event = event.id
                 if event.retry is not None:
-                    post.resume_wait = min(_MAX_RESUME_WAIT, max(_MIN_RESUME_WAIT, event.retry / 1000))
+                    post.resume_wait = _wait_asked_for(event.retry, _MIN_RESUME_WAIT)
                 if event.event == "message" and event.data:
                     await self.pass_on(event.data.encode("utf-8", "surrogatepass"))
         except httpx2.SSEError:
@@ -616,7 +616,7 @@ class HttpTransport:
                             if event.id and _EVENT_ID.fullmatch(event.id):
                                 last = event.id
                             if event.retry is not None:
-                                wait = min(_MAX_RESUME_WAIT, max(_RESUME_WAIT, event.retry / 1000))
+                                wait = _wait_asked_for(event.retry, _RESUME_WAIT)
                             if event.event == "message" and event.data:
                                 await self.pass_on(event.data.encode("utf-8", "surrogatepass"))
             except (anyio.BrokenResourceError, anyio.ClosedResourceError, httpx2.SSEError, BridgeError):
@@ -794,6 +794,11 @@ def _written(credential: str) -> Iterator[bytes]:
     for text in (credential, json.dumps(credential)[1:-1], json.dumps(credential, ensure_ascii=False)[1:-1]):
         yield text.encode()
         yield text.replace("/", r"\/").encode()
+
+
+def _wait_asked_for(milliseconds: int, least: float) -> float:
+    """The seconds of a `retry` field, which may have thousands of digits."""
+    return max(least, min(milliseconds, 1000 * _MAX_RESUME_WAIT) / 1000)
 
 
 def _integer(number: str | int) -> int | None:
