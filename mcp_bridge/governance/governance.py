@@ -200,6 +200,18 @@ def secrets_of(
     return theirs | own, Bounds(grants, frozenset(folder_servers), frozenset(own))
 
 
+def credentials_of(
+    layers: Sequence[Layer], state_dir: Path, folder_servers: AbstractSet[str] = frozenset()
+) -> tuple[Vault, ModelConfig | None]:
+    """The secrets and the model of all layers, as in `govern`, for commands that need no operator's tools.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    secrets, bounds = secrets_of(layers, folder_servers)
+    return Vault(secrets, state_dir, bounds=bounds), _model(layers, secrets, bounds)[0]
+
+
 def _patterns(layers: Sequence[Layer]) -> tuple[Pattern, ...]:
     """The patterns of all layers that say which: a folder's adds some, and takes away none of the user's own."""
     said = [layer for layer in layers if "projection" in layer.tables] or layers[:1]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.governance.governance import Governance
     from mcp_bridge.models.config import ModelConfig
+    from mcp_bridge.policy.secrets.vault import Vault
     from mcp_bridge.settings import Settings
 
 HIDDEN = "[hidden]"
@@ -59,8 +60,13 @@ _FAMILIES = (("claude", "anthropic"), ("gemini", "gemini"), ("mistral", "mistral
 
 def environment(settings: Settings, governance: Governance | None) -> Environment:
     """What servers are given of the bridge's environment, as it is now."""
+    return environment_beside(settings, *(None, None) if governance is None else (governance.vault, governance.model))
+
+
+def environment_beside(settings: Settings, vault: Vault | None, model: ModelConfig | None) -> Environment:
+    """As `environment`, for commands that need no operator's tools."""
     variables = dict(os.environ)
-    own = withheld(governance, variables) | frozenset(_search_keys(settings, variables))
+    own = _withheld(vault, model, variables) | frozenset(_search_keys(settings, variables))
     return Environment(variables, settings.env_pass, own)
 
 
@@ -68,7 +74,12 @@ def withheld(governance: Governance | None, variables: Mapping[str, str]) -> fro
     """The variables that are the bridge's alone, besides its settings."""
     if governance is None:
         return frozenset()
-    return governance.vault.variables | frozenset(_model_keys(governance.model, variables))
+    return _withheld(governance.vault, governance.model, variables)
+
+
+def _withheld(vault: Vault | None, model: ModelConfig | None, variables: Mapping[str, str]) -> frozenset[str]:
+    sources = frozenset() if vault is None else vault.variables
+    return sources | frozenset(_model_keys(model, variables))
 
 
 def _model_keys(model: ModelConfig | None, variables: Mapping[str, str]) -> Iterator[str]:

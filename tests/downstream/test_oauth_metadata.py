@@ -4,12 +4,14 @@ import json
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from oauth_fixtures import Visitor, logged_in
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.downstream.oauth.endpoints import url_problem
+from mcp_bridge.downstream.oauth.providers import FlowError
 from mcp_bridge.errors import BridgeError
 
 RESOURCE = "/.well-known/oauth-protected-resource/mcp"
@@ -24,7 +26,7 @@ class Nobody(Visitor):
 
 
 @contextmanager
-def lying(changes=None, *, pages=None, challenge=None):
+def lying(changes=None, *, pages=None, challenge=None, cookie=None):
     """A server that is its own authorization server; gives its address, and the paths that were asked for."""
     asked = []
 
@@ -32,7 +34,7 @@ def lying(changes=None, *, pages=None, challenge=None):
         protocol_version = "HTTP/1.1"
 
         def answer(self):
-            asked.append(f"{self.command} {self.path}")
+            asked.append(f"{self.command} {self.path} {self.headers.get('cookie', '')}".rstrip())
             self.rfile.read(int(self.headers.get("content-length", 0)))
             page = served.get(self.path)
             body = page if isinstance(page, bytes) else json.dumps(page).encode() if page is not None else b""
@@ -40,6 +42,8 @@ def lying(changes=None, *, pages=None, challenge=None):
             self.send_response(status)
             if status == 401:
                 self.send_header("www-authenticate", challenge or "Bearer")
+            if cookie is not None:
+                self.send_header("set-cookie", cookie)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -95,6 +99,7 @@ async def refused(url, tmp_path):
         ({"authorization_servers": ["http://auth.example.com"]}, "is not encrypted"),
         ({"authorization_endpoint": "http://elsewhere.example/authorize"}, "login page is not encrypted"),
         ({"registration_endpoint": "http://elsewhere.example/register"}, "is not encrypted"),
+        ({"authorization_endpoint": "http://127.0.0.1/authorize#fragment"}, "is not a valid address"),
         ({"registration_endpoint": None}, "registers no clients"),
         ({"code_challenge_methods_supported": ["plain"]}, "PKCE"),
         ({"code_challenge_methods_supported": None}, "PKCE"),
@@ -104,6 +109,37 @@ async def test_metadata_that_leads_elsewhere_ends_the_login_before_anybody_is_as
     with lying(changes) as (url, asked):
         assert why in await refused(url, tmp_path)
     assert not [each for each in asked if "/token" in each or "/authorize" in each]
+
+
+class Onlooker(Visitor):
+    """Notes the login page, and goes no further."""
+
+    async def show(self, address):
+        self.shown = address
+        raise FlowError("nobody logs in")
+
+
+async def test_a_login_page_with_parameters_of_its_own_gets_the_logins_beside_them(tmp_path):
+    person = Onlooker()
+    with (
+        lying({"authorization_endpoint": "http://127.0.0.1/authorize?p=policy&state=theirs"}) as (url, _),
+        pytest.raises(BridgeError, match="nobody logs in"),
+    ):
+        await logged_in(ServerSpec(name="liar", type="http", url=f"{url}/mcp"), tmp_path, person)
+    asked = parse_qs(urlsplit(person.shown).query)
+    assert (asked["p"], asked["response_type"]) == (["policy"], ["code"])
+    assert asked["state"][0] == "theirs"
+    assert len(asked["state"][1]) > 20
+
+
+async def test_a_cookie_of_the_server_reaches_no_authorization_server_beside_it(tmp_path):
+    with (
+        lying(cookie="chosen=by-the-server; Path=/") as (url, asked),
+        pytest.raises(BridgeError, match="nobody logs in"),
+    ):
+        await logged_in(ServerSpec(name="liar", type="http", url=f"{url}/mcp"), tmp_path, Onlooker())
+    assert len(asked) >= 3
+    assert not [each for each in asked if "chosen" in each]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +185,14 @@ async def test_a_demand_for_a_token_leads_to_no_address_that_the_server_couldnt_
         ("https://localhost/token", "https://mcp.example.com", "leads to this machine"),
         ("https://a.localhost/token", "https://mcp.example.com", "leads to this machine"),
         ("https://127.0.0.1/token", "https://mcp.example.com", "leads to this machine"),
-        ("https://[::ffff:127.0.0.1]/token", "https://mcp.example.com", "leads to a private address"),
+        ("https://[::ffff:127.0.0.1]/token", "https://mcp.example.com", "leads to this machine"),
+        ("https://localhost./token", "https://mcp.example.com", "leads to this machine"),
+        ("https://127.1/token", "https://mcp.example.com", "leads to this machine"),
+        ("https://0x7f000001/token", "https://mcp.example.com", "leads to this machine"),
+        ("https://2130706433/token", "https://mcp.example.com", "leads to this machine"),
+        ("https://127.0.0.1./token", "https://mcp.example.com", "leads to this machine"),
+        ("https://2852039166/latest", "https://mcp.example.com", "leads to a private address"),
+        ("https://notlocalhost/token", "https://mcp.example.com", None),
         ("https://0.0.0.0/token", "https://mcp.example.com", "leads to a private address"),
         ("https://169.254.169.254/", "https://mcp.example.com", "leads to a private address"),
         ("https://[fe80::1]/", "https://mcp.example.com", "leads to a private address"),

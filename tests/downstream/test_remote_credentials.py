@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 import ipaddress
+import socket
 import ssl
 
 import pytest
@@ -270,17 +271,23 @@ async def test_a_proxy_of_the_environment_is_used_and_no_proxy_is_heeded(monkeyp
         await writer.drain()
         writer.close()
 
+    def resolved(host, *rest, **options):
+        return resolve("127.0.0.1" if host in {"mcp.example.com", b"mcp.example.com"} else host, *rest, **options)
+
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
     listening = await asyncio.start_server(proxy, "127.0.0.1", 0)
     server = ScriptedServer()
     monkeypatch.setenv("HTTP_PROXY", f"http://someone:{SECRET}@127.0.0.1:{listening.sockets[0].getsockname()[1]}")
     monkeypatch.setenv("NO_PROXY", "elsewhere.example.com")
     async with listening, serving(server.app) as port:
-        async with Fleet([remote(port)]) as fleet:
+        spec = remote(port, url=f"http://mcp.example.com:{port}/mcp")
+        async with Fleet([spec]) as fleet:
             error = await failure(fleet)
             assert "answered 502 Bad Gateway" in error.message
         assert asked
         assert server.seen == []
-        assert asked[0].startswith(f"POST http://127.0.0.1:{port}/mcp ")
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        async with Fleet([remote(port)]) as fleet:
+        assert asked[0].startswith(f"POST http://mcp.example.com:{port}/mcp ")
+        monkeypatch.setenv("NO_PROXY", "mcp.example.com")
+        async with Fleet([spec]) as fleet:
             assert await text(fleet) == "done"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.downstream.client.remote_auth import RemoteAccess
+    from mcp_bridge.downstream.configuration.environment import Environment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.oauth.login_store import LoginStore
     from mcp_bridge.downstream.oauth.logins import Login
@@ -49,8 +51,12 @@ def login(
     def work() -> int:
         import anyio
 
-        settings, specs, access, store = _opened(config or ctx.obj)
+        from mcp_bridge.downstream.client.failures import withheld_variable
+
+        settings, specs, access, store, environment = _opened(config or ctx.obj)
         spec = _named(specs, name)
+        if (refused := withheld_variable(spec, environment)) is not None:
+            raise refused
         with contextlib.ExitStack() as stack:
             made = anyio.run(_log_in, spec, access, store, _Terminal(settings, stack, opens=not no_browser))
         showing.echo(f"Logged in to {spec.name} at {made.issuer}.")
@@ -79,8 +85,13 @@ def logout(ctx: typer.Context, name: Name, config: Config = None) -> None:
     def work() -> int:
         import anyio
 
-        _, specs, access, store = _opened(config or ctx.obj)
+        from mcp_bridge.downstream.client.failures import withheld_variable
+
+        _, specs, access, store, environment = _opened(config or ctx.obj)
         spec = _named(specs, name)
+        if withheld_variable(spec, environment) is not None:
+            # Its login is forgotten, and the variable is sent nowhere.
+            spec = replace(spec, headers={}, oauth=spec.oauth and replace(spec.oauth, client_secret=None))
         became = anyio.run(_log_out, spec, access, store)
         if became is None:
             showing.echo(f"There was no login to {spec.name}.")
@@ -120,7 +131,7 @@ def status(
     def work() -> int:
         import anyio
 
-        _, specs, _, store = _opened(config or ctx.obj)
+        _, specs, _, store, _ = _opened(config or ctx.obj)
         chosen = [_named(specs, name)] if name is not None else [spec for spec in specs.values() if spec.is_remote]
         rows = anyio.run(_rows, chosen, store)
         if as_json:
@@ -172,18 +183,19 @@ def _state(spec: ServerSpec, made: Login | None) -> str:
     return "logged in" if made.is_usable() or made.can_refresh else "ended"
 
 
-def _opened(config: Path | None) -> tuple[Settings, dict[str, ServerSpec], RemoteAccess, LoginStore]:
-    """The settings, all servers by name, and their credentials; no operator's tools are loaded."""
-    from mcp_bridge.governance.governance import secrets_of
+def _opened(config: Path | None) -> tuple[Settings, dict[str, ServerSpec], RemoteAccess, LoginStore, Environment]:
+    """The settings, all servers by name, their credentials and environment; no operator's tools are loaded."""
+    from mcp_bridge.governance.governance import credentials_of
     from mcp_bridge.governance.server_credentials import access_with, login_store
-    from mcp_bridge.policy.secrets.vault import Vault
+    from mcp_bridge.governance.server_environment import environment_beside
 
     loaded = common.load(config)
     discovery = common.discover_servers(loaded)
-    configs, bounds = secrets_of(loaded.layers, common.folder_servers(loaded, discovery))
-    vault = Vault(configs, loaded.settings.state_dir, bounds=bounds)
+    folder_servers = common.folder_servers(loaded, discovery)
+    vault, model = credentials_of(loaded.layers, loaded.settings.state_dir, folder_servers)
     store = login_store(loaded.settings)
-    return loaded.settings, dict(discovery.servers), access_with(vault, store), store
+    environment = environment_beside(loaded.settings, vault, model)
+    return loaded.settings, dict(discovery.servers), access_with(vault, store), store, environment
 
 
 def _named(specs: dict[str, ServerSpec], name: str) -> ServerSpec:

@@ -101,9 +101,14 @@ def configuration_error(spec: ServerSpec, environment: Environment) -> BridgeErr
         return error(spec, "server_unavailable", message, hint=hint, private=private, reason="misconfigured")
     if not spec.enabled:
         return error(spec, "server_unavailable", f"server {name!r} is disabled.", reason="disabled")
+    return withheld_variable(spec, environment)
+
+
+def withheld_variable(spec: ServerSpec, environment: Environment) -> BridgeError | None:
+    """Why a folder's entry of a remote server may not be used: a variable in it is none for it; or None."""
     if spec.comes_with_folder and (withheld := spec.variables - environment.of(spec).keys()):
         # A folder's entry says where they would be sent.
-        message = f"server {name!r} comes with the folder, and may not have the variable {min(withheld)}."
+        message = f"server {spec.name!r} comes with the folder, and may not have the variable {min(withheld)}."
         hint = "Write the server into your own configuration, if it is to have it."
         private = {"source": spec.source}
         return error(spec, "server_unavailable", message, hint=hint, private=private, reason="misconfigured")

@@ -19,17 +19,21 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Any, Literal
 
+import anyio.lowlevel
 import httpx2
 
 from mcp_bridge import __version__
 from mcp_bridge.downstream.client.remote_auth import open_auth
 from mcp_bridge.downstream.configuration.remote_entries import shown_url, value_problem
+from mcp_bridge.downstream.oauth.endpoints import unproxied
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+    from http.cookiejar import Cookie
 
     from mcp_bridge.downstream.client.remote_auth import RemoteAccess
     from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -46,6 +50,14 @@ _KEEP_ALIVE_SECONDS = 3.0
 
 # Redirects of one request, all within its origin.
 _MAX_REDIRECTS = 5
+
+# The cookies of one connection, and the characters of each: what browsers keep of a server (RFC 6265, section 6.1) is
+# more. All of them are sent with every request.
+_MAX_COOKIES = 20
+_MAX_COOKIE_CHARS = 1024
+
+# How long what a server has sent is read without others having their turn.
+_TURN_SECONDS = 0.005
 
 # The longest address that an error shows.
 _SHOWN_CHARS = 300
@@ -116,11 +128,26 @@ async def _note_refusal(response: httpx2.Response) -> None:
         attempt.sent = False
 
 
+class _FewCookies(CookieJar):
+    """Cookies, which some servers find a session's machine by, as few as a request can carry."""
+
+    def set_cookie(self, cookie: Cookie) -> None:
+        if len(cookie.name) + len(cookie.value or "") + len(cookie.path) > _MAX_COOKIE_CHARS:
+            return
+        if len(self) < _MAX_COOKIES or any(_place(cookie) == _place(other) for other in self):
+            super().set_cookie(cookie)
+
+
+def _place(cookie: Cookie) -> tuple[str, str, str]:
+    return cookie.domain, cookie.path, cookie.name
+
+
 def open_client(spec: ServerSpec, access: RemoteAccess) -> httpx2.AsyncClient:
     """The client of one connection. Blocks (files, secrets): call it on a thread.
 
     Proxies come from the variables `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, and the system's store of
-    certificate authorities can be replaced by `SSL_CERT_FILE` and `SSL_CERT_DIR`, as for any other program.
+    certificate authorities can be replaced by `SSL_CERT_FILE` and `SSL_CERT_DIR`, as for any other program. A server on
+    this machine is reached without a proxy: its requests may be in the clear.
 
     Raises:
         BridgeError: `secret_missing`, `secret_denied`; `server_unavailable`: a TLS file or a header can't be used.
@@ -134,7 +161,10 @@ def open_client(spec: ServerSpec, access: RemoteAccess) -> httpx2.AsyncClient:
             raise _unusable(spec, f"headers.{name} {wrong}")
     tls = tls_context(spec)
     return httpx2.AsyncClient(
-        headers={"user-agent": f"mcp-code-bridge/{__version__}"} | {name.lower(): headers[name] for name in headers},
+        headers={b"user-agent": f"mcp-code-bridge/{__version__}".encode()}
+        | {name.lower().encode(): value.encode("latin-1") for name, value in headers.items()},
+        cookies=_FewCookies(),
+        mounts=unproxied(spec.url or ""),
         auth=open_auth(spec, access, tls),
         verify=tls,
         timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
@@ -231,10 +261,41 @@ async def opened(
             raise RequestFailedError(
                 RemoteFailure("redirected", f"redirects more than {_MAX_REDIRECTS} times", lasting=True)
             )
+    response.stream = _Paced(response.stream)
     try:
         yield response
     finally:
         await response.aclose()
+
+
+class Pace:
+    """Lets others run in a loop that may find its next item without waiting: tens of thousands are in one read."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    async def give_way(self) -> None:
+        """Have others run, if they have waited for a turn's time."""
+        if time.monotonic() - self._began > _TURN_SECONDS:
+            await anyio.lowlevel.checkpoint()
+            self._began = time.monotonic()
+
+
+class _Paced(httpx2.AsyncByteStream):
+    """A response's body, whose chunks may have a byte each."""
+
+    def __init__(self, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream) -> None:
+        assert isinstance(stream, httpx2.AsyncByteStream)  # noqa: S101 - of an asynchronous client
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        pace = Pace()
+        async for chunk in self._stream:
+            yield chunk
+            await pace.give_way()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def _within_origin(url: httpx2.URL, other: httpx2.URL) -> bool:

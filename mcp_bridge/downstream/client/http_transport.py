@@ -14,11 +14,12 @@ Loads the MCP SDK: import this module only where a server is connected to.
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import random
 import re
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
 
@@ -43,6 +44,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.client.http_client import (
     Attempt,
+    Pace,
     RemoteFailure,
     RequestFailedError,
     failure_of,
@@ -61,7 +63,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from anyio.abc import TaskGroup
@@ -110,6 +112,10 @@ _DELETE_TIMEOUT = 2.0
 
 # How much of the body of a refusal is read: a JSON-RPC error.
 _REFUSAL_BYTES = 64 * 1024
+
+# Answers to the server's own requests that are under way. Above that none is given: a server that takes none would pile
+# them up.
+_MAX_ANSWERS = 16
 
 # Messages that wait to be processed. Senders wait above that.
 _INBOX = 8
@@ -204,6 +210,7 @@ class HttpTransport:
         }
         self._credentials: set[bytes] = set()
         self._noted: set[str] = set()
+        self._answering = 0
         self._askers: dict[object, fair_share.Tenant] = {}
         self._client: httpx2.AsyncClient | None = None
         self._tasks: TaskGroup | None = None
@@ -217,6 +224,8 @@ class HttpTransport:
             BridgeError: As `open_client`.
         """
         self._client = await anyio.to_thread.run_sync(open_client, self._spec, self._access)
+        # Before the request is sent: what it is authenticated with may come back before its response.
+        self._client.event_hooks["request"].append(self._note_credentials)
         self._send, self._inbox = anyio.create_memory_object_stream[InboxItem](_INBOX)
         self._tasks = await anyio.create_task_group().__aenter__()
         try:
@@ -277,7 +286,7 @@ class HttpTransport:
     async def refuse(self, number: str | int) -> None:
         """Answer a request of the server that is too large to be decoded."""
         error = ErrorData(code=INVALID_REQUEST, message="The request is too large.")
-        self.start(self.tell, JSONRPCError(jsonrpc="2.0", id=number, error=error))
+        self.answer(JSONRPCError(jsonrpc="2.0", id=number, error=error))
 
     async def end_stream(self, reason: str) -> None:
         """End the connection: no further message is passed on."""
@@ -317,17 +326,19 @@ class HttpTransport:
         if self.version is not None:
             ours[MCP_PROTOCOL_VERSION_HEADER] = self.version
         sent = ours | dict(headers or {})
-        return self._noted_response(
+        return self._masked(
             opened(self._client, method, url or self.url, headers=sent, content=content, attempt=attempt)
         )
 
     @asynccontextmanager
-    async def _noted_response(
-        self, opening: AbstractAsyncContextManager[httpx2.Response]
-    ) -> AsyncGenerator[httpx2.Response]:
-        async with opening as response:
-            self.note_credentials(response.request)
-            yield response
+    async def _masked(self, opening: AbstractAsyncContextManager[httpx2.Response]) -> AsyncGenerator[httpx2.Response]:
+        try:
+            async with opening as response:
+                yield response
+        except RequestFailedError as error:
+            # An address that the server redirects to may have a credential in its path.
+            reason = self._without_credentials(error.failure.reason.encode()).decode()
+            raise RequestFailedError(replace(error.failure, reason=reason)) from None
 
     def track(self, message: JSONRPCRequest) -> Post:
         """Register a request that is about to be sent."""
@@ -433,30 +444,28 @@ class HttpTransport:
             RequestFailedError: There is none.
         """
         body = await start_of_body(response)
-        failure = refusal(response, body, in_session=self.session is not None)
-        if failure.kind in {"refused", "lost"} and body[:1] == b"{":
-            with suppress(ValueError):
-                message = jsonrpc_message_adapter.validate_json(body, by_name=False)
-                if isinstance(message, JSONRPCError):
-                    # Servers leave the id out if they refuse a request unread.
-                    message = JSONRPCError(jsonrpc="2.0", id=post.number, error=message.error)
-                    await self.pass_on(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
-                    await self._flush()
+        message = _json_error(body)
+        # An error with the request's own id is an answer to it, whatever words are in it.
+        is_answer = message is not None and message.id == post.number
+        failure = refusal(response, b"" if is_answer else body, in_session=self.session is not None)
+        if failure.kind in {"refused", "lost"} and message is not None:
+            # Servers leave the id out if they refuse a request unread.
+            message = JSONRPCError(jsonrpc="2.0", id=post.number, error=message.error)
+            await self.pass_on(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+            await self._flush()
         raise RequestFailedError(failure)
 
     async def _read_json(self, response: httpx2.Response, post: Post) -> RemoteFailure:
-        parts: list[bytes] = []
-        size = 0
+        body = bytearray()
         try:
             async for chunk in response.aiter_raw():
-                size += len(chunk)
-                if size > self.max_message:
-                    await self.pass_on(Oversized(size, _integer(post.number)))
+                body += chunk
+                if len(body) > self.max_message:
+                    await self.pass_on(Oversized(len(body), _integer(post.number)))
                     return RemoteFailure("bad_answer", "sent an answer that is too large")
-                parts.append(chunk)
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
             return failure_of(error, post.attempt)
-        await self.pass_on(b"".join(parts))
+        await self.pass_on(bytes(body))
         return RemoteFailure("bad_answer", "sent an answer that isn't one to the request")
 
     async def _read_events(self, response: httpx2.Response, post: Post) -> RemoteFailure:
@@ -466,7 +475,7 @@ class HttpTransport:
                 if event.id and _EVENT_ID.fullmatch(event.id):
                     post.last_event = event.id
                 if event.retry is not None:
-                    post.resume_wait = min(_MAX_RESUME_WAIT, max(_MIN_RESUME_WAIT, event.retry / 1000))
+                    post.resume_wait = _wait_asked_for(event.retry, _MIN_RESUME_WAIT)
                 if event.event == "message" and event.data:
                     await self.pass_on(event.data.encode("utf-8", "surrogatepass"))
         except httpx2.SSEError:
@@ -477,11 +486,14 @@ class HttpTransport:
             return failure_of(error, post.attempt)
         return RemoteFailure("lost", "ended the stream without an answer")
 
-    def events(self, response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
+    async def events(self, response: httpx2.Response) -> AsyncIterator[httpx2.ServerSentEvent]:
         """The events of a response."""
         # A stream of events is UTF-8, whatever its content type says.
         response.encoding = "utf-8"
-        return aiter(httpx2.EventSource(response, max_event_size=self.max_message))
+        pace = Pace()
+        async for event in httpx2.EventSource(response, max_event_size=self.max_message):
+            yield event
+            await pace.give_way()
 
     async def _resume(self, post: Post, broken: RemoteFailure) -> RemoteFailure:
         """Go on with a stream that ended before its answer; return why the request is unanswered, if it is."""
@@ -516,12 +528,14 @@ class HttpTransport:
     async def pass_on(self, item: bytes | Oversized) -> None:
         """Have a message processed. Credentials that the server repeats are hidden in it."""
         assert self._send is not None  # noqa: S101 - entered
-        if isinstance(item, bytes):
-            for credential in self._credentials:
-                # A search of a message's bytes takes less than its parsing by orders of magnitude.
-                if credential in item:
-                    item = item.replace(credential, HIDDEN)
-        await self._send.send(item)
+        await self._send.send(self._without_credentials(item) if isinstance(item, bytes) else item)
+
+    def _without_credentials(self, text: bytes) -> bytes:
+        for credential in self._credentials:
+            # A search of a message's bytes takes less than its parsing by orders of magnitude.
+            if credential in text:
+                text = text.replace(credential, HIDDEN)
+        return text
 
     async def _flush(self) -> None:
         """Return when all messages so far are processed."""
@@ -530,8 +544,8 @@ class HttpTransport:
         await self._send.send(_Reached(reached))
         await reached.wait()
 
-    def note_credentials(self, request: httpx2.Request) -> None:
-        """Know what a request was authenticated with: tokens change while a connection lasts."""
+    async def _note_credentials(self, request: httpx2.Request) -> None:
+        """Know what a request is authenticated with: tokens change while a connection lasts."""
         for name in self._credential_headers:
             value = request.headers.get(name)
             if value is None or value in self._noted:
@@ -542,7 +556,7 @@ class HttpTransport:
             # The scheme of `Authorization` is no secret: `Bearer`.
             credential = value.partition(" ")[2].strip() or value if name == "authorization" else value
             if self._access.is_hidden(credential):
-                self._credentials |= {part.encode() for part in (credential, credential.replace("/", r"\/"))}
+                self._credentials |= set(_written(credential))
 
     async def tell(self, message: JSONRPCNotification | JSONRPCResponse | JSONRPCError) -> bool:
         """Send a message that has no answer; whether the server has accepted it."""
@@ -557,6 +571,20 @@ class HttpTransport:
                 logger.debug("server %r didn't take a message: %s", self._spec.name, type(error).__name__)
         return False
 
+    def answer(self, message: JSONRPCResponse | JSONRPCError) -> None:
+        """Answer a request of the server's, unless it takes its answers too slowly."""
+        if self._answering >= _MAX_ANSWERS:
+            logger.debug("server %r asks for more than it takes answers to", self._spec.name)
+            return
+        self._answering += 1
+        self.start(self._answer, message)
+
+    async def _answer(self, message: JSONRPCResponse | JSONRPCError) -> None:
+        try:
+            await self.tell(message)
+        finally:
+            self._answering -= 1
+
     async def cancel(self, notification: JSONRPCNotification) -> None:
         """Give up a request: by its connection where there are no sessions, else by a message."""
         number = (notification.params or {}).get("requestId")
@@ -564,15 +592,10 @@ class HttpTransport:
         post = self.posts.get(number)
         if post is None:
             return
-        if post.modern or not post.attempt.sent:
-            post.scope.cancel()
-            return
-
-        async def give_up() -> None:
-            await self.tell(notification)
-            post.scope.cancel()
-
-        self.start(give_up)
+        # Before the server is told, which takes its time: a request that waits to be sent again might be, meanwhile.
+        post.scope.cancel()
+        if not post.modern and post.attempt.sent:
+            self.start(self.tell, notification)
 
     # Messages that answer nothing.
 
@@ -593,7 +616,7 @@ class HttpTransport:
                             if event.id and _EVENT_ID.fullmatch(event.id):
                                 last = event.id
                             if event.retry is not None:
-                                wait = min(_MAX_RESUME_WAIT, max(_RESUME_WAIT, event.retry / 1000))
+                                wait = _wait_asked_for(event.retry, _RESUME_WAIT)
                             if event.event == "message" and event.data:
                                 await self.pass_on(event.data.encode("utf-8", "surrogatepass"))
             except (anyio.BrokenResourceError, anyio.ClosedResourceError, httpx2.SSEError, BridgeError):
@@ -685,7 +708,7 @@ class _Requests:
             if is_taken and message.method == "notifications/initialized" and transport.session is not None:
                 transport.start(transport.read_announcements)
         else:
-            transport.start(transport.tell, message)
+            transport.answer(message)
 
     async def _request(self, message: JSONRPCRequest, metadata: object) -> None:
         transport = self._transport
@@ -745,14 +768,37 @@ async def start_of_body(response: httpx2.Response) -> bytes:
     """The body of a refusal; empty if it is too large, encoded or broken off."""
     if response.headers.get("content-encoding", "identity").lower() != "identity":
         return b""
-    body = b""
+    body = bytearray()
     with suppress(httpx2.HTTPError, httpx2.StreamError, OSError), anyio.move_on_after(_MESSAGE_TIMEOUT):
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > _REFUSAL_BYTES:
                 return b""
-        return body.strip()
+        return bytes(body.strip())
     return b""
+
+
+def _json_error(body: bytes) -> JSONRPCError | None:
+    """The JSON-RPC error that a refusal's body is, or None."""
+    if body[:1] != b"{":
+        return None
+    try:
+        message = jsonrpc_message_adapter.validate_json(body, by_name=False)
+    except ValueError:
+        return None
+    return message if isinstance(message, JSONRPCError) else None
+
+
+def _written(credential: str) -> Iterator[bytes]:
+    """A credential as it is in a text, and as JSON writes it."""
+    for text in (credential, json.dumps(credential)[1:-1], json.dumps(credential, ensure_ascii=False)[1:-1]):
+        yield text.encode()
+        yield text.replace("/", r"\/").encode()
+
+
+def _wait_asked_for(milliseconds: int, least: float) -> float:
+    """The seconds of a `retry` field, which may have thousands of digits."""
+    return max(least, min(milliseconds, 1000 * _MAX_RESUME_WAIT) / 1000)
 
 
 def _integer(number: str | int) -> int | None:

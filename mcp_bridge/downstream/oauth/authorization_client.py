@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 
 import anyio
 import httpx2
 
-from mcp_bridge.downstream.oauth.endpoints import url_problem
+from mcp_bridge.downstream.oauth.endpoints import unproxied, url_problem
 from mcp_bridge.downstream.oauth.failures import UnreachableError
 
 if TYPE_CHECKING:
@@ -66,9 +67,7 @@ class AuthorizationClient:
             raise UnreachableError(f"it can't be reached ({type(exc).__name__})", was_sent=False) from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as exc:
             raise UnreachableError(f"the connection broke ({type(exc).__name__})", was_sent=True) from None
-        headers = {
-            name: answer.headers[name] for name in ("content-type", "www-authenticate") if name in answer.headers
-        }
+        headers = {name: answer.headers[name] for name in _HEADERS if name in answer.headers}
         whole = httpx2.Response(answer.status_code, headers=headers, content=body, request=request)
         if request.method == "GET":
             # The SDK follows a redirect within the origin. What has a token or a code in it goes nowhere else.
@@ -94,5 +93,12 @@ async def authorization_client(server_url: str, tls: ssl.SSLContext) -> AsyncIte
         server_url: The server's URL.
         tls: How certificates are verified.
     """
-    async with httpx2.AsyncClient(timeout=REQUEST_SECONDS, follow_redirects=False, verify=tls) as client:
+    async with httpx2.AsyncClient(
+        timeout=REQUEST_SECONDS,
+        follow_redirects=False,
+        verify=tls,
+        # The server's own requests are sent with it, too: it could set one for its neighbour, the authorization server.
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        mounts=unproxied(server_url),
+    ) as client:
         yield AuthorizationClient(server_url, client)

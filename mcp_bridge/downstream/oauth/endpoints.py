@@ -7,6 +7,7 @@ So they can't lead to plain HTTP, to this machine or to a private address, unles
 from __future__ import annotations
 
 import ipaddress
+import socket
 from urllib.parse import urlsplit
 
 from mcp_bridge.downstream.configuration.remote_entries import MAX_URL_CHARS, is_loopback
@@ -28,9 +29,10 @@ def url_problem(url: str, server_url: str) -> str | None:
     at_home = is_loopback(server_url)
     if parts.scheme != "https" and not (at_home and is_loopback(url)):
         return "is not encrypted (https)"
-    if is_loopback(url) and not at_home:
-        return "leads to this machine"
     address = _address(host)
+    is_here = is_loopback(url) or (address is not None and address.is_loopback)
+    if (is_here or f".{host}".rstrip(".").endswith(".localhost")) and not at_home:
+        return "leads to this machine"
     if (
         address is not None
         and not address.is_global
@@ -39,6 +41,18 @@ def url_problem(url: str, server_url: str) -> str | None:
     ):
         return "leads to a private address"
     return None
+
+
+def unproxied(server_url: str) -> dict[str, None]:
+    """The addresses that are reached without a proxy, as `httpx2` has them mounted.
+
+    What is sent to this machine may be in the clear, since it stays here: through a proxy it wouldn't.
+    """
+    if not is_loopback(server_url):
+        return {}
+    host = urlsplit(server_url).hostname or ""
+    own = f"[{host}]" if ":" in host else host
+    return dict.fromkeys(f"all://{each}" for each in ("localhost", "*.localhost", "127.0.0.1", "[::1]", own))
 
 
 def may_carry_tokens(url: str) -> bool:
@@ -58,5 +72,9 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return None
+        try:
+            # What else the system takes for an IPv4 address: `127.1`, `0x7f000001`, `2130706433`.
+            address = ipaddress.ip_address(socket.inet_aton(host.rstrip(".")))
+        except (OSError, ValueError):
+            return None
     return getattr(address, "ipv4_mapped", None) or address

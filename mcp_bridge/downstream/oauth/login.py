@@ -125,7 +125,8 @@ async def _flow(
 
         async def show(address: str) -> None:
             nonlocal state
-            state = parse_qs(urlsplit(address).query)["state"][0]
+            # The last one: the login page's address may have parameters of its own before it.
+            state = parse_qs(urlsplit(address).query)["state"][-1]
             await person.show(address)
 
         async def answer() -> AuthorizationCodeResult:

@@ -7,10 +7,12 @@ answers are bounded; a token is checked before it is used in a header; no error 
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, unquote_plus
 
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
@@ -143,9 +145,15 @@ class PersonProvider(_Selecting):
         super().__init__(url, metadata, self.storage, self._checked_show, answer, settings.client_metadata_url)
 
     async def _checked_show(self, address: str) -> None:
-        if problem := url_problem(address.partition("?")[0], self._url):
+        metadata = self.context.oauth_metadata
+        assert metadata is not None  # noqa: S101 - the grant begins with it
+        page = str(metadata.authorization_endpoint)
+        if problem := url_problem(page.partition("?")[0], self._url):
             raise FlowError(f"the authorization server's login page {problem}")
-        await self._show(address)
+        # RFC 6749, section 3.1: it has no fragment, and may have parameters of its own, which the SDK's don't replace.
+        if "#" in page:
+            raise FlowError("the authorization server's login page is not a valid address")
+        await self._show(f"{page}&{address.removeprefix(f'{page}?')}" if "?" in page else address)
 
     async def _perform_authorization_code_grant(self) -> tuple[str, str]:
         metadata = self.context.oauth_metadata
@@ -356,8 +364,17 @@ def _as_public_client(registration: httpx2.Request, methods: list[str] | None) -
 
 def refusal(answer: httpx2.Response, request: httpx2.Request) -> str:
     """What a refused request was answered, without anything that was sent."""
-    sent = tuple(part for part in re.split(r"[&=]", request.content.decode(errors="replace")) if len(part) > 8)  # noqa: PLR2004
-    return oauth_error(answer.content, sent)[1] or f"status {answer.status_code}"
+    return oauth_error(answer.content, sent_texts(request))[1] or f"status {answer.status_code}"
+
+
+def sent_texts(request: httpx2.Request) -> tuple[str, ...]:
+    """What a request to a token endpoint has in it that an answer could repeat, as it is sent and as it was before."""
+    parts = re.split(r"[&=]", request.content.decode(errors="replace"))
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "basic":
+        parts += [credentials, *base64.b64decode(credentials).decode(errors="replace").split(":")]
+    texts = {text for part in parts for text in (part, unquote(part), unquote_plus(part))}
+    return tuple(text for text in texts if len(text) > 8)  # noqa: PLR2004
 
 
 _REASONS = (

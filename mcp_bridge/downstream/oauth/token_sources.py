@@ -28,6 +28,7 @@ from mcp_bridge.downstream.oauth.providers import (
     RefreshProvider,
     challenge,
     drive,
+    sent_texts,
     token_request,
 )
 from mcp_bridge.errors import BridgeError
@@ -212,7 +213,7 @@ class LoginTokens:
                 return await self._no_answer(login, error.reason, was_sent=True)
             return await self._accept(login, tokens, made_at)
         # It was refused, and can be sent again, if it is still worth something.
-        code, _ = oauth_error(answer.content)
+        code, _ = oauth_error(answer.content, sent_texts(request))
         if answer.status_code in _PASSING or httpx2.codes.is_server_error(answer.status_code):
             await self._keep(login.model_copy(update={"refresh_sent": False}))
             return await self._no_answer(login, f"it has answered {answer.status_code}", was_sent=False)
