@@ -10,6 +10,7 @@ from mcp_bridge.downstream.configuration.remote_entries import (
     MAX_HEADER_CHARS,
     headers_problem,
     is_loopback,
+    shown_origin,
     shown_url,
     url_problem,
 )
@@ -189,6 +190,9 @@ def test_nothing_shows_what_may_be_a_secret(find):
     assert shown_url("https://u:p@x:8443/a/b?key=the-secret#f") == "https://x:8443/a/b"
     assert shown_url("http://[::1]:1/m") == "http://[::1]:1/m"
     assert shown_url("http://[") == "an invalid address"
+    assert shown_origin("https://u:p@x:8443/the-secret?key=the-secret#f") == "https://x:8443"
+    assert shown_origin("http://[::1]:1/m") == "http://[::1]:1"
+    assert shown_origin("http://[") == "an invalid address"
 
 
 @pytest.mark.parametrize(

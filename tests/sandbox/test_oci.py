@@ -277,7 +277,11 @@ async def test_what_a_runtime_that_was_killed_has_left_running_is_killed(direct:
 
 async def test_the_runtime_inherits_the_sandboxs_streams_and_nothing_else(direct: Runner, tmp_path: Path) -> None:
     fake = tmp_path / "runc"
-    fake.write_text("#!/bin/sh\nls -l /proc/$$/fd >&2\ngrep Sig /proc/$$/status >&2\nexit 3\n")
+    # The shell reads it itself: while it begins a command, it blocks all signals.
+    fake.write_text(
+        "#!/bin/sh\nls -l /proc/$$/fd >&2\n"
+        'while read -r line; do case "$line" in Sig*) echo "$line" >&2; esac; done </proc/$$/status\nexit 3\n'
+    )
     fake.chmod(0o755)
     engine = OciEngine(replace(direct.engine.choice, path=str(fake)), state_of(direct))
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)

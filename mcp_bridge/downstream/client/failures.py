@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.downstream.client.server_log import logger
-from mcp_bridge.downstream.configuration.remote_entries import shown_url
+from mcp_bridge.downstream.configuration.remote_entries import shown_origin
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _connect_failure(spec: ServerSpec, connection: Connection) -> BridgeError:
         why = f"{failure.strerror or type(failure).__name__}."
     else:
         why = f"{connection.transport.end_reason or failure or 'its connection ended'}."
-    message = f"server {spec.name!r} at {shown_url(spec.url or '')} can't be used: {why}"
+    message = f"server {spec.name!r} at {shown_origin(spec.url or '')} can't be used: {why}"
     private = {"source": spec.source} if spec.source else {}
     return error(spec, "server_start_failed", message, hint=hint, private=private)
 

@@ -88,14 +88,20 @@ def value_problem(value: str) -> str | None:
 
 
 def shown_url(url: str) -> str:
-    """An address without its query, fragment and user, any of which may contain a secret."""
+    """An address for people: without its query, fragment and user, any of which may contain a secret."""
+    origin = shown_origin(url)
+    return f"{origin}{urlsplit(url).path}" if "://" in origin else origin
+
+
+def shown_origin(url: str) -> str:
+    """An address for scripts: its scheme, host and port. Some services put a credential into the path."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:
         return "an invalid address"
     host = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{host}{f':{port}' if port is not None else ''}{parts.path}"
+    return f"{parts.scheme}://{host}{f':{port}' if port is not None else ''}"
 
 
 def is_loopback(url: str) -> bool:

@@ -24,7 +24,7 @@ from ledger_fixtures import (
     witness,
 )
 
-from mcp_bridge.cli import verifying
+from mcp_bridge.cli import verdicts
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit import audit
 from mcp_bridge.ledger.log import entry_encoding, key_history
@@ -80,7 +80,7 @@ def test_a_log_that_says_what_it_lacks_is_told_of_and_refuted_by_no_way_of_sayin
     found = accepted(log.export())
     (loss,) = found.losses
     assert (loss.entry, (loss.restored, loss.had)) == (4, says)
-    (line,) = verifying._loss_lines({"losses": [loss._asdict()]})
+    (line,) = verdicts._loss_lines({"losses": [loss._asdict()]})
     assert words in line
 
 
