@@ -506,6 +506,8 @@ async def test_an_answer_without_end_is_an_error_in_bounded_memory():
     async def endless(_request, message, _number):
         async def stream():
             while True:
+                # Sending suspends nobody once the client has gone.
+                await asyncio.sleep(0)
                 yield b" " * 65536
 
         return StreamingResponse(stream(), media_type="application/json") if message["method"] == "tools/call" else None
