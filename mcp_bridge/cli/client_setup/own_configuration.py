@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge import escaping, settings
 from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.cli.client_setup.file_edits import ConfigurationFile
+from mcp_bridge.cli.client_setup.installation_records import Installations
 from mcp_bridge.cli.client_setup.server_entries import NotTransferableError, as_table
-from mcp_bridge.cli.client_setup.take_over import Installations
 from mcp_bridge.downstream.configuration import client_files
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.downstream.configuration.discovery import is_the_bridge

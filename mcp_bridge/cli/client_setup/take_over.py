@@ -1,123 +1,101 @@
-"""What an installation has done to a client's file, kept in the state directory so that it can be taken back."""
+"""Take-over: a client's other servers are moved behind the bridge, and put back when it is removed."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.atomic_files import write_private
+from mcp_bridge.cli.client_setup.file_edits import ConfigurationFile
+from mcp_bridge.cli.client_setup.server_entries import NotTransferableError, as_table
+from mcp_bridge.downstream.configuration.client_files import is_group
+from mcp_bridge.downstream.configuration.discovery import is_the_bridge
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.private_files import private_directory, state_directory
-from mcp_bridge.workspace.content import read_regular, why
 
 if TYPE_CHECKING:
-    from mcp_bridge.downstream.configuration.clients import ClientName
+    from pathlib import Path
 
-Table = dict[str, Any]
-
-DIRECTORY = "client-setup"
-_MAX_BYTES = 64 << 20
+    from mcp_bridge.cli.client_setup.installation_records import Installation
+    from mcp_bridge.downstream.configuration.clients import Client
 
 
 @dataclass(slots=True)
-class Installation:
-    """A record of one file of a client's.
+class Change:
+    """The changes that are to be shown and made.
 
     Attributes:
-        client: The client.
-        file: The file.
-        original: The backup of the file as it was before the first change, or None if it is lost or there was none.
-        was_there: Whether the file was there before.
-        sha256: The hash of the file as the last change has left it.
-        config: Our configuration file that has the client's servers.
-        entries: The entries of the servers that were moved, as they were in the client's file, by name.
-        tables: These servers as they were written into our configuration, by name.
+        file: The client's file.
+        config: Our configuration, if it changes.
+        record: What is kept of the installation.
+        begins: Whether this is the first change, of a file that the bridge wasn't in.
+        notes: What else there is to know, one line each.
     """
 
-    client: ClientName
-    file: str
-    original: str | None = None
-    was_there: bool = True
-    sha256: str = ""
-    config: str | None = None
-    entries: Table = field(default_factory=dict)
-    tables: Table = field(default_factory=dict)
+    file: ConfigurationFile
+    record: Installation
+    begins: bool = False
+    config: ConfigurationFile | None = None
+    notes: list[str] = field(default_factory=list)
 
-    def original_bytes(self, now: bytes | None) -> bytes | None:
-        """The file's first content if nobody has changed the file since; None if that isn't known."""
-        if now is None or self.sha256 != hash_of(now):
-            return None
-        if not self.was_there:
-            return b""
+
+def move_servers(client: Client, names: list[str], servers: tuple[str, ...], change: Change, config: Path) -> None:
+    """Move servers from the client's file into our configuration."""
+    own = ConfigurationFile(config, "toml")
+    change.record.config = str(config)
+    for name in names:
+        entry = change.file.member(*servers, name)
         try:
-            return None if self.original is None else read_regular(Path(self.original), _MAX_BYTES * 4)
-        except OSError:
-            return None
+            table = as_table(client, name, entry, change.file.content)
+        except NotTransferableError as exc:
+            change.notes.append(f"{name!r} stays with {client.title}: {exc}")
+            continue
+        existing = own.member("servers", name)
+        if existing is not None and existing != table:
+            change.notes.append(f"{name!r} stays with {client.title}: {config} has another server of this name.")
+            continue
+        if existing is None:
+            own.set(("servers", name), table)
+            change.record.tables[name] = table
+        change.record.entries[name] = entry
+        change.file.remove((*servers, name))
+    change.config = own
 
 
-def hash_of(data: bytes) -> str:
-    """The hash by which a file is known again."""
-    return hashlib.sha256(data).hexdigest()
+def put_back(client: Client, change: Change) -> None:
+    """Remove the bridge's entry, and put back the servers that were moved, into a file that has been changed since."""
+    file, servers = change.file, servers_path(client, change.file)
+    entries = entries_of(client, file)
+    for name, entry in entries.items():
+        if is_the_bridge(entry):
+            file.remove((*servers, name))
+    for name, entry in change.record.entries.items():
+        if name in entries:
+            change.notes.append(f"{name!r} is in {file.path} again already, and stays as it is there.")
+        else:
+            file.set((*servers, name), entry)
 
 
-class Installations:
-    """The records, one file each.
+def servers_path(client: Client, file: ConfigurationFile) -> tuple[str, ...]:
+    """The keys that lead to the servers, in the format that the file is in."""
+    if client.name == "opencode" and is_group(file.member(*client.servers, "servers")):
+        return (*client.servers, "servers")
+    return client.servers
 
-    Args:
-        state_dir: The state directory.
+
+def entries_of(client: Client, file: ConfigurationFile) -> dict[str, Any]:
+    """The entries of a client's file by name.
+
+    Raises:
+        BridgeError: `bad_client_config`: they aren't an object.
     """
-
-    def __init__(self, state_dir: Path) -> None:
-        self._state_dir = state_dir
-        self.directory = state_dir / DIRECTORY
-        self.backups = self.directory / "backups"
-
-    def _path(self, file: Path) -> Path:
-        return self.directory / f"{hashlib.sha256(os.fsencode(file)).hexdigest()[:24]}.json"
-
-    def prepare(self) -> None:
-        """Make the directories.
-
-        Raises:
-            BridgeError: `state_unusable`, `state_unsafe`.
-        """
-        state_directory(self._state_dir, durable=True)
-        private_directory(self.directory, durable=True)
-
-    def load(self, file: Path) -> Installation | None:
-        """The record of a client's file, or None.
-
-        Raises:
-            BridgeError: `state_unusable`: it can't be read.
-        """
-        path = self._path(file)
-        try:
-            record = json.loads(read_regular(path, _MAX_BYTES))
-            return Installation(**record)
-        except FileNotFoundError:
-            return None
-        except OSError as exc:
-            raise BridgeError("state_unusable", f"{path} can't be read: {why(exc)}.", file=str(path)) from None
-        except (ValueError, TypeError, RecursionError):
-            hint = "Remove it; the client's servers that were moved are in the bridge's configuration."
-            raise BridgeError("state_unusable", f"{path} is damaged.", hint=hint, file=str(path)) from None
-
-    def save(self, record: Installation) -> None:
-        """Keep a record.
-
-        Raises:
-            BridgeError: `state_unusable`.
-        """
-        path = self._path(Path(record.file))
-        try:
-            write_private(path, json.dumps(asdict(record)).encode(), durable=True)
-        except OSError as exc:
-            raise BridgeError("state_unusable", f"{path} can't be written: {why(exc)}.", file=str(path)) from None
-
-    def forget(self, file: Path) -> None:
-        """Remove a record, if there is one."""
-        self._path(file).unlink(missing_ok=True)
+    servers = servers_path(client, file)
+    found = file.member(*servers)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise BridgeError(
+            "bad_client_config",
+            f"{file.path}: {'.'.join(servers)} is not an object. Nothing was written.",
+            hint="Mend it, for its client.",
+            file=str(file.path),
+        )
+    return dict(found)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import escaping, settings
 from mcp_bridge.cli import asking, common, showing
 from mcp_bridge.cli.client_setup.file_edits import ConfigurationFile
-from mcp_bridge.cli.client_setup.server_entries import NotTransferableError, as_table, bridge_entry, own_command
-from mcp_bridge.cli.client_setup.take_over import Installation, Installations, hash_of
-from mcp_bridge.downstream.configuration.client_files import is_group
+from mcp_bridge.cli.client_setup.installation_records import Installation, Installations, hash_of
+from mcp_bridge.cli.client_setup.server_entries import bridge_entry, own_command
+from mcp_bridge.cli.client_setup.take_over import Change, entries_of, move_servers, put_back, servers_path
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.downstream.configuration.discovery import is_the_bridge
 from mcp_bridge.errors import BridgeError
@@ -41,25 +41,6 @@ class Request:
     take_over: bool
     yes: bool
     config: Path | None
-
-
-@dataclass(slots=True)
-class _Change:
-    """The changes that are to be shown and made.
-
-    Attributes:
-        file: The client's file.
-        config: Our configuration, if it changes.
-        record: What is kept of the installation.
-        begins: Whether this is the first change, of a file that the bridge wasn't in.
-        notes: What else there is to know, one line each.
-    """
-
-    file: ConfigurationFile
-    record: Installation
-    begins: bool = False
-    config: ConfigurationFile | None = None
-    notes: list[str] = field(default_factory=list)
 
 
 def install(loaded: settings.Loaded, request: Request) -> int:
@@ -104,9 +85,9 @@ def install(loaded: settings.Loaded, request: Request) -> int:
     return common.OK
 
 
-def _planned(client: Client, file: ConfigurationFile, kept: Installation | None, request: Request) -> _Change:
+def _planned(client: Client, file: ConfigurationFile, kept: Installation | None, request: Request) -> Change:
     """The changes of the client's file and of our configuration."""
-    entries = _entries(client, file)
+    entries = entries_of(client, file)
     present = [name for name, entry in entries.items() if is_the_bridge(entry)]
     others = [name for name in entries if name not in present]
     if kept is None:
@@ -116,11 +97,11 @@ def _planned(client: Client, file: ConfigurationFile, kept: Installation | None,
         if file.old is None or kept.sha256 != hash_of(file.old):
             # What somebody has changed since would be lost, if the file were given back as it was.
             record.original, record.was_there = None, True
-    change = _Change(file, record, begins=kept is None and not present)
+    change = Change(file, record, begins=kept is None and not present)
     if request.folder is not None and not file.target.is_relative_to(request.folder.resolve()):
         # Whoever made the folder chose what is written to.
         change.notes.append(f"{file.path} leads out of the folder: {file.target} is changed.")
-    servers = _servers_path(client, file)
+    servers = servers_path(client, file)
     command, args = own_command()
     entry = bridge_entry(client.name, command, [*args, *(("--config", str(request.config)) if request.config else ())])
     if not present:
@@ -135,7 +116,7 @@ def _planned(client: Client, file: ConfigurationFile, kept: Installation | None,
         # It was upgraded or moved. What else its entry has is the user's.
         file.set((*servers, present[0]), entries[present[0]] | entry)
     if request.take_over:
-        _move(client, others, servers, change, request.config or settings.user_file())
+        move_servers(client, others, servers, change, request.config or settings.user_file())
     elif others and request.folder is None:
         change.notes.append(
             f"{client.title} keeps its other servers ({_listed(others)}) and shows their tools to its model; "
@@ -154,12 +135,12 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
     file = ConfigurationFile(_file_of(client, request.folder), client.syntax)
     installations = Installations(loaded.settings.state_dir)
     kept = installations.load(file.target)
-    change = _Change(file, kept or Installation(client.name, str(file.target)))
+    change = Change(file, kept or Installation(client.name, str(file.target)))
     original = change.record.original_bytes(file.old)
     if original is not None:
         file.replace(original)
     else:
-        _put_back(client, change)
+        put_back(client, change)
     if change.record.tables and change.record.config is not None:
         change.config = ConfigurationFile(Path(change.record.config), "toml")
         for name, table in change.record.tables.items():
@@ -187,43 +168,6 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
     return common.OK
 
 
-def _put_back(client: Client, change: _Change) -> None:
-    """Remove the bridge's entry, and put back the servers that were moved, into a file that has been changed since."""
-    file, servers = change.file, _servers_path(client, change.file)
-    entries = _entries(client, file)
-    for name, entry in entries.items():
-        if is_the_bridge(entry):
-            file.remove((*servers, name))
-    for name, entry in change.record.entries.items():
-        if name in entries:
-            change.notes.append(f"{name!r} is in {file.path} again already, and stays as it is there.")
-        else:
-            file.set((*servers, name), entry)
-
-
-def _move(client: Client, names: list[str], servers: tuple[str, ...], change: _Change, config: Path) -> None:
-    """Move servers from the client's file into our configuration."""
-    own = ConfigurationFile(config, "toml")
-    change.record.config = str(config)
-    for name in names:
-        entry = change.file.member(*servers, name)
-        try:
-            table = as_table(client, name, entry, change.file.content)
-        except NotTransferableError as exc:
-            change.notes.append(f"{name!r} stays with {client.title}: {exc}")
-            continue
-        existing = own.member("servers", name)
-        if existing is not None and existing != table:
-            change.notes.append(f"{name!r} stays with {client.title}: {config} has another server of this name.")
-            continue
-        if existing is None:
-            own.set(("servers", name), table)
-            change.record.tables[name] = table
-        change.record.entries[name] = entry
-        change.file.remove((*servers, name))
-    change.config = own
-
-
 def _can_be_started(entry: Any) -> bool:
     """Whether the program of the bridge's entry is still there."""
     command = entry["command"]
@@ -244,29 +188,7 @@ def _file_of(client: Client, folder: Path | None) -> Path:
     return path
 
 
-def _servers_path(client: Client, file: ConfigurationFile) -> tuple[str, ...]:
-    """The keys that lead to the servers, in the format that the file is in."""
-    if client.name == "opencode" and is_group(file.member(*client.servers, "servers")):
-        return (*client.servers, "servers")
-    return client.servers
-
-
-def _entries(client: Client, file: ConfigurationFile) -> dict[str, Any]:
-    servers = _servers_path(client, file)
-    found = file.member(*servers)
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
-        raise BridgeError(
-            "bad_client_config",
-            f"{file.path}: {'.'.join(servers)} is not an object. Nothing was written.",
-            hint="Mend it, for its client.",
-            file=str(file.path),
-        )
-    return dict(found)
-
-
-def _show(change: _Change) -> bool:
+def _show(change: Change) -> bool:
     """Print the changes, and whether there are any."""
     files = [file for file in (change.file, change.config) if file is not None and file.is_changed]
     for file in files:
