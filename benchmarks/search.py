@@ -57,16 +57,19 @@ class PlainBM25:
 async def search(bench: Bench) -> list[Row]:
     """What is found, and what it takes."""
     tools, queries = tool_search.tools(), tool_search.queries()
+    sets = {
+        "tuned to": [query for query in queries if not query.held_out],
+        "held out": [query for query in queries if query.held_out],
+        "blind": tool_search.queries("blind_queries.tsv"),
+    }
     ours, peer = SearchIndex(tools), PlainBM25(tools)
     rows = []
-    for held_out in (False, True):
-        chosen = [query for query in queries if query.held_out == held_out]
+    for which, chosen in sets.items():
         found, plain = tool_search.found(ours.search, chosen), tool_search.found(peer.search, chosen)
-        half = "held out" if held_out else "tuned to"
         for kind, (good, total) in sorted(found.items()):
             least = 90 if kind == "all" else 80
             share, other = 100 * good / total, 100 * plain[kind][0] / total
-            what = f"search: a right tool in the top {tool_search.TOP}, {kind}, {half}"
+            what = f"search: a right tool in the top {tool_search.TOP}, {kind}, {which}"
             note = f"{total} queries, {len(tools)} tools of real servers"
             rows.append(Row(what, share, other, "%", "plain BM25", f"≥ {least}", share >= least, note))
     asked = [query.text for query in queries[: 60 if bench.quick else None]]
