@@ -1,6 +1,8 @@
 """Fixtures that the test modules share: real servers and real containers."""
 
+import fcntl
 import json
+import os
 import signal
 
 import pytest
@@ -33,6 +35,24 @@ pytest_plugins = [
     "peer_fixtures",
     "program_tools",
 ]
+
+
+@pytest.fixture(autouse=True)
+def one_builder_at_a_time(request, tmp_path_factory):
+    """Tests of the group `images` run one after the other, whichever worker has them: a build looks at every image.
+
+    pytest-xdist 3.8 means to keep a group in one worker, and with pytest 9.2 it doesn't.
+    """
+    marker = request.node.get_closest_marker("xdist_group")
+    if marker is None or marker.args != ("images",):
+        yield
+        return
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with (folder / "images.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture
