@@ -20,11 +20,12 @@ import time
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
+
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +197,8 @@ def _names(frame: FrameType | None) -> str:
     """The innermost functions of a stack, and those of ours that have called them."""
     found: list[str] = []
     ours = False
-    while frame is not None and len(found) < _FRAMES:
+    # Of a thread that goes on meanwhile, CPython 3.11 may give something else as the frame before.
+    while isinstance(frame, FrameType) and len(found) < _FRAMES:
         module = str(frame.f_globals.get("__name__", "?"))
         if module.startswith(_PACKAGE):
             ours = True
