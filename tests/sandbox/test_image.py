@@ -327,13 +327,38 @@ async def test_the_root_file_system_is_the_same_bytes_twice(tmp_path):
     assert any(name.startswith("pkg/__pycache__/__init__.") for name in ours)
 
 
-@pytest.mark.parametrize("seconds", [0.1, 0.4, 0.7])
-async def test_a_cancelled_build_leaves_neither_image_nor_files(throwaway, tmp_path, seconds):
-    with anyio.move_on_after(seconds) as scope:
-        await build_image(IMAGES, throwaway, state_dir=tmp_path)
+@pytest.mark.parametrize("moment", ["begun", "written"])
+async def test_a_cancelled_build_leaves_neither_image_nor_files(throwaway, tmp_path, monkeypatch, moment):
+    scope = anyio.CancelScope()
+    add = EngineImages.add
+
+    async def cancelled_add(self, tar, reference, labels):
+        assert tar.stat().st_size
+        scope.cancel()
+        await add(self, tar, reference, labels)
+
+    def progress(said):
+        if moment == "begun":
+            scope.cancel()
+
+    if moment == "written":
+        monkeypatch.setattr(EngineImages, "add", cancelled_add)
+    with scope:
+        await build_image(IMAGES, throwaway, progress=progress, state_dir=tmp_path)
     assert scope.cancelled_caught
     assert leftovers(tmp_path) == []
     assert await images_of(throwaway) == set()
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.4, 0.7])
+async def test_a_build_cancelled_at_any_time_leaves_the_whole_image_or_nothing(throwaway, tmp_path, seconds):
+    with anyio.move_on_after(seconds) as scope:
+        await build_image(IMAGES, throwaway, state_dir=tmp_path)
+    assert leftovers(tmp_path) == []
+    found = await images_of(throwaway)
+    assert found or scope.cancelled_caught
+    # A quick machine has it by then; what is there has its name.
+    assert found == {f"sha256:{image.id}" for image in await IMAGES.inspect([image_reference(throwaway)])}
 
 
 async def test_a_build_cancelled_while_the_engine_imports_ends_the_engine(tmp_path):

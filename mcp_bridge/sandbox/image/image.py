@@ -123,7 +123,7 @@ async def build_image(
 ) -> ImageInfo:
     """Build the image, even if it exists. Takes the arguments of `ensure_image`.
 
-    A failed or cancelled build leaves nothing behind, and keeps an existing image.
+    A failed or cancelled build leaves nothing unfinished behind, and keeps an existing image.
 
     Raises:
         BridgeError: `image_build_failed`, `packages_failed`, `unknown_profile`, `disk_full`; as `ImageStore.add`.
