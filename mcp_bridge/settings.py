@@ -48,8 +48,15 @@ FILE_NAME = CONFIG_NAME
 ENV_ALIASES = {"OUTPUT_MODE": "output"}
 """Names of an earlier bridge that differ from ours."""
 
-TABLES = ("policy", "tools", "programs", "secrets", "projection", "model")
+TABLES = ("policy", "tools", "programs", "secrets", "projection", "model", "principals", "authentication")
 """Tables of the file in addition to `[servers.NAME]`; `governance.governance` passes each to its decoder."""
+
+OWN_TABLES = {
+    "search": "its model would be sent your queries",
+    "principals": "it would say who may use your bridge, and how",
+    "authentication": "it would say whom your bridge believes",
+}
+"""Tables that a folder's file can't have, and why."""
 
 NESTED = {"ledger", "search"}
 """Settings that are tables, and so can't be set by environment variables."""
@@ -348,13 +355,14 @@ def _decoded(raw: list[_Raw], environ: Mapping[str, str]) -> tuple[Settings, tup
     layers = []
     for raw_layer in raw:
         layer, table = _layer(raw_layer)
-        if layer.trusted is not None and "search" in table:
-            raise _bad(
-                "search is not a folder's to set: its model would be sent your queries",
-                layer.file,
-                "search",
-                hint="Write [search] into your own configuration.",
-            )
+        if layer.trusted is not None:
+            for name in OWN_TABLES.keys() & {*table, *layer.tables}:
+                raise _bad(
+                    f"{name} is not a folder's to set: {OWN_TABLES[name]}",
+                    layer.file,
+                    name,
+                    hint=f"Write [{name}] into your own configuration.",
+                )
         layers.append(layer)
         # Validated one by one first, so that an error names the file that has it.
         _settings(table, raw_layer.file, environ)
