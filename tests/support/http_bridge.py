@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import anyio
 import httpx2
-from bridge_fixtures import COMMAND, DEADLINE_SECONDS
+from bridge_fixtures import COMMAND, DEADLINE_SECONDS, MAX_LINE_BYTES
 from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 
 ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
@@ -36,7 +37,9 @@ class HttpBridge:
     @contextlib.asynccontextmanager
     async def client(self, mode="legacy", **options):
         """The SDK's own client, connected."""
-        async with Client(self.url, mode=mode, read_timeout_seconds=DEADLINE_SECONDS, **options) as client:
+        # The SDK's own limit of 1 MiB for an event is less than an answer may have.
+        target = streamable_http_client(self.url, max_sse_event_size=MAX_LINE_BYTES)
+        async with Client(target, mode=mode, read_timeout_seconds=DEADLINE_SECONDS, **options) as client:
             yield client
 
     @contextlib.asynccontextmanager

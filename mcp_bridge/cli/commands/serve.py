@@ -275,7 +275,9 @@ def _check_tls(certificate: Path | None, key: Path | None) -> None:
 
     if certificate is None:
         if key is not None:
-            raise BridgeError("bad_argument", "--tls-key needs --tls-cert, the certificate that it belongs to.")
+            raise BridgeError(
+                "bad_argument", "--tls-key is there without the certificate.", hint="Name its file with --tls-cert."
+            )
         return
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
@@ -284,5 +286,5 @@ def _check_tls(certificate: Path | None, key: Path | None) -> None:
         raise BridgeError(
             "bad_argument",
             f"--tls-cert, --tls-key: {certificate} and its key can't be used: {why}.",
-            hint="Both are PEM files; the key has no passphrase.",
+            hint="Name PEM files; the key has no passphrase.",
         ) from None
