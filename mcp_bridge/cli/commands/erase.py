@@ -35,7 +35,7 @@ def erase(
     """
     from mcp_bridge.cli.asking import login_name
     from mcp_bridge.executions.artifacts import Files
-    from mcp_bridge.executions.retention import erase as work
+    from mcp_bridge.executions.erasure import erase as work
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
     targets: list[tuple[What, str]] = []
