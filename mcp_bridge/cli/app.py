@@ -70,20 +70,48 @@ def root(
         serve(ctx)
 
 
-@app.command(epilog="Example:\n\nmcp-bridge serve --tools programs")
+@app.command(epilog="Examples:\n\nmcp-bridge serve --tools programs\n\nmcp-bridge serve --transport http --port 8350")
 def serve(
     ctx: typer.Context,
     tools: Annotated[
         Literal["run_python", "programs"],
         typer.Option(help="programs: tools for programs beside run_python, for clients that know no Python."),
     ] = "run_python",
+    transport: Annotated[
+        Literal["stdio", "http"],
+        typer.Option(help="stdio: standard input and output. http: streamable HTTP, for clients that connect."),
+    ] = "stdio",
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Where http listens; beyond this machine with authentication.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", min=0, max=65535, help="The port of http; 0 takes a free one.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate chain of https (PEM). Default: plain HTTP.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key, without passphrase.")] = None,
     config: Config = None,
 ) -> None:
-    """Serve MCP on standard input and output (the default)."""
-    from mcp_bridge.cli.commands.serve import serve as work
+    """Serve MCP on standard input and output (the default), or over HTTP."""
+    from mcp_bridge.cli.commands import serve as commands
 
+    programs = tools == "programs"
+    if transport == "http":
+        finish(
+            lambda: commands.serve_http(
+                config or ctx.obj,
+                host=commands.HOST if host is None else host,
+                port=commands.PORT if port is None else port,
+                certificate=tls_cert,
+                key=tls_key,
+                programs=programs,
+            )
+        )
+    if {host, port, tls_cert, tls_key} != {None}:
+        raise typer.BadParameter("--host, --port, --tls-cert and --tls-key belong to --transport http.")
     # Without a command, typer passes the context of the whole group.
-    raise typer.Exit(work(config or ctx.obj, programs=tools == "programs", bare=ctx.parent is None))
+    raise typer.Exit(commands.serve(config or ctx.obj, programs=programs, bare=ctx.parent is None))
 
 
 @app.command(epilog="Examples:\n\nmcp-bridge run -c 'print(6 * 7)'\n\nmcp-bridge run --key order-7 pay.py")

@@ -31,7 +31,7 @@ def erase(
     """Erase what is stored of an execution, a subject, or a reference; return the exit status.
 
     Raises:
-        BridgeError: `bad_argument`; as `executions.retention.erase`.
+        BridgeError: `bad_argument`; as `executions.erasure.erase`.
     """
     from mcp_bridge.cli.asking import login_name
     from mcp_bridge.executions.artifacts import Files

@@ -33,6 +33,9 @@ waits for one now, and at a terminal none will come. Press Ctrl-C, and type one 
 To put it behind Claude Code: claude mcp add bridge -- mcp-bridge
 """
 
+HOST, PORT = "127.0.0.1", 8350
+"""Where `serve --transport http` listens by default."""
+
 WAITING = "mcp-bridge: waiting for an MCP client on standard input; Ctrl-C ends it.\n"
 
 
@@ -205,3 +208,83 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
 
     error = anyio.run(functools.partial(serve_stdio, programs=programs), files, first)
     return exit_statuses.OK if error is None else exit_statuses.exit_code(error)
+
+
+def serve_http(
+    config: Path | None,
+    *,
+    host: str = HOST,
+    port: int = PORT,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    programs: bool = False,
+) -> int:
+    """Serve MCP over streamable HTTP until SIGTERM or SIGINT; return the exit status.
+
+    Args:
+        config: The file given by `--config`, or None.
+        host: The host name or address to listen at.
+        port: The port; 0 for any free one.
+        certificate: The file of the TLS certificate chain; None for plain HTTP.
+        key: The file of its private key; None if it is in the certificate's.
+        programs: Whether to offer tools for programs in addition to run_python.
+
+    Raises:
+        BridgeError: `bad_argument`, `cannot_listen`, `authentication_needed`; as `ConfigurationFiles.configure`.
+    """
+    _check_tls(certificate, key)
+    files = ConfigurationFiles(config)
+    from mcp_bridge.server.configuration_reload import configured
+
+    first = configured(files)
+    if isinstance(first, BridgeError):
+        # Nobody would see why no call works: unlike a client of stdio, an operator sees the command fail.
+        raise first
+    import anyio
+
+    from mcp_bridge.cli import showing
+    from mcp_bridge.cli.listening import listening
+    from mcp_bridge.server.http.app import Tls, serve_http
+
+    tls = Tls(certificate, key) if certificate else None
+    with listening(host, port, hint="Name another with --host and --port.") as listener:
+        address, bound = listener.getsockname()[:2]
+        name = f"[{address}]" if ":" in address else address
+
+        def announce() -> None:
+            showing.echo(f"MCP over HTTP: {'https' if tls else 'http'}://{name}:{bound}{first.settings.http.path}")
+            sys.stdout.flush()
+
+        error = anyio.run(
+            functools.partial(serve_http, programs=programs, tls=tls, listening=announce),
+            files,
+            first,
+            listener,
+            first.settings.http,
+        )
+    return exit_statuses.OK if error is None else exit_statuses.exit_code(error)
+
+
+def _check_tls(certificate: Path | None, key: Path | None) -> None:
+    """Refuse files that can't be used, before anything is started.
+
+    Raises:
+        BridgeError: `bad_argument`.
+    """
+    import ssl
+
+    if certificate is None:
+        if key is not None:
+            raise BridgeError(
+                "bad_argument", "--tls-key is there without the certificate.", hint="Name its file with --tls-cert."
+            )
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
+    except (OSError, ValueError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else exc
+        raise BridgeError(
+            "bad_argument",
+            f"--tls-cert, --tls-key: {certificate} and its key can't be used: {why}.",
+            hint="Name PEM files; the key has no passphrase.",
+        ) from None
