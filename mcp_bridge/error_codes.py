@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 # fmt: off
 Code = Literal[
     "already_decided", "already_pending", "ambiguous_id", "approval_needed", "approval_outdated",
-    "arguments_too_deep", "arguments_unchecked", "artifact_too_large", "authentication_unavailable", "backup_busy",
+    "arguments_too_deep", "arguments_unchecked", "artifact_too_large", "authentication_needed",
+    "authentication_unavailable", "backup_busy",
     "backup_damaged",
     "backup_exists", "backup_failed", "backup_newer", "backup_unusable", "bad_argument", "bad_arguments",
     "bad_artifact", "bad_artifact_name", "bad_checkpoint", "bad_client_config", "bad_code", "bad_condition",
@@ -33,10 +34,9 @@ Code = Literal[
     "bad_identity", "bad_intent",
     "bad_key", "bad_memory", "bad_note", "bad_origin", "bad_outcome", "bad_params", "bad_passphrase",
     "bad_policy_snapshot", "bad_principal", "bad_program", "bad_proof", "bad_recipient", "bad_reference",
-    "bad_request", "bad_result",
-    "bad_secret", "bad_signature", "bad_state", "bad_text", "bad_timeout", "bad_token", "bad_tool_result",
-    "bad_tools", "bad_type",
-    "bad_value", "bridge_at_work", "budget_bytes", "budget_calls", "budget_cost", "budget_exceeded", "budget_tokens",
+    "bad_request", "bad_result", "bad_secret", "bad_signature", "bad_state", "bad_text", "bad_timeout", "bad_token",
+    "bad_tool_result", "bad_tools", "bad_type", "bad_value", "bridge_at_work", "bridge_ending", "budget_bytes",
+    "budget_calls", "budget_cost", "budget_exceeded", "budget_tokens",
     "busy",
     "calls_too_large", "cancelled", "cannot_listen", "certificates", "changed_file", "channel_closed",
     "client_config", "client_file_changed", "client_not_read",
@@ -65,7 +65,8 @@ Code = Literal[
     "pool", "privileges",
     "program_cycle", "program_sensitive", "programs_too_large", "proxy", "publish_bad_answer", "publish_conflict",
     "publish_file_foreign", "publish_file_lost", "publish_file_unusable", "publish_refused", "publish_unasked",
-    "publish_unreachable", "record_limit", "reference_erased", "reference_unknown", "reserved_name", "restore_busy",
+    "publish_unreachable", "record_limit", "reference_erased", "reference_unknown", "request_timeout",
+    "request_too_large", "reserved_name", "restore_busy",
     "restore_exists", "restore_failed", "restore_unfinished", "result_too_large", "retired_key", "rolled_back",
     "runtime_directory", "sandbox_broken", "sandbox_lost", "sandbox_silent", "sandbox_start_failed",
     "sandbox_start_timeout", "script", "script_error", "script_missing", "script_timeout", "seccomp_off",
@@ -75,8 +76,8 @@ Code = Literal[
     "server_start_failed", "server_unauthorized", "server_unavailable", "servers", "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
     "syntax_error", "tampered", "timeout", "token_needed", "too_large", "too_many_artifacts", "too_many_calls",
-    "too_many_failures",
-    "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references", "too_many_tokens",
+    "too_many_failures", "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references",
+    "too_many_requests", "too_many_tokens",
     "too_many_viewers",
     "too_much_at_once", "tool_busy", "tool_cancelled", "tool_changed", "tool_error", "tool_failed", "tool_timeout",
     "tool_unavailable", "trust_unusable", "unexpected_response", "uninstall_failed", "unknown_approval",
@@ -913,34 +914,55 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Name the right file with `--identity`."),
         "wrong_passphrase": Description("The passphrase does not open the backup.", "Type the right one."),
     }),
-    Group("The command line and the viewer",
-        "Other errors of commands and of the viewer (`mcp-bridge ui`).",
+    Group("The command line, the viewer and HTTP",
+        "Other errors of commands, of the viewer (`mcp-bridge ui`), and of MCP over HTTP.",
         _COMMAND, {
+        "authentication_needed": Description(
+            "`mcp-bridge serve` was to listen beyond this machine, and would not know who asks.",
+            "Listen on 127.0.0.1, or configure how clients authenticate.", exit_status=4),
         "bad_argument": Description(
             "An option or an argument is wrong.",
             "Do what the message says.", _CLIENT | _COMMAND | _VIEWER, exit_status=2),
         "bad_host": Description(
-            "The request's Host header is not the viewer's address.",
-            "Open the address that `mcp-bridge ui` printed.", _VIEWER),
-        "bad_origin": Description("Another page made the request.", "Use the viewer's own pages.", _VIEWER),
+            "The request's Host header is not the address of the viewer or of the server.",
+            "Use the address that the command printed. For another name, add it to `http.allowed_hosts`.",
+            _VIEWER | _CLIENT),
+        "bad_origin": Description(
+            "A web page of another origin made the request.",
+            "Use the viewer's own pages. For a page that may use the server, add it to `http.allowed_origins`.",
+            _VIEWER | _CLIENT),
         "bridge_at_work": Description(
             "A bridge uses the state directory, so nothing was removed.",
             "End the clients and commands that use it; `pgrep -af mcp-bridge` lists them.", exit_status=4),
-        "cannot_listen": Description("The address can't be listened on.", "Name another with `--listen HOST:PORT`."),
+        "bridge_ending": Description("The bridge is being stopped.", "Send the request again.", _CLIENT),
+        "cannot_listen": Description(
+            "The address can't be listened on.",
+            "Name another with `--listen HOST:PORT`, or `--host` and `--port`."),
         "demo_needs_git": Description("The demonstration's git repository could not be made.", "Install git."),
         "demo_needs_servers": Description(
             "The demonstration's servers are not there.",
             "`make demo` in a checkout installs them."),
         "output_unwritable": Description("Standard output can't be written.", "Send it elsewhere, or make room there."),
+        "request_timeout": Description(
+            "A request took longer to arrive than `http.read_timeout`.",
+            "Send it faster.", _CLIENT),
+        "request_too_large": Description(
+            "A request has more than `http.max_body_size`.",
+            "Send less, or have the operator raise the limit.", _CLIENT),
         "script_missing": Description(
             "There is no script, it can't be read, or there are two.",
             "Give a file, `-c` or standard input.", exit_status=2),
         "token_needed": Description(
             "The request lacks the viewer's token.",
             "Open the address that `mcp-bridge ui` printed.", _VIEWER),
+        "too_many_requests": Description(
+            "A principal makes more requests a minute than it may, or too many large ones are in progress.",
+            "Wait as long as the answer's Retry-After says.", _CLIENT),
         "too_many_viewers": Description("Too many pages of the viewer are open.", "Close some.", _VIEWER),
         "uninstall_failed": Description("A file can't be removed.", "Check its owner and mode, and run it again."),
-        "unknown_path": Description("The viewer has no such page.", "Follow its links.", _VIEWER),
+        "unknown_path": Description(
+            "The viewer or the server has nothing at this path.",
+            "Follow the viewer's links. MCP is at `http.path`.", _VIEWER | _CLIENT),
         "usage": Description(
             "The command line is wrong.",
             "Do what the message says; `--help` has all options.", exit_status=2),

@@ -1,7 +1,7 @@
 """All settings: their names, types, defaults, and sources.
 
 A setting is a key of the TOML file, and an environment variable with the key in capitals after `MCP_BRIDGE_`, which
-takes precedence. The tables `ledger` and `search` can only be set in the file.
+takes precedence. The tables `ledger`, `search` and `http` can only be set in the file.
 
 The file is the one given by `--config` or `$MCP_BRIDGE_CONFIG`, which a person has chosen; otherwise the user's own
 `config.toml` in their configuration directory, overlaid by `./mcp-bridge.toml` if the user has trusted its content. A
@@ -28,6 +28,7 @@ from mcp_bridge.downstream.configuration.env_pass import EnvPass
 from mcp_bridge.downstream.configuration.env_pass import env_pass as chosen_variables
 from mcp_bridge.downstream.search.config import SearchConfig
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.http_settings import HttpSettings
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.near_names import spelled_like
 from mcp_bridge.sizes import Size, parse_size
@@ -53,12 +54,13 @@ TABLES = ("policy", "tools", "programs", "secrets", "projection", "model", "prin
 
 OWN_TABLES = {
     "search": "its model would be sent your queries",
+    "http": "it would say who reaches your bridge, and how",
     "principals": "it would say who may use your bridge, and how",
     "authentication": "it would say whom your bridge believes",
 }
 """Tables that a folder's file can't have, and why."""
 
-NESTED = {"ledger", "search"}
+NESTED = {"ledger", "search", "http"}
 """Settings that are tables, and so can't be set by environment variables."""
 
 ENV_OTHER = {"CONFIG", "NESTED"}
@@ -211,6 +213,8 @@ class Settings(BaseModel):
     )
 
     search: Annotated[SearchConfig, Field(description="How tools are searched; a table of the file")] = SearchConfig()
+
+    http: Annotated[HttpSettings, Field(description="How it is served over HTTP; a table of the file")] = HttpSettings()
 
     @property
     def clients(self) -> tuple[ClientName, ...]:
