@@ -1,7 +1,7 @@
 """All settings: their names, types, defaults, and sources.
 
 A setting is a key of the TOML file, and an environment variable with the key in capitals after `MCP_BRIDGE_`, which
-takes precedence. The tables `ledger` and `search` can only be set in the file.
+takes precedence. The tables `ledger`, `search` and `telemetry` can only be set in the file.
 
 The file is the one given by `--config` or `$MCP_BRIDGE_CONFIG`, which a person has chosen; otherwise the user's own
 `config.toml` in their configuration directory, overlaid by `./mcp-bridge.toml` if the user has trusted its content. A
@@ -31,6 +31,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.near_names import spelled_like
 from mcp_bridge.sizes import Size, parse_size
+from mcp_bridge.telemetry.config import TelemetryConfig
 from mcp_bridge.toml_lines import line_of
 from mcp_bridge.workspace.content import CONFIG_NAME, real_folder
 from mcp_bridge.workspace.trust import IgnoredFile, TrustStore, trusted
@@ -51,8 +52,14 @@ ENV_ALIASES = {"OUTPUT_MODE": "output"}
 TABLES = ("policy", "tools", "programs", "secrets", "projection", "model")
 """Tables of the file in addition to `[servers.NAME]`; `governance.governance` passes each to its decoder."""
 
-NESTED = {"ledger", "search"}
+NESTED = {"ledger", "search", "telemetry"}
 """Settings that are tables, and so can't be set by environment variables."""
+
+_OWN_TABLES = {
+    "search": "its model would be sent your queries",
+    "telemetry": "its collector would be told what you run",
+}
+"""Tables that a folder's file can't have, and why."""
 
 ENV_OTHER = {"CONFIG", "NESTED"}
 """Variables with our prefix that aren't settings."""
@@ -196,7 +203,11 @@ class Settings(BaseModel):
         BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
         Field(description="What is logged to standard error"),
     ] = "warning"
-
+    log_format: Annotated[
+        Literal["text", "json"],
+        BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
+        Field(description="Form of log records: text, or json with one object a line"),
+    ] = "text"
     log_file: Annotated[Path | None, Field(description="A file that is logged to as well")] = None
 
     ledger: Annotated[LedgerConfig, Field(description="What is kept of executions; a table of the file")] = (
@@ -204,6 +215,10 @@ class Settings(BaseModel):
     )
 
     search: Annotated[SearchConfig, Field(description="How tools are searched; a table of the file")] = SearchConfig()
+
+    telemetry: Annotated[TelemetryConfig, Field(description="Where traces and metrics go; a table of the file")] = (
+        TelemetryConfig()
+    )
 
     @property
     def clients(self) -> tuple[ClientName, ...]:
@@ -348,13 +363,10 @@ def _decoded(raw: list[_Raw], environ: Mapping[str, str]) -> tuple[Settings, tup
     layers = []
     for raw_layer in raw:
         layer, table = _layer(raw_layer)
-        if layer.trusted is not None and "search" in table:
-            raise _bad(
-                "search is not a folder's to set: its model would be sent your queries",
-                layer.file,
-                "search",
-                hint="Write [search] into your own configuration.",
-            )
+        for name, why in _OWN_TABLES.items():
+            if layer.trusted is not None and name in table:
+                hint = f"Write [{name}] into your own configuration."
+                raise _bad(f"{name} is not a folder's to set: {why}", layer.file, name, hint=hint)
         layers.append(layer)
         # Validated one by one first, so that an error names the file that has it.
         _settings(table, raw_layer.file, environ)
@@ -558,6 +570,8 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
         "max_call_size": "256m",
         "state_dir": "/home/me/mcp-bridge-state",
         "log_file": "/home/me/mcp-bridge.log",
+        "telemetry.otlp": "http://127.0.0.1:4318",
+        "telemetry.listen": "127.0.0.1:9464",
         "ledger.max_size": "4g",
         "ledger.max_run_size": "512m",
         "ledger.max_files_size": "1g",

@@ -30,6 +30,16 @@ class RunQueue:
         self._max_queued = max_queued
         self._admitted = 0
 
+    @property
+    def running(self) -> int:
+        """How many scripts run."""
+        return self._max_concurrent - self.place.value
+
+    @property
+    def waiting(self) -> int:
+        """How many scripts wait for a place."""
+        return max(0, self._admitted - self.running)
+
     @contextmanager
     def admitted(self) -> Iterator[None]:
         """Count a script that runs or waits.

@@ -61,6 +61,7 @@ from mcp_bridge.downstream.client.transport import MessageReader, encoded_reques
 from mcp_bridge.downstream.oauth.bearer import BearerAuth
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
+from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
@@ -713,7 +714,8 @@ class _Requests:
     async def _request(self, message: JSONRPCRequest, metadata: object) -> None:
         transport = self._transport
         opens = message.method == "initialize"
-        headers: dict[str, str] = {}
+        # In the task of whoever asks; the exchange is a task of its own.
+        headers = tracing.carrier()
         if isinstance(metadata, ClientMessageMetadata) and metadata.headers is not None:
             headers |= metadata.headers
         if opens:
