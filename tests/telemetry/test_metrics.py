@@ -2,10 +2,9 @@
 
 import re
 import socket
-import urllib.error
-import urllib.request
 
 import anyio
+import httpx2
 import pytest
 from bridge_fixtures import until
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,14 +22,13 @@ def free_port():
 
 
 def fetched(port, path="/metrics", **headers):
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
-    with urllib.request.urlopen(request, timeout=20) as response:
-        return response.headers["content-type"], response.read().decode()
+    response = httpx2.get(f"http://127.0.0.1:{port}{path}", headers=headers, timeout=20, trust_env=False)
+    return response.status_code, response.headers["content-type"], response.text
 
 
 async def scrape(port):
     """The samples, by name and labels: a dictionary of names to lists of labels and value."""
-    _, text = await anyio.to_thread.run_sync(fetched, port)
+    *_, text = await anyio.to_thread.run_sync(fetched, port)
     samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -47,7 +45,7 @@ def of(samples, name, **labels):
 async def is_served(port):
     try:
         return await scrape(port)
-    except (OSError, urllib.error.URLError):
+    except httpx2.TransportError:
         return None
 
 
@@ -98,7 +96,7 @@ async def test_labels_have_nothing_that_a_client_or_a_script_has_chosen(configur
         assert not ended.is_error, ended.content
         with pytest.raises(Exception, match="There is no tool"):
             await client.call_tool(SECRET, {})
-        _, text = await anyio.to_thread.run_sync(fetched, port)
+        *_, text = await anyio.to_thread.run_sync(fetched, port)
         samples = await scrape(port)
     assert SECRET not in text
     assert of(samples, "mcp_bridge_calls_total", server="everything", result="ok") == 1
@@ -114,16 +112,14 @@ async def test_the_endpoint_gives_metrics_alone_and_only_under_this_machines_nam
     port = free_port()
     setup = configure(**{"telemetry.listen": f"127.0.0.1:{port}"})
 
-    def refused(path, **headers):
-        with pytest.raises(urllib.error.HTTPError) as error:
-            fetched(port, path, **headers)
-        return error.value.code
+    def status(path, **headers):
+        return fetched(port, path, **headers)[0]
 
     async with setup.client():
         await until(lambda: is_served(port))
-        assert await anyio.to_thread.run_sync(lambda: refused("/")) == 404
-        assert await anyio.to_thread.run_sync(lambda: refused("/metrics", Host="evil.example")) == 400
-        kind, text = await anyio.to_thread.run_sync(fetched, port)
+        assert await anyio.to_thread.run_sync(lambda: status("/")) == 404
+        assert await anyio.to_thread.run_sync(lambda: status("/metrics", Host="evil.example")) == 400
+        _, kind, text = await anyio.to_thread.run_sync(fetched, port)
         assert kind.startswith("text/plain; version=0.0.4")
         assert "# TYPE mcp_bridge_up gauge" in text
     with pytest.raises(OSError, match="refused"):
