@@ -49,12 +49,14 @@ FILE_NAME = CONFIG_NAME
 ENV_ALIASES = {"OUTPUT_MODE": "output"}
 """Names of an earlier bridge that differ from ours."""
 
-TABLES = ("policy", "tools", "programs", "secrets", "projection", "model")
+TABLES = ("policy", "tools", "programs", "secrets", "projection", "model", "principals", "authentication")
 """Tables of the file in addition to `[servers.NAME]`; `governance.governance` passes each to its decoder."""
 
 OWN_TABLES = {
     "search": "its model would be sent your queries",
     "http": "it would say who reaches your bridge, and how",
+    "principals": "it would say who may use your bridge, and how",
+    "authentication": "it would say whom your bridge believes",
 }
 """Tables that a folder's file can't have, and why."""
 

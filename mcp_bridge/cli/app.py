@@ -18,6 +18,7 @@ from mcp_bridge.cli.commands.backups import backup, backup_key, restore
 from mcp_bridge.cli.commands.executions import executions
 from mcp_bridge.cli.commands.images import images
 from mcp_bridge.cli.commands.policy import policy
+from mcp_bridge.cli.commands.principals import principals
 from mcp_bridge.cli.commands.programs import programs
 from mcp_bridge.cli.commands.secrets import secrets
 from mcp_bridge.cli.commands.servers import servers
@@ -44,6 +45,7 @@ for name, group in (
     ("audit", audit),
     ("policy", policy),
     ("secret", secrets),
+    ("principal", principals),
     ("servers", servers),
     ("image", images),
 ):
@@ -143,13 +145,14 @@ def run(
 def ui(
     ctx: typer.Context,
     listen: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Port 0 takes a free one, each time another. At a port that is always the same, other users of this "
-            "machine can listen while no viewer runs, and leave scripts in your browser that read the next token.",
+            help="By default this machine alone, at port 0, which takes a free one, each time another. At a port that "
+            "is always the same, other users of this machine can listen while no viewer runs, and leave scripts in "
+            "your browser that read the next token.",
         ),
-    ] = "127.0.0.1:0",
+    ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
     config: Config = None,
 ) -> None:
@@ -225,12 +228,12 @@ def trust(
 
     Before, and once a byte of them or of what they load has changed, they take no part.
     """
-    from mcp_bridge.cli import common
+    from mcp_bridge.cli import configuring
     from mcp_bridge.cli.commands import trust as work
 
     def done() -> int:
         # The folder must not determine where trust in it is stored.
-        loaded = common.load(ctx.obj, folder=False)
+        loaded = configuring.load(ctx.obj, folder=False)
         if list_:
             return work.list_trusted(loaded, as_json=as_json)
         if revoke:
@@ -261,15 +264,16 @@ def install(
     config: Config = None,
 ) -> None:
     """Put the bridge behind a client. Shows the change of the client's file first, asks, and keeps a backup."""
-    from mcp_bridge.cli import common
+    from mcp_bridge.cli import configuring
+    from mcp_bridge.cli.client_setup.planned_changes import Request
     from mcp_bridge.cli.commands import install as work
 
     def done() -> int:
         named = config or ctx.obj
         # The folder must not determine what is written where.
-        loaded = common.load(named, folder=False)
+        loaded = configuring.load(named, folder=False)
         folder = Path.cwd() if project else None
-        request = work.Request(client, folder, name, take_over, yes, named and named.absolute())
+        request = Request(client, folder, name, take_over, yes, named and named.absolute())
         return work.uninstall(loaded, request) if uninstall else work.install(loaded, request)
 
     finish(done)
@@ -293,11 +297,11 @@ def uninstall(
     config: Config = None,
 ) -> None:
     """Remove what the bridge has made on this machine: containers, images, caches. Says what is left, and where."""
-    from mcp_bridge.cli import common
+    from mcp_bridge.cli import configuring
     from mcp_bridge.cli.commands import uninstall as leaving
 
     # The folder must not determine what is removed.
-    finish(lambda: leaving.uninstall(common.load(config or ctx.obj, folder=False), state=state, yes=yes))
+    finish(lambda: leaving.uninstall(configuring.load(config or ctx.obj, folder=False), state=state, yes=yes))
 
 
 @app.command()

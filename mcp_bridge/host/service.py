@@ -23,15 +23,15 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.early_erasure import make_room
+from mcp_bridge.executions.erasure import sweep as sweep_files
+from mcp_bridge.executions.erasure import tidy
 from mcp_bridge.executions.memories import Memories
-from mcp_bridge.executions.retention import sweep as sweep_files
-from mcp_bridge.executions.retention import tidy
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, refuse_local
 from mcp_bridge.governance.search_embedder import search_embedder
 from mcp_bridge.governance.server_credentials import login_store, remote_access
 from mcp_bridge.governance.server_environment import environment, shown_output
-from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, servers_named
+from mcp_bridge.governance.tool_names import PRINCIPAL, servers_named
 from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.engine_setup import not_enforced
 from mcp_bridge.host.log_masking import masked_logs
@@ -63,12 +63,12 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.programs.commands import ProgramCommands
-    from mcp_bridge.executions.programs.lifecycle import Programs
+    from mcp_bridge.executions.programs.programs import Programs
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.replay_result import Replayed
     from mcp_bridge.executions.scripts.commands import ScriptCommands
-    from mcp_bridge.executions.scripts.lifecycle import ActiveScript, Scripts
     from mcp_bridge.executions.scripts.live_output import LiveOutput
+    from mcp_bridge.executions.scripts.scripts import ActiveScript, Scripts
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.governance.denied_steps import DeniedStep
@@ -151,7 +151,7 @@ class Bridge:
     @functools.cached_property
     def programs(self) -> Programs:
         """The bridge's programs."""
-        from mcp_bridge.executions.programs.lifecycle import ProgramRules, Programs
+        from mcp_bridge.executions.programs.programs import ProgramRules, Programs
 
         rules = ProgramRules(
             self._denied_steps, self._governance.refuses_denied_steps, self.settings.ledger.subject_fields
@@ -169,7 +169,7 @@ class Bridge:
     @functools.cached_property
     def scripts(self) -> Scripts:
         """The bridge's scripts."""
-        from mcp_bridge.executions.scripts.lifecycle import Scripts
+        from mcp_bridge.executions.scripts.scripts import Scripts
 
         return Scripts(self.lifecycle, PRINCIPAL, self)
 
@@ -466,6 +466,8 @@ class Bridge:
 
     def _narrow(self, servers: Sequence[str] | None) -> dict[str, str]:
         """Configured names with aliases; the argument can only leave servers out."""
+        from mcp_bridge.gate.allowed_tools import narrowed
+
         everything = {
             name: server.alias
             for name, server in self.fleet.servers.items()
@@ -473,14 +475,7 @@ class Bridge:
         }
         if self._governance.registry.tools and LOCAL not in self._withdrawn:
             everything[LOCAL] = LOCAL
-        if servers is None:
-            return everything
-        try:
-            return {(name := resolve(asked, everything)): everything[name] for asked in servers}
-        except BridgeError as exc:
-            if exc.code == "unknown_server" and self.fleet.missing:
-                exc.hint = " ".join([exc.hint or "", *self.fleet.missing]).strip()
-            raise
+        return narrowed(everything, servers, self.fleet.missing)
 
     async def _sweep_files(self) -> None:
         await sweep_files(self._database, self.files, self.settings.ledger)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_bridge import settings
-from mcp_bridge.cli import common
+from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import CONFIG_NAME, PROJECT_NAME, real_folder
@@ -49,7 +49,7 @@ class ConfigurationFiles:
     def __init__(self, named: Path | None) -> None:
         self._named = named
         self._printed = ""
-        self._configuration: common.Configuration | None = None
+        self._configuration: configuring.Configuration | None = None
         self._stamps: dict[Path, object] = {}
         self._last: object = None
         """What the last check has found, in a comparable form."""
@@ -58,7 +58,7 @@ class ConfigurationFiles:
         """Read the files. Modules that an earlier attempt imported are imported again.
 
         Raises:
-            BridgeError: As `common.configure` and `common.refuse_nesting`.
+            BridgeError: As `configuring.configure` and `configuring.refuse_nesting`.
         """
         from mcp_bridge.server.configuration_reload import Configured
 
@@ -67,8 +67,8 @@ class ConfigurationFiles:
 
             folders.unload()
         before = _stamps((*_configuration_files(self._named), *_client_files(CLIENTS.values())))
-        found = common.configure(self._named)
-        common.refuse_nesting(found)
+        found = configuring.configure(self._named)
+        configuring.refuse_nesting(found)
         self._configuration, self._last = found, _meaning(found.loaded, found.discovery)
         # A change after the stamps were taken is noticed by the first check.
         watched = self._watched(found.loaded)
@@ -93,10 +93,10 @@ class ConfigurationFiles:
             return None
         self._stamps = stamps
         try:
-            loaded = common.load(self._named)
-            found = common.discover_servers(loaded)
+            loaded = configuring.load(self._named)
+            found = configuring.discover_servers(loaded)
             programs = started.governance.programs if started.governance else {}
-            policy = snapshot_of(written_policies(loaded.layers, common.folder_servers(loaded, found), programs))
+            policy = snapshot_of(written_policies(loaded.layers, configuring.folder_servers(loaded, found), programs))
         except BridgeError as exc:
             same, self._last = str(exc) == self._last, str(exc)
             return None if same else exc
@@ -120,7 +120,7 @@ class ConfigurationFiles:
         """Print an error on standard error, once."""
         if (said := f"{error.code}: {error}") != self._printed:
             self._printed = said
-            common.print_error(error)
+            exit_statuses.print_error(error)
 
     def _watched(self, loaded: settings.Loaded | None) -> Iterator[Path]:
         """The configuration's files, whether they exist or not, and the files that the trusted ones have loaded."""
@@ -207,7 +207,7 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
     from mcp_bridge.server.app import serve_stdio
 
     error = anyio.run(functools.partial(serve_stdio, programs=programs), files, first)
-    return common.OK if error is None else common.exit_code(error)
+    return exit_statuses.OK if error is None else exit_statuses.exit_code(error)
 
 
 def serve_http(
@@ -262,7 +262,7 @@ def serve_http(
             listener,
             first.settings.http,
         )
-    return common.OK if error is None else common.exit_code(error)
+    return exit_statuses.OK if error is None else exit_statuses.exit_code(error)
 
 
 def _check_tls(certificate: Path | None, key: Path | None) -> None:

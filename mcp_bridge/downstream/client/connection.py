@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from mcp_bridge.downstream.client.pending_requests import Progressed
-    from mcp_bridge.downstream.client.remote_auth import RemoteAccess
     from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
+    from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 
 __all__ = ["CallToolResult", "Connection", "InputRequiredResult", "MCPError", "OversizedResult"]
 
