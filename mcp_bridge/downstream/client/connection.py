@@ -44,9 +44,11 @@ from mcp_bridge.downstream.client.http_transport import HttpTransport
 from mcp_bridge.downstream.client.idle_timeout import closed_or_idle
 from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
 from mcp_bridge.downstream.client.server_log import logger
+from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
 from mcp_bridge.downstream.client.sse_transport import SseTransport
 from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
 from mcp_bridge.offload import detach_from_time_limits, on_thread
+from mcp_bridge.telemetry import tracing
 from mcp_bridge.workspace.content import changed
 
 # Re-exported for the supervisor, which imports this module, and with it the SDK, on first use.
@@ -266,13 +268,16 @@ class Connection:
             self._listeners.append(on_message)
             progressed = _progress_teller(on_message)
         try:
-            if isinstance(self.transport, StdioTransport):
-                params = {"name": name, "arguments": arguments, **self._meta}
-                raw = await self.transport.request("tools/call", params, progressed)
-                result = _call_result(raw, client.protocol_version)
-            else:
-                # A request over HTTP has headers, and an exchange of its own, which the session gives it.
-                result = await self._call_by_session(client, name, arguments, progressed)
+            with server_span(name, self._spec, client.protocol_version) as span:
+                if isinstance(self.transport, StdioTransport):
+                    params = with_trace_context({"name": name, "arguments": arguments, **self._meta})
+                    raw = await self.transport.request("tools/call", params, progressed)
+                    result = _call_result(raw, client.protocol_version)
+                else:
+                    # A request over HTTP has headers, and an exchange of its own, which the session gives it.
+                    result = await self._call_by_session(client, name, arguments, progressed)
+                if span is not None and isinstance(result, CallToolResult) and result.is_error:
+                    tracing.failed(span, "tool_error")
         finally:
             if on_message is not None:
                 self._listeners.remove(on_message)

@@ -62,6 +62,7 @@ from mcp_bridge.downstream.http.retries import sent_until_read
 from mcp_bridge.downstream.oauth.bearer import BearerAuth
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
+from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
@@ -685,7 +686,8 @@ class _Requests:
     async def _request(self, message: JSONRPCRequest, metadata: object) -> None:
         transport = self._transport
         opens = message.method == "initialize"
-        headers: dict[str, str] = {}
+        # In the task of whoever asks; the exchange is a task of its own.
+        headers = tracing.carrier()
         if isinstance(metadata, ClientMessageMetadata) and metadata.headers is not None:
             headers |= metadata.headers
         if opens:
