@@ -77,6 +77,12 @@ class ConfigurationFiles:
             found.settings, tuple(found.discovery.servers.values()), found.governance, found.discovery.missing
         )
 
+    @property
+    def layers(self) -> tuple[settings.Layer, ...]:
+        """The content of the files, as `configure` has read them."""
+        loaded = self._configuration and self._configuration.loaded
+        return loaded.layers if loaded else ()
+
     def change(self) -> Change | BridgeError | None:
         """See `Source.change`. Modification times are checked each time, and the content if they differ.
 
@@ -245,7 +251,9 @@ def serve_http(
     from mcp_bridge.cli import showing
     from mcp_bridge.cli.listening import listening
     from mcp_bridge.server.http.app import Tls, serve_http
+    from mcp_bridge.server.http.authentication import open_authenticator
 
+    authenticator = open_authenticator(files.layers, first.settings.state_dir)
     tls = Tls(certificate, key) if certificate else None
     with listening(host, port, hint="Name another with --host and --port.") as listener:
         address, bound = listener.getsockname()[:2]
@@ -261,6 +269,7 @@ def serve_http(
             first,
             listener,
             first.settings.http,
+            authenticator,
         )
     return exit_statuses.OK if error is None else exit_statuses.exit_code(error)
 

@@ -1,7 +1,7 @@
 """MCP over streamable HTTP: the application, and the process that serves it.
 
 `GET /health` says whether the process answers, `GET /ready` whether it takes calls; neither says more, because anybody
-may ask. All other paths but the endpoint's are unknown.
+may ask. So may anybody for the metadata for OAuth. All other paths but the endpoint's are unknown.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from mcp_bridge.server import process
 from mcp_bridge.server.app import mcp_server, prepare_ahead, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.http.connections import ConnectionLimits
-from mcp_bridge.server.http.endpoint import Endpoint, NoAuthentication, refused
+from mcp_bridge.server.http.endpoint import Endpoint
 from mcp_bridge.server.http.hosts import AllowedHosts
+from mcp_bridge.server.http.refusals import refused
 from mcp_bridge.server.http.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from mcp_bridge.http_settings import HttpSettings
     from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
     from mcp_bridge.server.configuration_reload import Configured, Source
-    from mcp_bridge.server.http.endpoint import Authenticates
+    from mcp_bridge.server.http.authentication import Authenticator
 
 logger = logging.getLogger(__name__)
 
@@ -93,12 +94,20 @@ class HttpApp:
     Args:
         endpoint: The MCP endpoint.
         settings: The settings of HTTP.
+        metadata: Gives the answer at a path of the metadata for OAuth, or None at any other.
         is_ready: Tells whether calls are taken.
     """
 
-    def __init__(self, endpoint: Endpoint, settings: HttpSettings, is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        settings: HttpSettings,
+        metadata: Callable[[str], ASGIApp | None],
+        is_ready: Callable[[], bool],
+    ) -> None:
         self._path = settings.path
         self._hosts = AllowedHosts(settings.allowed_hosts, settings.allowed_origins)
+        self._metadata = metadata
         self._is_ready = is_ready
         self._endpoint: ASGIApp = endpoint
         if self._hosts.origins:
@@ -124,6 +133,8 @@ class HttpApp:
             answer = _status(200, "alive")
         elif scope["method"] in {"GET", "HEAD"} and scope["path"] == READY_PATH:
             answer = _status(200, "ready") if self._is_ready() else _status(503, "not ready")
+        elif scope["method"] in {"GET", "HEAD"} and (metadata := self._metadata(scope["path"])) is not None:
+            answer = metadata
         else:
             answer = refused(404, "unknown_path", "There is nothing here.").response()
         await answer(scope, receive, send)
@@ -146,7 +157,7 @@ def is_loopback(listener: socket.socket) -> bool:
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def check_listener(listener: socket.socket, authenticator: Authenticates) -> None:
+def check_listener(listener: socket.socket, authenticator: Authenticator) -> None:
     """Refuse to listen beyond this machine without authentication.
 
     Raises:
@@ -166,6 +177,7 @@ async def serve_http(
     first: Configured | BridgeError,
     listener: socket.socket,
     settings: HttpSettings,
+    authenticator: Authenticator,
     *,
     programs: bool = False,
     tls: Tls | None = None,
@@ -180,6 +192,7 @@ async def serve_http(
         first: The configuration if it was already read, or the error.
         listener: The listening socket.
         settings: The settings of HTTP.
+        authenticator: Tells who a request is from.
         programs: As `build_server`.
         tls: The certificate, or None for plain HTTP.
         listening: Called once requests are answered.
@@ -191,7 +204,6 @@ async def serve_http(
         BridgeError: `authentication_needed`.
     """
     process.configure_interpreter()
-    authenticator = NoAuthentication()
     check_listener(listener, authenticator)
     # Nothing is delayed for a client's first request: a server over HTTP is started before its clients.
     begun = anyio.Event()
@@ -212,7 +224,7 @@ async def serve_http(
             settings.read_timeout,
             settings.write_timeout,
         )
-        web = _Server(_configuration(HttpApp(endpoint, settings, is_ready), limits, tls))
+        web = _Server(_configuration(HttpApp(endpoint, settings, authenticator.metadata, is_ready), limits, tls))
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(process.release_memory)

@@ -9,36 +9,33 @@ from __future__ import annotations
 import json
 import logging
 import math
-import time
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import anyio
-import mcp_types as types
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from starlette.requests import HTTPConnection
-from starlette.responses import Response
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.server.app import PRINCIPAL_KEY
+from mcp_bridge.server.http.rate_limits import RateLimits
+from mcp_bridge.server.http.refusals import RefusedRequest, refused
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-    from mcp_bridge.error_codes import Code
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.http_settings import HttpSettings
+    from mcp_bridge.server.http.authentication import Authenticator
     from mcp_bridge.server.http.sessions import Sessions
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING_BYTES = 64 << 20
-"""Bodies of all requests that are in progress; further requests get status 503."""
-
 MAX_RATES = 10_000
 """Principals whose rate is remembered."""
+
+MAX_WAITING_BYTES = 64 << 20
+"""Bodies of all requests that are in progress; further requests get status 503."""
 
 RETRY_SECONDS = 5
 """When a client that was refused for a lack of room may try again."""
@@ -47,66 +44,6 @@ MAX_DISCARDED_BYTES, DISCARD_SECONDS = 16 << 20, 1.0
 """How much of a refused request is read, and for how long, before it is answered."""
 
 SESSION_HEADER = b"mcp-session-id"
-
-
-class Authenticates(Protocol):
-    """Tells who a request is from."""
-
-    @property
-    def authenticates(self) -> bool:
-        """Whether anything is configured; otherwise everybody is `LOCAL_PRINCIPAL`."""
-        ...
-
-    async def principal(self, request: HTTPConnection) -> Principal:
-        """The principal.
-
-        Raises:
-            RefusedRequest: It isn't known, or not allowed.
-        """
-        ...
-
-
-class NoAuthentication:
-    """Everybody is whoever started the bridge: for loopback addresses only."""
-
-    authenticates = False
-
-    async def principal(self, _: HTTPConnection) -> Principal:
-        """`LOCAL_PRINCIPAL`."""
-        return LOCAL_PRINCIPAL
-
-
-class RefusedRequest(Exception):  # noqa: N818 - it is an answer
-    """A request that is answered with an error status.
-
-    Args:
-        status: The HTTP status.
-        error: The error.
-        headers: Further headers of the response.
-    """
-
-    def __init__(self, status: int, error: BridgeError, **headers: str) -> None:
-        super().__init__(str(error))
-        self.status = status
-        self.error = error
-        self.headers = headers
-
-    def response(self) -> Response:
-        """The response: a JSON-RPC error without an id. It ends the connection, whose body may not have been read."""
-        data = {"code": self.error.code}
-        error = {"code": types.INVALID_REQUEST, "message": str(self.error), "data": data}
-        headers = {name.replace("_", "-"): value for name, value in self.headers.items()}
-        return Response(
-            json.dumps({"jsonrpc": "2.0", "id": None, "error": error}),
-            self.status,
-            {"connection": "close", "cache-control": "no-store"} | headers,
-            media_type="application/json",
-        )
-
-
-def refused(status: int, code: Code, message: str, hint: str | None = None, **headers: str) -> RefusedRequest:
-    """A refusal with a new error."""
-    return RefusedRequest(status, BridgeError(code, message, hint=hint), **headers)
 
 
 class Endpoint:
@@ -118,11 +55,11 @@ class Endpoint:
         settings: The settings of HTTP.
     """
 
-    def __init__(self, sessions: Sessions, authenticator: Authenticates, settings: HttpSettings) -> None:
+    def __init__(self, sessions: Sessions, authenticator: Authenticator, settings: HttpSettings) -> None:
         self._sessions = sessions
         self._authenticator = authenticator
         self._settings = settings
-        self._rates: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._rates = RateLimits(MAX_RATES)
         self._waiting_bytes = 0
         self._posts = 0
         self.draining = False
@@ -164,7 +101,8 @@ class Endpoint:
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.closed:
             raise _ending()
-        principal = await self._authenticator.principal(HTTPConnection(scope))
+        request = HTTPConnection(scope)
+        principal = await self._authenticator.principal(request)
         self._count(principal)
         body = await self._body(scope, receive)
         try:
@@ -173,30 +111,57 @@ class Endpoint:
             scope[PRINCIPAL_KEY] = principal
             # The SDK compares the user with the one that has opened the session.
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.name, scopes=[]))
-            await self._pass_on(scope, body, receive, send)
+            if self._authenticator.may_end(request):
+                await self._pass_on_while_good(request, body, receive, send)
+            else:
+                await self._pass_on(scope, body, receive, send)
         finally:
             self._waiting_bytes -= len(body)
 
+    async def _pass_on_while_good(self, request: HTTPConnection, body: bytes, receive: Receive, send: Send) -> None:
+        """As `_pass_on`, until the request's credential is revoked or expires; then its stream ends.
+
+        Raises:
+            RefusedRequest: The credential has ended, and nothing was answered yet.
+        """
+        started = finished = ended = False
+
+        async def noted(message: Message) -> None:
+            nonlocal started, finished
+            started = True
+            finished = finished or (message["type"] == "http.response.body" and not message.get("more_body", False))
+            await send(message)
+
+        async with anyio.create_task_group() as tasks:
+
+            async def end() -> None:
+                nonlocal ended
+                await self._authenticator.ended(request)
+                ended = True
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(end)
+            await self._pass_on(request.scope, body, receive, noted)
+            tasks.cancel_scope.cancel()
+        if ended and not started:
+            # As for any other request of this credential from now on.
+            await self._authenticator.principal(request)
+        if ended and not finished:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
     def _count(self, principal: Principal) -> None:
-        """Count a request against the principal's rate (a token bucket that holds a minute's requests).
+        """Count a request against the principal's rate.
 
         Raises:
             RefusedRequest: There were too many.
         """
         rate = principal.limits.requests_per_minute
-        if rate is None:
-            return
-        now = time.monotonic()
-        left, then = self._rates.pop(principal.name, (float(rate), now))
-        left = min(float(rate), left + (now - then) * rate / 60)
-        allowed = left >= 1
-        self._rates[principal.name] = (left - 1 if allowed else left, now)
-        if len(self._rates) > MAX_RATES:
-            self._rates.popitem(last=False)
-        if not allowed:
-            wait = math.ceil((1 - left) * 60 / rate)
+        if rate is not None and (wait := self._rates.take(principal.name, rate)):
             raise refused(
-                429, "too_many_requests", f"At most {rate} requests a minute are answered.", retry_after=str(wait)
+                429,
+                "too_many_requests",
+                f"At most {rate} requests a minute are answered.",
+                retry_after=str(math.ceil(wait)),
             )
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
