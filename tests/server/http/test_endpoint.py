@@ -306,7 +306,7 @@ async def test_a_client_that_does_not_read_is_cut_and_holds_up_nobody(configure)
         body, headers = run("print('x' * 6_000_000)")
         content = json.dumps(body).encode()
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        async with bridge.connection() as (reader, writer):
+        async with bridge.connection() as (_, writer):
             transport = writer.transport
             transport.pause_reading()
             writer.write(
