@@ -57,6 +57,7 @@ from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import SandboxProcess
 from mcp_bridge.sandbox.ownership import owner_label
+from mcp_bridge.telemetry.opening import telemetry
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
@@ -281,6 +282,15 @@ class Bridge:
     def own_files(self) -> OwnFiles:
         """The principal's artifacts, and its answers' outputs that were cut."""
         return OwnFiles(self.files, self.lifecycle.store, self.principal.name)
+
+    @property
+    def database(self) -> Database:
+        """The ledger's file."""
+        return self._database
+
+    def runs_under_way(self) -> tuple[int, int]:
+        """How many scripts run, and how many wait for a place."""
+        return self._shared.queue.running, self._shared.queue.waiting
 
     def measured(self) -> Measured:
         """How large the ledger is."""
@@ -655,16 +665,19 @@ async def open_bridge(
 
     Raises:
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
-            `key_unusable`, `keyring_missing`, `state_unusable`.
+            `key_unusable`, `keyring_missing`, `state_unusable`, `telemetry_missing`.
     """
     state_directory(settings.state_dir, durable=True)
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
     with masked_logs(governance.vault), watched() as watch:
-        async with Database(
-            settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label(), settings.ledger.quota
-        ) as database:
+        async with (
+            telemetry(settings.telemetry),
+            Database(
+                settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label(), settings.ledger.quota
+            ) as database,
+        ):
             # What fails does so before there is a task group: out of one, an error comes as one of a group.
             files = Files(settings.state_dir, settings.ledger.max_files_size)
             if database.is_new:
