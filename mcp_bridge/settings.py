@@ -1,7 +1,7 @@
 """All settings: their names, types, defaults, and sources.
 
 A setting is a key of the TOML file, and an environment variable with the key in capitals after `MCP_BRIDGE_`, which
-takes precedence. The tables `ledger` and `search` can only be set in the file.
+takes precedence. The tables `ledger`, `search` and `http` can only be set in the file.
 
 The file is the one given by `--config` or `$MCP_BRIDGE_CONFIG`, which a person has chosen; otherwise the user's own
 `config.toml` in their configuration directory, overlaid by `./mcp-bridge.toml` if the user has trusted its content. A
@@ -28,6 +28,7 @@ from mcp_bridge.downstream.configuration.env_pass import EnvPass
 from mcp_bridge.downstream.configuration.env_pass import env_pass as chosen_variables
 from mcp_bridge.downstream.search.config import SearchConfig
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.http_settings import HttpSettings
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.near_names import spelled_like
 from mcp_bridge.sizes import Size, parse_size
@@ -48,10 +49,18 @@ FILE_NAME = CONFIG_NAME
 ENV_ALIASES = {"OUTPUT_MODE": "output"}
 """Names of an earlier bridge that differ from ours."""
 
-TABLES = ("policy", "tools", "programs", "secrets", "projection", "model")
+TABLES = ("policy", "tools", "programs", "secrets", "projection", "model", "principals", "authentication")
 """Tables of the file in addition to `[servers.NAME]`; `governance.governance` passes each to its decoder."""
 
-NESTED = {"ledger", "search"}
+OWN_TABLES = {
+    "search": "its model would be sent your queries",
+    "http": "it would say who reaches your bridge, and how",
+    "principals": "it would say who may use your bridge, and how",
+    "authentication": "it would say whom your bridge believes",
+}
+"""Tables that a folder's file can't have, and why."""
+
+NESTED = {"ledger", "search", "http"}
 """Settings that are tables, and so can't be set by environment variables."""
 
 ENV_OTHER = {"CONFIG", "NESTED"}
@@ -205,6 +214,8 @@ class Settings(BaseModel):
 
     search: Annotated[SearchConfig, Field(description="How tools are searched; a table of the file")] = SearchConfig()
 
+    http: Annotated[HttpSettings, Field(description="How it is served over HTTP; a table of the file")] = HttpSettings()
+
     @property
     def clients(self) -> tuple[ClientName, ...]:
         """The clients whose files servers are read from, the highest precedence first."""
@@ -348,13 +359,14 @@ def _decoded(raw: list[_Raw], environ: Mapping[str, str]) -> tuple[Settings, tup
     layers = []
     for raw_layer in raw:
         layer, table = _layer(raw_layer)
-        if layer.trusted is not None and "search" in table:
-            raise _bad(
-                "search is not a folder's to set: its model would be sent your queries",
-                layer.file,
-                "search",
-                hint="Write [search] into your own configuration.",
-            )
+        if layer.trusted is not None:
+            for name in OWN_TABLES.keys() & {*table, *layer.tables}:
+                raise _bad(
+                    f"{name} is not a folder's to set: {OWN_TABLES[name]}",
+                    layer.file,
+                    name,
+                    hint=f"Write [{name}] into your own configuration.",
+                )
         layers.append(layer)
         # Validated one by one first, so that an error names the file that has it.
         _settings(table, raw_layer.file, environ)

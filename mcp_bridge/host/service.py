@@ -70,12 +70,12 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.programs.commands import ProgramCommands
-    from mcp_bridge.executions.programs.lifecycle import Programs
+    from mcp_bridge.executions.programs.programs import Programs
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.replay_result import Replayed
     from mcp_bridge.executions.scripts.commands import ScriptCommands
-    from mcp_bridge.executions.scripts.lifecycle import ActiveScript, Scripts
     from mcp_bridge.executions.scripts.live_output import LiveOutput
+    from mcp_bridge.executions.scripts.scripts import ActiveScript, Scripts
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.governance.denied_steps import DeniedStep
@@ -303,7 +303,7 @@ class Bridge:
     @functools.cached_property
     def programs(self) -> Programs:
         """The bridge's programs."""
-        from mcp_bridge.executions.programs.lifecycle import ProgramRules, Programs
+        from mcp_bridge.executions.programs.programs import ProgramRules, Programs
 
         rules = ProgramRules(
             self._denied_steps, self._governance.refuses_denied_steps, self.settings.ledger.subject_fields
@@ -321,7 +321,7 @@ class Bridge:
     @functools.cached_property
     def scripts(self) -> Scripts:
         """The bridge's scripts."""
-        from mcp_bridge.executions.scripts.lifecycle import Scripts
+        from mcp_bridge.executions.scripts.scripts import Scripts
 
         return Scripts(self.lifecycle, self.principal.name, self)
 

@@ -66,6 +66,8 @@ class BridgeSupervisor:
         self._bridge: Bridge | None = None
         self._attempt = _Attempt()
         self._wanted = anyio.Event()
+        self.opened = anyio.Event()
+        """Set once there is a bridge."""
         self._left = anyio.Event()
         self._reload = ConfigurationReload(source)
 
@@ -135,6 +137,7 @@ class BridgeSupervisor:
                 anyio.create_task_group() as tasks,
             ):
                 self._bridge = bridge
+                self.opened.set()
                 self._attempt.over.set()
                 tasks.start_soon(self._ahead, bridge)
                 await self._left.wait()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli import asking, configuring, exit_statuses, inputs, showing
 from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -57,7 +57,7 @@ def list_(
                 if everything or row.status == "open"
             ]
 
-        rows = run_with_database(common.load(config or ctx.obj).settings, listed, allow_read_only=True)
+        rows = run_with_database(configuring.load(config or ctx.obj).settings, listed, allow_read_only=True)
         if as_json:
             print_json({"approvals": [_record(row, ident) for row, ident in rows]})
         elif not rows:
@@ -80,7 +80,7 @@ def list_(
                 showing.echo_err(
                     f"mcp-bridge: what ends in {showing.CUT} is shown whole by `mcp-bridge approvals show ID`"
                 )
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -92,11 +92,11 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
 
     def work() -> int:
         row, ident = run_with_database(
-            common.load(named).settings, lambda database: _find(database, approval), allow_read_only=True
+            configuring.load(named).settings, lambda database: _find(database, approval), allow_read_only=True
         )
         if as_json:
             print_json(_record(row, ident))
-            return common.OK
+            return exit_statuses.OK
         whose = _principal(row)
         by = "" if whose == LOCAL_PRINCIPAL.name else f" by {whose}"
         showing.echo(f"{ident}: {row.status}, asked{by} {showing.moment(row.approval.asked)}")
@@ -105,7 +105,7 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
         if row.status == "open":
             for verb in ("approve", "deny"):
                 showing.echo(showing.command(f"approvals {verb} {ident}", named))
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -140,16 +140,16 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
         from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
         check_text(reason, "--reason")
-        loaded = common.load(named)
+        loaded = configuring.load(named)
         # Not a security boundary, since anyone with a shell can clear the environment. But a server behind the bridge
         # that runs commands for an agent should not be a way to approve by accident.
-        common.refuse_nesting(loaded)
+        configuring.refuse_nesting(loaded)
         # Checked before the decision is made: afterwards it would be too late.
-        configuration = common.configure(named) if and_resume else None
+        configuration = configuring.configure(named) if and_resume else None
 
         async def decided(database: Database) -> tuple[ApprovalRequest, str]:
             row, ident = await _find(database, approval)
-            await decide(ProgramStore(database), row, approved=approved, by=common.login_name(), comment=reason)
+            await decide(ProgramStore(database), row, approved=approved, by=asking.login_name(), comment=reason)
             return row, ident
 
         row, ident = run_with_database(loaded.settings, decided)
@@ -158,7 +158,7 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
         execution = ident.rpartition(".")[0]
         if configuration is None:
             showing.echo(f"It goes on with: {showing.command(f'execution resume {execution}', named)}")
-            return common.OK
+            return exit_statuses.OK
         from mcp_bridge.cli.commands.executions import resumed
 
         return resumed(configuration, row.approval.execution, None, named, as_json=False)

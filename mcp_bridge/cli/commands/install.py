@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import asking, common, showing
+from mcp_bridge.cli import asking, configuring, exit_statuses, showing
 from mcp_bridge.cli.client_setup.file_edits import ConfigurationFile
 from mcp_bridge.cli.client_setup.installation_records import Installation, Installations, hash_of
 from mcp_bridge.cli.client_setup.server_entries import bridge_entry, own_command
@@ -62,10 +62,10 @@ def install(loaded: settings.Loaded, request: Request) -> int:
     change = _planned(client, file, installations.load(file.target), request)
     if not _show(change):
         showing.echo(escaping.escape_line(f"{client.title} has the bridge already: {file.path} stays as it is."))
-        return common.OK
+        return exit_statuses.OK
     if not request.yes and not _confirm("Write this?", f"mcp-bridge install {client.name} --yes"):
         showing.echo_err("mcp-bridge: nothing was written.")
-        return common.REFUSED
+        return exit_statuses.REFUSED
     installations.prepare()
     if change.config is not None and change.config.is_changed:
         # First: a server that is in both places is one for the bridge, and one that is in neither would be lost.
@@ -82,7 +82,7 @@ def install(loaded: settings.Loaded, request: Request) -> int:
     showing.echo(escaping.escape_line(f"Written: {file.path}. Restart {client.title}."))
     if backup is not None:
         showing.echo(escaping.escape_line(f"As it was: {backup}"))
-    return common.OK
+    return exit_statuses.OK
 
 
 def _planned(client: Client, file: ConfigurationFile, kept: Installation | None, request: Request) -> Change:
@@ -151,11 +151,11 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
                 change.notes.append(f"{name!r} stays in {change.config.path}, too: it has been changed there.")
     if not _show(change):
         showing.echo(escaping.escape_line(f"{client.title} doesn't have the bridge: {file.path} stays as it is."))
-        return common.OK
+        return exit_statuses.OK
     hint = f"mcp-bridge install {client.name} --uninstall --yes"
     if not request.yes and not _confirm("Write this?", hint):
         showing.echo_err("mcp-bridge: nothing was written.")
-        return common.REFUSED
+        return exit_statuses.REFUSED
     installations.prepare()
     if original == b"":
         file.remove_file()
@@ -165,7 +165,7 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
         change.config.write(installations.backups)
     installations.forget(file.target)
     showing.echo(escaping.escape_line(f"Taken back: {file.path}. Restart {client.title}."))
-    return common.OK
+    return exit_statuses.OK
 
 
 def _can_be_started(entry: Any) -> bool:
@@ -207,4 +207,4 @@ def _confirm(question: str, command: str) -> bool:
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(names[: common.MAX_NAMED]) + (", …" if len(names) > common.MAX_NAMED else "")
+    return ", ".join(names[: configuring.MAX_NAMED]) + (", …" if len(names) > configuring.MAX_NAMED else "")

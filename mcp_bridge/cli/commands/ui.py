@@ -7,9 +7,9 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from mcp_bridge.cli import common, showing
+from mcp_bridge.cli import configuring, exit_statuses, showing
+from mcp_bridge.cli.asking import login_name
 from mcp_bridge.cli.browser import page_that_leads_to
-from mcp_bridge.cli.common import login_name
 from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.cli.opening import run_with_database
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
@@ -39,8 +39,8 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
     from mcp_bridge.server.ui.live import Live
 
     host, port = address(asked)
-    loaded = common.load(config)
-    common.refuse_nesting(loaded)
+    loaded = configuring.load(config)
+    configuring.refuse_nesting(loaded)
     listener = listening(host, port)
     place = Address(host, listener.getsockname()[1])
     token = secrets.token_urlsafe(32)
@@ -76,7 +76,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
 
     with listener:
         run_with_database(loaded.settings, served, allow_read_only=True)
-    return common.OK
+    return exit_statuses.OK
 
 
 async def _end_on_signal(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:

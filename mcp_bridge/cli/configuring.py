@@ -1,10 +1,9 @@
-"""What all commands share: configuration, exit codes, the person's login name, and errors on standard error."""
+"""The configuration as commands read it, and warnings about files that are left out of it."""
 
 from __future__ import annotations
 
 import logging
 import os
-import pwd
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.discovery import Discovery
     from mcp_bridge.governance.governance import Governance
     from mcp_bridge.workspace.trust import IgnoredFile
-
-OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 124, 130
 
 NESTED = "MCP_BRIDGE_NESTED"
 
@@ -175,26 +172,3 @@ def refuse_nesting(configuration: Configuration | settings.Loaded) -> None:
             "This bridge was started by a bridge, as one of its servers.",
             hint="Take it out of the servers, or set MCP_BRIDGE_ALLOW_SELF_SERVER=1.",
         )
-
-
-def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
-    """The exit status of an error; `other` if the command line isn't at fault."""
-    # Only a command that fails loads the descriptions.
-    from mcp_bridge.error_codes import DESCRIPTIONS
-
-    described = DESCRIPTIONS.get(error.code)
-    return (described and described.exit_status) or other
-
-
-def print_error(error: BridgeError, other: int = NO_SANDBOX) -> int:
-    """Print an error on standard error; return its exit status."""
-    print(escape_controls(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
-    return exit_code(error, other)
-
-
-def login_name() -> str:
-    """The user's login name according to the system: the environment can be set by anyone."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid {os.getuid()}"
