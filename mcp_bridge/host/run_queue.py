@@ -32,10 +32,16 @@ class RunQueue:
     def __init__(self, max_concurrent: int, max_queued: int) -> None:
         self.max_concurrent = max_concurrent
         self.max_queued = max_queued
-        self._running = 0
+        self.running = 0
+        """How many scripts run."""
         self._lanes: dict[str, Lane] = {}
         """Those of the principals that have runs waiting."""
         self._turns = itertools.count()
+
+    @property
+    def waiting(self) -> int:
+        """How many scripts wait for a place."""
+        return sum(len(lane.waiting) for lane in self._lanes.values())
 
     def lane(self, principal: str, limits: PrincipalLimits) -> Lane:
         """The lane of a principal."""
@@ -48,17 +54,17 @@ class RunQueue:
 
     def end(self) -> None:
         """A run has left its place."""
-        self._running -= 1
+        self.running -= 1
         self.give()
 
     def give(self) -> None:
         """Give the free places to runs that wait."""
-        while self._running < self.max_concurrent:
+        while self.running < self.max_concurrent:
             ready = [lane for lane in self._lanes.values() if lane.may_run]
             if not ready:
                 return
             lane = min(ready, key=lambda lane: (lane.running, lane.last_turn))
-            self._running += 1
+            self.running += 1
             lane.start(next(self._turns))
             if not lane.waiting:
                 del self._lanes[lane.principal]

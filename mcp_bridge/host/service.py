@@ -28,17 +28,17 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.early_erasure import make_room
+from mcp_bridge.executions.erasure import sweep as sweep_files
+from mcp_bridge.executions.erasure import tidy
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.own_files import OwnFiles
-from mcp_bridge.executions.retention import sweep as sweep_files
-from mcp_bridge.executions.retention import tidy
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, policy_over, refuse_local
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal
 from mcp_bridge.governance.search_embedder import search_embedder
 from mcp_bridge.governance.server_credentials import login_store, remote_access
 from mcp_bridge.governance.server_environment import environment, shown_output
-from mcp_bridge.governance.tool_names import resolve, servers_named
+from mcp_bridge.governance.tool_names import servers_named
 from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.engine_setup import not_enforced
 from mcp_bridge.host.log_masking import masked_logs
@@ -57,6 +57,7 @@ from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import SandboxProcess
 from mcp_bridge.sandbox.ownership import owner_label
+from mcp_bridge.telemetry.opening import telemetry
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
@@ -281,6 +282,15 @@ class Bridge:
     def own_files(self) -> OwnFiles:
         """The principal's artifacts, and its answers' outputs that were cut."""
         return OwnFiles(self.files, self.lifecycle.store, self.principal.name)
+
+    @property
+    def database(self) -> Database:
+        """The ledger's file."""
+        return self._database
+
+    def runs_under_way(self) -> tuple[int, int]:
+        """How many scripts run, and how many wait for a place."""
+        return self._shared.queue.running, self._shared.queue.waiting
 
     def measured(self) -> Measured:
         """How large the ledger is."""
@@ -619,6 +629,8 @@ class Bridge:
 
     def _narrow(self, servers: Sequence[str] | None) -> dict[str, str]:
         """Configured names with aliases; the argument can only leave servers out."""
+        from mcp_bridge.gate.allowed_tools import narrowed
+
         everything = {
             name: server.alias
             for name, server in self.fleet.servers.items()
@@ -626,14 +638,7 @@ class Bridge:
         }
         if self._governance.registry.tools and LOCAL not in self._shared.withdrawn:
             everything[LOCAL] = LOCAL
-        if servers is None:
-            return everything
-        try:
-            return {(name := resolve(asked, everything)): everything[name] for asked in servers}
-        except BridgeError as exc:
-            if exc.code == "unknown_server" and self.fleet.missing:
-                exc.hint = " ".join([exc.hint or "", *self.fleet.missing]).strip()
-            raise
+        return narrowed(everything, servers, self.fleet.missing)
 
 
 def _looked_for_a_server(record: ExecutionRecord) -> bool:
@@ -660,16 +665,19 @@ async def open_bridge(
 
     Raises:
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
-            `key_unusable`, `keyring_missing`, `state_unusable`.
+            `key_unusable`, `keyring_missing`, `state_unusable`, `telemetry_missing`.
     """
     state_directory(settings.state_dir, durable=True)
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
     with masked_logs(governance.vault), watched() as watch:
-        async with Database(
-            settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label(), settings.ledger.quota
-        ) as database:
+        async with (
+            telemetry(settings.telemetry),
+            Database(
+                settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label(), settings.ledger.quota
+            ) as database,
+        ):
             # What fails does so before there is a task group: out of one, an error comes as one of a group.
             files = Files(settings.state_dir, settings.ledger.max_files_size)
             if database.is_new:

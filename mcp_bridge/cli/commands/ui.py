@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.database import Database
 
 
-def ui(config: Path | None, asked: str, *, browser: bool) -> int:
+DEFAULT_ADDRESS = "127.0.0.1:0"
+"""This machine alone, at any free port."""
+
+
+def ui(config: Path | None, asked: str | None, *, browser: bool) -> int:
     """Serve the viewer until it is interrupted; return the exit status.
 
     Args:
         config: The file given by `--config`, or None.
-        asked: The address to listen at.
+        asked: The address to listen at; None for the default.
         browser: Whether to open a browser.
 
     Raises:
@@ -38,7 +42,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
     from mcp_bridge.server.ui.app import Address, build, serve
     from mcp_bridge.server.ui.live import Live
 
-    host, port = address(asked)
+    host, port = address(asked or DEFAULT_ADDRESS)
     loaded = configuring.load(config)
     configuring.refuse_nesting(loaded)
     listener = listening(host, port)
