@@ -25,32 +25,39 @@ if TYPE_CHECKING:
 # fmt: off
 Code = Literal[
     "already_decided", "already_pending", "ambiguous_id", "approval_needed", "approval_outdated",
-    "arguments_too_deep", "arguments_unchecked", "artifact_too_large", "backup_busy", "backup_damaged",
+    "arguments_too_deep", "arguments_unchecked", "artifact_too_large", "authentication_needed",
+    "authentication_unavailable", "backup_busy",
+    "backup_damaged",
     "backup_exists", "backup_failed", "backup_newer", "backup_unusable", "bad_argument", "bad_arguments",
     "bad_artifact", "bad_artifact_name", "bad_checkpoint", "bad_client_config", "bad_code", "bad_condition",
-    "bad_config", "bad_context", "bad_entry", "bad_export", "bad_frame", "bad_host", "bad_identity", "bad_intent",
+    "bad_config", "bad_context", "bad_credentials", "bad_entry", "bad_export", "bad_frame", "bad_host",
+    "bad_identity", "bad_intent",
     "bad_key", "bad_memory", "bad_note", "bad_origin", "bad_outcome", "bad_params", "bad_passphrase",
-    "bad_policy_snapshot", "bad_program", "bad_proof", "bad_recipient", "bad_reference", "bad_request", "bad_result",
-    "bad_secret", "bad_signature", "bad_state", "bad_text", "bad_timeout", "bad_tool_result", "bad_tools", "bad_type",
-    "bad_value", "bridge_at_work", "budget_bytes", "budget_calls", "budget_cost", "budget_exceeded", "budget_tokens",
+    "bad_policy_snapshot", "bad_principal", "bad_program", "bad_proof", "bad_recipient", "bad_reference",
+    "bad_request", "bad_result", "bad_secret", "bad_signature", "bad_state", "bad_text", "bad_timeout", "bad_token",
+    "bad_tool_result", "bad_tools", "bad_type", "bad_value", "bridge_at_work", "bridge_ending", "budget_bytes",
+    "budget_calls", "budget_cost", "budget_exceeded", "budget_tokens",
     "busy",
     "calls_too_large", "cancelled", "cannot_listen", "certificates", "changed_file", "channel_closed",
     "client_config", "client_file_changed", "client_not_read",
     "clock_is_right", "clock_went_back", "code_too_large", "config_missing",
-    "configuration", "connection_lost", "context_too_large", "cpus_not_enforced", "database_busy", "database_newer",
+    "configuration", "connection_lost", "context_too_large", "cpus_not_enforced", "credentials_needed",
+    "database_busy", "database_newer",
     "database_unusable",
     "demo_needs_git", "demo_needs_servers", "denied", "denied_steps", "disk_full", "divergence", "duplicate_id",
     "effect_cancelled", "empty_code", "ended", "engine", "engine_absent", "engine_alias", "engine_broken",
     "engine_failed", "engine_silent", "erased", "erasure_unfinished", "error", "execution_running", "exit", "failed",
     "files_full", "folder_changed", "folder_too_large", "frame_too_deep", "frame_too_large", "image",
     "image_build_failed", "image_missing", "image_python_too_old", "image_without_python", "in_doubt",
-    "index_in_text", "internal_error", "interpreter_exited", "interpreter_killed", "interrupted", "invalid_program",
+    "index_in_text", "insufficient_scope", "internal_error", "interpreter_exited", "interpreter_killed",
+    "interrupted", "invalid_program",
     "kernel_command_line", "key_conflict", "key_missing", "key_unusable", "keyring_missing", "keyring_unusable",
     "ledger_behind", "ledger_damaged", "ledger_full", "ledger_head_damaged", "ledger_in_use", "ledger_missing",
     "ledger_room", "limits", "limits_refused", "log_unwritable", "login_failed", "login_needed", "login_unavailable",
     "memory_not_enforced", "missing_field",
     "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge",
-    "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "not_allowed", "not_asked",
+    "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "not_a_principal",
+    "not_allowed", "not_asked",
     "not_awaited", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded", "not_replayable",
     "not_resumable", "not_suspended", "not_trusted", "nothing_is_lost", "nothing_to_erase", "nothing_to_trust",
     "oci_runtime_unusable", "oci_unused", "other_log", "other_program", "other_version", "out_of_memory",
@@ -58,7 +65,8 @@ Code = Literal[
     "pool", "privileges",
     "program_cycle", "program_sensitive", "programs_too_large", "proxy", "publish_bad_answer", "publish_conflict",
     "publish_file_foreign", "publish_file_lost", "publish_file_unusable", "publish_refused", "publish_unasked",
-    "publish_unreachable", "record_limit", "reference_erased", "reference_unknown", "reserved_name", "restore_busy",
+    "publish_unreachable", "record_limit", "reference_erased", "reference_unknown", "request_timeout",
+    "request_too_large", "reserved_name", "restore_busy",
     "restore_exists", "restore_failed", "restore_unfinished", "result_too_large", "retired_key", "rolled_back",
     "runtime_directory", "sandbox_broken", "sandbox_lost", "sandbox_silent", "sandbox_start_failed",
     "sandbox_start_timeout", "script", "script_error", "script_missing", "script_timeout", "seccomp_off",
@@ -67,12 +75,16 @@ Code = Literal[
     "security_module", "server", "server_busy", "server_died", "server_exists", "server_not_configured",
     "server_start_failed", "server_unauthorized", "server_unavailable", "servers", "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
-    "syntax_error", "tampered", "timeout", "token_needed", "too_large", "too_many_artifacts", "too_many_calls",
-    "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references", "too_many_viewers",
+    "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_large", "too_many_artifacts",
+    "too_many_calls",
+    "too_many_failures", "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references",
+    "too_many_requests", "too_many_tokens",
+    "too_many_viewers",
     "too_much_at_once", "tool_busy", "tool_cancelled", "tool_changed", "tool_error", "tool_failed", "tool_timeout",
     "tool_unavailable", "trust_unusable", "unexpected_response", "uninstall_failed", "unknown_approval",
     "unknown_artifact", "unknown_doubt", "unknown_effect", "unknown_entry", "unknown_field", "unknown_key",
-    "unknown_method", "unknown_output", "unknown_path", "unknown_profile", "unknown_program", "unknown_request",
+    "unknown_method", "unknown_output", "unknown_path", "unknown_principal", "unknown_profile", "unknown_program",
+    "unknown_request",
     "unknown_run", "unknown_secret", "unknown_server", "unknown_step", "unknown_tool", "unknown_trace", "unreachable",
     "untrusted_file", "untrusted_key", "unusable_file", "usage", "userns_refused", "violation", "wall_timeout",
     "witness_alone", "witness_behind", "witness_forgot", "witness_head_damaged", "witness_key_missing",
@@ -622,6 +634,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "log_unwritable": Description(
             "`log_file` can't be written.",
             "Name a file in a folder that is there.", _COMMAND, exit_status=2),
+        "telemetry_missing": Description(
+            "`[telemetry]` configures what needs a library that isn't installed.",
+            "Install `mcp-code-bridge[otel]`, or `mcp-code-bridge[prometheus]` for `telemetry.listen`.", exit_status=2),
         "nested_bridge": Description(
             "This bridge was started by a bridge, as one of its servers.",
             "Take it out of the servers, or set `MCP_BRIDGE_ALLOW_SELF_SERVER=1`.", _COMMAND, exit_status=4),
@@ -680,6 +695,42 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The file of secrets can't be written.",
             "Free the disk, or set `MCP_BRIDGE_STATE_DIR`."),
         "unknown_secret": Description("No such secret is kept.", "`mcp-bridge secret list` has them.", exit_status=2),
+    }),
+    Group("Principals over HTTP",
+        "Why a request over HTTP is refused for whoever sends it; and errors of `mcp-bridge principal`.",
+        _CLIENT, {
+        "authentication_unavailable": Description(
+            "Credentials can't be verified now (503): the authorization server's keys or the file of tokens can't be "
+            "read.",
+            "Try again later. The bridge's log says why."),
+        "bad_credentials": Description(
+            "A request has several credentials that contradict each other (400).",
+            "Send one Authorization header, and the certificate of the same principal."),
+        "bad_principal": Description(
+            "The name is none that a principal over HTTP can have.",
+            "Use 1 to 64 of a-z, 0-9, `-`, `_` and `.`, a letter or digit first, and not `local`.",
+            _COMMAND, exit_status=2),
+        "bad_token": Description(
+            "The bearer token is wrong, has expired or was revoked (401).",
+            "Get another one: from `mcp-bridge principal add` or `rotate`, or from the authorization server."),
+        "credentials_needed": Description(
+            "A request came without credentials (401).",
+            "Send `Authorization: Bearer TOKEN`."),
+        "insufficient_scope": Description(
+            "The access token has too few scopes (403).",
+            "Ask the authorization server for those that the message names."),
+        "not_a_principal": Description(
+            "Whoever sends the request is known, and is none of the bridge's principals (403).",
+            "The operator adds them to `[principals]`."),
+        "too_many_failures": Description(
+            "Too many requests with wrong credentials came from this address (429).",
+            "Use the right ones, which are always taken."),
+        "too_many_tokens": Description(
+            "There are as many tokens of principals as there may be.",
+            "Revoke some with `mcp-bridge principal revoke`.", _COMMAND),
+        "unknown_principal": Description(
+            "No such principal has a token, or not this one.",
+            "`mcp-bridge principal list` has all tokens.", _COMMAND, exit_status=2),
     }),
     Group("The ledger on disk",
         "Why the record of executions can't be used or written. Without it nothing is done.",
@@ -867,34 +918,55 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Name the right file with `--identity`."),
         "wrong_passphrase": Description("The passphrase does not open the backup.", "Type the right one."),
     }),
-    Group("The command line and the viewer",
-        "Other errors of commands and of the viewer (`mcp-bridge ui`).",
+    Group("The command line, the viewer and HTTP",
+        "Other errors of commands, of the viewer (`mcp-bridge ui`), and of MCP over HTTP.",
         _COMMAND, {
+        "authentication_needed": Description(
+            "`mcp-bridge serve` was to listen beyond this machine, and would not know who asks.",
+            "Listen on 127.0.0.1, or configure how clients authenticate.", exit_status=4),
         "bad_argument": Description(
             "An option or an argument is wrong.",
             "Do what the message says.", _CLIENT | _COMMAND | _VIEWER, exit_status=2),
         "bad_host": Description(
-            "The request's Host header is not the viewer's address.",
-            "Open the address that `mcp-bridge ui` printed.", _VIEWER),
-        "bad_origin": Description("Another page made the request.", "Use the viewer's own pages.", _VIEWER),
+            "The request's Host header is not the address of the viewer or of the server.",
+            "Use the address that the command printed. For another name, add it to `http.allowed_hosts`.",
+            _VIEWER | _CLIENT),
+        "bad_origin": Description(
+            "A web page of another origin made the request.",
+            "Use the viewer's own pages. For a page that may use the server, add it to `http.allowed_origins`.",
+            _VIEWER | _CLIENT),
         "bridge_at_work": Description(
             "A bridge uses the state directory, so nothing was removed.",
             "End the clients and commands that use it; `pgrep -af mcp-bridge` lists them.", exit_status=4),
-        "cannot_listen": Description("The address can't be listened on.", "Name another with `--listen HOST:PORT`."),
+        "bridge_ending": Description("The bridge is being stopped.", "Send the request again.", _CLIENT),
+        "cannot_listen": Description(
+            "The address can't be listened on.",
+            "Name another with `--listen HOST:PORT`, or `--host` and `--port`."),
         "demo_needs_git": Description("The demonstration's git repository could not be made.", "Install git."),
         "demo_needs_servers": Description(
             "The demonstration's servers are not there.",
             "`make demo` in a checkout installs them."),
         "output_unwritable": Description("Standard output can't be written.", "Send it elsewhere, or make room there."),
+        "request_timeout": Description(
+            "A request took longer to arrive than `http.read_timeout`.",
+            "Send it faster.", _CLIENT),
+        "request_too_large": Description(
+            "A request has more than `http.max_body_size`.",
+            "Send less, or have the operator raise the limit.", _CLIENT),
         "script_missing": Description(
             "There is no script, it can't be read, or there are two.",
             "Give a file, `-c` or standard input.", exit_status=2),
         "token_needed": Description(
             "The request lacks the viewer's token.",
             "Open the address that `mcp-bridge ui` printed.", _VIEWER),
+        "too_many_requests": Description(
+            "A principal makes more requests a minute than it may, or too many large ones are in progress.",
+            "Wait as long as the answer's Retry-After says.", _CLIENT),
         "too_many_viewers": Description("Too many pages of the viewer are open.", "Close some.", _VIEWER),
         "uninstall_failed": Description("A file can't be removed.", "Check its owner and mode, and run it again."),
-        "unknown_path": Description("The viewer has no such page.", "Follow its links.", _VIEWER),
+        "unknown_path": Description(
+            "The viewer or the server has nothing at this path.",
+            "Follow the viewer's links. MCP is at `http.path`.", _VIEWER | _CLIENT),
         "usage": Description(
             "The command line is wrong.",
             "Do what the message says; `--help` has all options.", exit_status=2),

@@ -18,6 +18,7 @@ from mcp_bridge.cli.commands.backups import backup, backup_key, restore
 from mcp_bridge.cli.commands.executions import executions
 from mcp_bridge.cli.commands.images import images
 from mcp_bridge.cli.commands.policy import policy
+from mcp_bridge.cli.commands.principals import principals
 from mcp_bridge.cli.commands.programs import programs
 from mcp_bridge.cli.commands.secrets import secrets
 from mcp_bridge.cli.commands.servers import servers
@@ -44,6 +45,7 @@ for name, group in (
     ("audit", audit),
     ("policy", policy),
     ("secret", secrets),
+    ("principal", principals),
     ("servers", servers),
     ("image", images),
 ):
@@ -70,20 +72,48 @@ def root(
         serve(ctx)
 
 
-@app.command(epilog="Example:\n\nmcp-bridge serve --tools programs")
+@app.command(epilog="Examples:\n\nmcp-bridge serve --tools programs\n\nmcp-bridge serve --transport http --port 8350")
 def serve(
     ctx: typer.Context,
     tools: Annotated[
         Literal["run_python", "programs"],
         typer.Option(help="programs: tools for programs beside run_python, for clients that know no Python."),
     ] = "run_python",
+    transport: Annotated[
+        Literal["stdio", "http"],
+        typer.Option(help="stdio: standard input and output. http: streamable HTTP, for clients that connect."),
+    ] = "stdio",
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Where http listens; beyond this machine with authentication.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", min=0, max=65535, help="The port of http; 0 takes a free one.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate chain of https (PEM). Default: plain HTTP.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key, without passphrase.")] = None,
     config: Config = None,
 ) -> None:
-    """Serve MCP on standard input and output (the default)."""
-    from mcp_bridge.cli.commands.serve import serve as work
+    """Serve MCP on standard input and output (the default), or over HTTP."""
+    from mcp_bridge.cli.commands import serve as commands
 
+    programs = tools == "programs"
+    if transport == "http":
+        finish(
+            lambda: commands.serve_http(
+                config or ctx.obj,
+                host=commands.HOST if host is None else host,
+                port=commands.PORT if port is None else port,
+                certificate=tls_cert,
+                key=tls_key,
+                programs=programs,
+            )
+        )
+    if {host, port, tls_cert, tls_key} != {None}:
+        raise typer.BadParameter("--host, --port, --tls-cert and --tls-key belong to --transport http.")
     # Without a command, typer passes the context of the whole group.
-    raise typer.Exit(work(config or ctx.obj, programs=tools == "programs", bare=ctx.parent is None))
+    raise typer.Exit(commands.serve(config or ctx.obj, programs=programs, bare=ctx.parent is None))
 
 
 @app.command(epilog="Examples:\n\nmcp-bridge run -c 'print(6 * 7)'\n\nmcp-bridge run --key order-7 pay.py")
@@ -115,13 +145,14 @@ def run(
 def ui(
     ctx: typer.Context,
     listen: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Port 0 takes a free one, each time another. At a port that is always the same, other users of this "
-            "machine can listen while no viewer runs, and leave scripts in your browser that read the next token.",
+            help="By default this machine alone, at port 0, which takes a free one, each time another. At a port that "
+            "is always the same, other users of this machine can listen while no viewer runs, and leave scripts in "
+            "your browser that read the next token.",
         ),
-    ] = "127.0.0.1:0",
+    ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
     config: Config = None,
 ) -> None:
@@ -197,12 +228,12 @@ def trust(
 
     Before, and once a byte of them or of what they load has changed, they take no part.
     """
-    from mcp_bridge.cli import common
+    from mcp_bridge.cli import configuring
     from mcp_bridge.cli.commands import trust as work
 
     def done() -> int:
         # The folder must not determine where trust in it is stored.
-        loaded = common.load(ctx.obj, folder=False)
+        loaded = configuring.load(ctx.obj, folder=False)
         if list_:
             return work.list_trusted(loaded, as_json=as_json)
         if revoke:
@@ -233,15 +264,16 @@ def install(
     config: Config = None,
 ) -> None:
     """Put the bridge behind a client. Shows the change of the client's file first, asks, and keeps a backup."""
-    from mcp_bridge.cli import common
+    from mcp_bridge.cli import configuring
+    from mcp_bridge.cli.client_setup.planned_changes import Request
     from mcp_bridge.cli.commands import install as work
 
     def done() -> int:
         named = config or ctx.obj
         # The folder must not determine what is written where.
-        loaded = common.load(named, folder=False)
+        loaded = configuring.load(named, folder=False)
         folder = Path.cwd() if project else None
-        request = work.Request(client, folder, name, take_over, yes, named and named.absolute())
+        request = Request(client, folder, name, take_over, yes, named and named.absolute())
         return work.uninstall(loaded, request) if uninstall else work.install(loaded, request)
 
     finish(done)
@@ -265,11 +297,11 @@ def uninstall(
     config: Config = None,
 ) -> None:
     """Remove what the bridge has made on this machine: containers, images, caches. Says what is left, and where."""
-    from mcp_bridge.cli import common
+    from mcp_bridge.cli import configuring
     from mcp_bridge.cli.commands import uninstall as leaving
 
     # The folder must not determine what is removed.
-    finish(lambda: leaving.uninstall(common.load(config or ctx.obj, folder=False), state=state, yes=yes))
+    finish(lambda: leaving.uninstall(configuring.load(config or ctx.obj, folder=False), state=state, yes=yes))
 
 
 @app.command()

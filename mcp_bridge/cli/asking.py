@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import select
 import sys
 import termios
@@ -123,3 +124,11 @@ def confirm(question: str, refusal: BridgeError) -> bool:
     sys.stdout.write(f"{question} [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def login_name() -> str:
+    """The user's login name according to the system: the environment can be set by anyone."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"

@@ -1,4 +1,4 @@
-"""The option `--listen` of commands that serve HTTP."""
+"""The addresses of commands that serve HTTP."""
 
 from __future__ import annotations
 
@@ -26,8 +26,13 @@ def address(listen: str) -> tuple[str, int]:
     return host, port
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int, *, hint: str = "Name another with --listen HOST:PORT.") -> socket.socket:
     """A listening socket; port 0 selects any free port.
+
+    Args:
+        host: The host name or address.
+        port: The port.
+        hint: What to do if it can't be listened on.
 
     Raises:
         BridgeError: `cannot_listen`.
@@ -44,7 +49,5 @@ def listening(host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else exc
-        raise BridgeError(
-            "cannot_listen", f"{host}:{port} can't be listened on: {why}.", hint="Name another with --listen HOST:PORT."
-        ) from None
+        raise BridgeError("cannot_listen", f"{host}:{port} can't be listened on: {why}.", hint=hint) from None
     return listener

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import typer
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import common
+from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -45,18 +45,18 @@ def finish(work: Callable[[], int], *, as_json: bool = False) -> NoReturn:
         status = work()
     except BridgeError as exc:
         if as_json:
-            status = common.exit_code(exc, common.FAILED)
+            status = exit_statuses.exit_code(exc, exit_statuses.FAILED)
             print_json({"status": "refused", "exit_code": status, "error": exc.record()})
         else:
-            status = common.print_error(exc, common.FAILED)
+            status = exit_statuses.print_error(exc, exit_statuses.FAILED)
     except KeyboardInterrupt:
-        status = common.INTERRUPTED
+        status = exit_statuses.INTERRUPTED
     except Terminated:
         status = 128 + signal.SIGTERM
     raise typer.Exit(status)
 
 
-def run_with_bridge(configuration: common.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T:
+def run_with_bridge(configuration: configuring.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T:
     """Run work with an open bridge; return its result. Containers are started only by the work itself.
 
     Raises:
@@ -65,14 +65,14 @@ def run_with_bridge(configuration: common.Configuration, work: Callable[[Bridge]
     """
     import anyio
 
-    common.refuse_nesting(configuration)
+    configuring.refuse_nesting(configuration)
     outcome = anyio.run(with_bridge, configuration, work)
     if outcome is None:
         raise Terminated
     return outcome
 
 
-async def with_bridge(configuration: common.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T | None:
+async def with_bridge(configuration: configuring.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T | None:
     """As `run_with_bridge`, inside an event loop; None if SIGTERM was received."""
     import anyio
 
@@ -114,7 +114,7 @@ def run_with_database(
     import anyio
 
     from mcp_bridge.executions.artifacts import Files
-    from mcp_bridge.executions.retention import tidy
+    from mcp_bridge.executions.erasure import tidy
     from mcp_bridge.ledger.admin.accepted_losses import is_behind
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -154,3 +154,38 @@ def print_json(value: Any, *, indent: bool = False) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(escaping.escape_controls_in_json(text).encode() + b"\n")
     sys.stdout.buffer.flush()
+
+
+def drive(
+    configuration: configuring.Configuration,
+    work: Callable[[Bridge], Awaitable[dict[str, Any]]],
+    named: Path | None,
+    *,
+    as_json: bool,
+    settled: bool = False,
+) -> dict[str, Any]:
+    """Run work on an execution with an open bridge; print and return the execution's record.
+
+    Args:
+        configuration: The configuration.
+        work: Returns the execution's record.
+        named: The file given by `--config`, or None.
+        as_json: Whether to print the record as JSON.
+        settled: Whether the work has only settled a call, so that an interrupted execution has to be resumed.
+
+    Raises:
+        BridgeError: As `run_with_bridge` and the work.
+    """
+
+    async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
+        record = await work(bridge)
+        return record, await inputs.short_id(bridge.programs.store, record["trace_id"])
+
+    record, ident = run_with_bridge(configuration, driven)
+    if as_json:
+        print_json(record)
+    elif settled and record["status"] == "interrupted":
+        showing.echo(f"settled; it goes on with: {showing.command(f'execution resume {ident}', named)}")
+    else:
+        showing.outcome(record, ident, named)
+    return record

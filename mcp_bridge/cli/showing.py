@@ -10,7 +10,7 @@ import unicodedata
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import common
+from mcp_bridge.cli import exit_statuses
 from mcp_bridge.escaping import escape_invisible, escape_name
 
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ def _quoted(value: Any) -> list[str]:
 def status_of(record: Mapping[str, Any]) -> int:
     """The exit status for an execution's status."""
     if record["status"] in UNENDED:
-        return common.SUSPENDED
-    return common.OK if record["status"] == ENDED_WELL else common.FAILED
+        return exit_statuses.SUSPENDED
+    return exit_statuses.OK if record["status"] == ENDED_WELL else exit_statuses.FAILED
 
 
 def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | None) -> list[str]:

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import common
+from mcp_bridge.cli import exit_statuses
 from mcp_bridge.cli.streams import discard_output
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import spelled_like
@@ -79,39 +79,39 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             # The reader has closed the pipe. Buffered output must not be flushed again at exit.
             discard_output()
-            status = common.FAILED
+            status = exit_statuses.FAILED
         except OSError as exc:
             if exc.errno not in UNWRITABLE or exc.filename is not None:
                 raise
             discard_output()
-            status = common.print_error(
+            status = exit_statuses.print_error(
                 BridgeError(
                     "output_unwritable",
                     f"Standard output can't be written: {exc.strerror}.",
                     hint="Send it to another file, or make room there.",
                 ),
-                common.FAILED,
+                exit_statuses.FAILED,
             )
         except typer.Abort:
-            status = common.INTERRUPTED
+            status = exit_statuses.INTERRUPTED
         except Exception as exc:
             # The parser's exception type has moved between versions of typer; its methods have stayed.
             if not hasattr(exc, "format_message"):
                 raise
             status = self._complain(exc, words)
-        sys.exit(status if isinstance(status, int) else common.OK)
+        sys.exit(status if isinstance(status, int) else exit_statuses.OK)
 
     def _complain(self, exc: Any, words: Sequence[str]) -> int:
         if type(exc).__name__ == "NoArgsIsHelpError":
             exc.show()
-            return common.USAGE
+            return exit_statuses.USAGE
         command, path, word = self._selected_command(words)
         # The parser's suggestions are part of our hint.
         said = exc.message if hasattr(exc, "possibilities") else exc.format_message()
         message = escaping.escape_line(said).replace("Value error, ", "").partition(" Did you mean")[0].strip()
         ended = message if message.endswith((".", "?", "!")) else f"{message}."
         hint = escaping.escape_line(self._hint(exc, command, path, word))
-        return common.print_error(BridgeError("usage", ended, hint=hint))
+        return exit_statuses.print_error(BridgeError("usage", ended, hint=hint))
 
     def _selected_command(self, words: Sequence[str]) -> tuple[Any, str, str]:
         """The command that the words select, its path, and the first following word that isn't an option."""

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from mcp_bridge.guest import lineage
-from mcp_bridge.wire import exits, jsonrpc
+from mcp_bridge.wire import jsonrpc, sandbox_exits
 from mcp_bridge.wire.annotations import Any, NoReturn
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder
@@ -185,7 +185,7 @@ class Channel:
                 while view:
                     view = view[os.write(self._write_fd, view) :]
         except OSError:
-            os._exit(exits.CHANNEL_CLOSED)
+            os._exit(sandbox_exits.CHANNEL_CLOSED)
 
     # --- who reads ---
 
@@ -263,15 +263,15 @@ class Channel:
         try:
             chunk = os.read(self._read_fd, READ_BYTES)
         except OSError:
-            os._exit(exits.CHANNEL_CLOSED)
+            os._exit(sandbox_exits.CHANNEL_CLOSED)
         if not chunk:
-            os._exit(exits.HOST_GONE)
+            os._exit(sandbox_exits.HOST_GONE)
         self._frames.mark()
         try:
             for line in self._decoder.feed(chunk):
                 self._dispatch(jsonrpc.decode(line), loop)
         except WireError:
-            os._exit(exits.BAD_FRAME)
+            os._exit(sandbox_exits.BAD_FRAME)
 
     def _dispatch(self, message: jsonrpc.Message, loop: Any) -> None:
         if isinstance(message, (jsonrpc.Response, jsonrpc.ErrorResponse)):

@@ -17,7 +17,7 @@ import signal
 import time
 
 from mcp_bridge.guest.unsent_output import Unsent
-from mcp_bridge.wire import exits, jsonrpc
+from mcp_bridge.wire import jsonrpc, sandbox_exits
 from mcp_bridge.wire.annotations import NamedTuple, NoReturn
 from mcp_bridge.wire.messages import InitBeat, InitExited, OutputWrite, notification
 
@@ -222,7 +222,7 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
             _exit_with(status, left)
         if is_waiting and (begun in events or now >= next_beat):
             if begun not in events:
-                _end(child, exits.HOST_SILENT, 0, left)
+                _end(child, sandbox_exits.HOST_SILENT, 0, left)
             is_waiting = False
             poller.unregister(begun)
             os.close(begun)
@@ -240,7 +240,7 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
             if frames.count() != last_count:
                 last_count, last_heard = frames.count(), now
             if now - last_heard > settings.silence:
-                _end(child, exits.HOST_SILENT, 0, left)
+                _end(child, sandbox_exits.HOST_SILENT, 0, left)
             if not watched_in:
                 watched_in = select.POLLIN
                 poller.modify(0, watched_in)
@@ -300,7 +300,7 @@ def _end(child: int, code: int, signum: int, left: UnsentOutput) -> NoReturn:
     else:
         _report(InitExited(code, signum, -1))
     # Exit status 137 of process 1 would tell the engine that the kernel killed it for memory.
-    os._exit(exits.GUEST_KILLED if code == 128 + signal.SIGKILL else code)
+    os._exit(sandbox_exits.GUEST_KILLED if code == 128 + signal.SIGKILL else code)
 
 
 def _base64(data: bytes) -> str:

@@ -14,7 +14,7 @@ from mcp_bridge.guest.modules import Modules
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.proxies import Calls
 from mcp_bridge.guest.unsent_output import Unsent
-from mcp_bridge.wire import exits
+from mcp_bridge.wire import sandbox_exits
 from mcp_bridge.wire.annotations import Any, NoReturn
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.messages import (
@@ -60,11 +60,11 @@ def main(
         try:
             message = decode_params(method_params(method), params)
         except WireError:
-            os._exit(exits.BAD_FRAME)
+            os._exit(sandbox_exits.BAD_FRAME)
         if isinstance(message, ExecutionStart):
             starts.put(message)
         elif not isinstance(message, HostBeat):
-            os._exit(exits.BAD_FRAME)
+            os._exit(sandbox_exits.BAD_FRAME)
 
     channel = Channel(read_fd, write_fd, on_notification, frames)
     capture = Capture(channel, (outputs[0][0], outputs[1][0]), unsent)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from mcp_bridge.guest import runtime
 from mcp_bridge.guest.channel import Channel
-from mcp_bridge.guest.proxies import CALLS, LISTS, Calls, ServerModule, nearest
+from mcp_bridge.guest.proxies import Calls, ServerModule
 from mcp_bridge.wire.annotations import Any
 
 
@@ -84,38 +84,9 @@ class Modules:
 
     def _unknown(self, name: str) -> str:
         """The error message for an unknown module, or an unknown name in a module."""
-        for prefix in ("mcp.servers.", "mcp.sync.servers."):
-            if name.startswith(prefix):
-                server, _, tool = name.removeprefix(prefix).partition(".")
-                if tool and server in self._aliases:
-                    tools = sys.modules[prefix + server].__dict__["__bridge__"]
-                    return str(tools.unknown(tool))
-                if server in CALLS | LISTS and (line := runtime.usage(server, self._aliases)):
-                    return f"mcp.servers has no {server!r}; write: {line}"
-                return f"no MCP server {server!r}{nearest(server, self._aliases)}"
-        example = self._aliases[0] if self._aliases else "NAME"
-        parent, _, last = name.rpartition(".")
-        if parent == "mcp.runtime":
-            return runtime.unknown(last, self.runtime.__all__, self._aliases)
-        if parent == "mcp.tools":
-            return (
-                f"no saved tool {last!r}: mcp.tools has what runtime.save_tool kept; "
-                f"for a server's tool write: from mcp.servers import {example}"
-            )
-        if parent in {"mcp", "mcp.sync"} and last in self._aliases:
-            return f"no module {name!r}; write: from {parent}.servers import {last}"
-        if parent == "mcp.sync":
-            return f"no {name!r}; write: from mcp.sync.servers import {example}"
-        if parent == "mcp" and last in self.runtime.__all__:
-            return f"mcp has no {last!r}, but its runtime; write: from mcp.runtime import {last}"
-        if parent == "mcp" and last not in OF_SDK and not last[:1].isupper():
-            return f"mcp has no {last!r}, and there is no MCP server of that name{nearest(last, self._aliases)}"
-        if last.endswith("Error"):
-            return f"no {name!r}; a call that fails raises ToolError; write: from mcp import ToolError"
-        return (
-            f"no {name!r}: mcp is the bridge here, not the SDK, and the servers are connected; "
-            f"write: from mcp.servers import {example}, then await {example}.TOOL(...)"
-        )
+        from mcp_bridge.guest.advice.unknown_modules import unknown_module
+
+        return unknown_module(name, self._aliases, self.runtime.__all__)
 
     def _package(self, name: str, doc: str) -> types.ModuleType:
         module = types.ModuleType(name, doc)
@@ -196,9 +167,6 @@ class ServerPackage(types.ModuleType, Mapping[str, ServerModule]):
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
-
-OF_SDK = frozenset({"client", "server", "shared", "types", "stdio_client", "os", "cli"})
-"""Submodules of the SDK's package of the same name."""
 
 _LATE = frozenset({"mcp.programs", "mcp.traces", "mcp.sync.programs", "mcp.sync.traces"})
 """Modules that are built on first use: most scripts don't need the kernel, which they import."""

@@ -52,13 +52,6 @@ def _value(result: Any, *, raw: bool) -> Any:
     return blocks.short(result.get("raw") if raw else jsontext.of(result.get("value")))
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """`; nearest: a, b`; or all names if none is near; or empty."""
-    if suggestion := _suggestion(name, known):
-        return suggestion
-    return f"; there are: {', '.join(known[:20])}{', …' if len(known) > 20 else ''}" if known else ""
-
-
 class _Tools:
     """A server's tools as functions, listed on first use."""
 
@@ -76,6 +69,8 @@ class _Tools:
 
     def unknown(self, name: str) -> str:
         """The error message for an unknown tool."""
+        from mcp_bridge.guest.near_names import nearest
+
         told = f"server {self.server!r} has no tool {name!r}"
         alias, rows = self._alias, list(self.rows())
         if name in CALLS:
@@ -286,20 +281,6 @@ MAX_SHOWN_NAMES = 20
 """Maximum unexpected arguments that an error names."""
 
 
-def near(name: str, known: list[str]) -> list[str]:
-    """Up to three similarly spelled names, or else names that share a word: `source` and `source_timezone`."""
-    import difflib
-
-    words = set(name.lower().split("_")) - {""}
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return close or [other for other in known if words & set(other.lower().split("_"))][:3]
-
-
-def _suggestion(name: str, free: list[str]) -> str:
-    close = near(name, free)
-    return f"; nearest: {', '.join(close)}" if close else ""
-
-
 def bind(
     shown: str,
     row: dict[str, Any],
@@ -337,11 +318,14 @@ def bind(
         else:
             bound[names[name]] = value
     bound = {name: value for name, value in bound.items() if value is not OMITTED}
-    free = [param["name"] for param in params if param["json"] not in bound]
-    faults.extend(
-        f"got an unexpected keyword argument {name[:100]!r}{_suggestion(name, free)}"
-        for name in unknown[:MAX_SHOWN_NAMES]
-    )
+    if unknown:
+        from mcp_bridge.guest.near_names import suggestion
+
+        free = [param["name"] for param in params if param["json"] not in bound]
+        faults.extend(
+            f"got an unexpected keyword argument {name[:100]!r}{suggestion(name, free)}"
+            for name in unknown[:MAX_SHOWN_NAMES]
+        )
     if len(unknown) > MAX_SHOWN_NAMES:
         faults.append(f"got {len(unknown) - MAX_SHOWN_NAMES} more of them")
     missing = [param["name"] for param in params if param["required"] and param["json"] not in bound]

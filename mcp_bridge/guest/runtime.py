@@ -17,7 +17,6 @@ from mcp_bridge.guest.proxies import (
     LISTS,
     OMITTED,
     Calls,
-    nearest,
 )
 from mcp_bridge.wire.annotations import Any
 from mcp_bridge.wire.messages import (
@@ -214,6 +213,8 @@ def unknown(name: str, known: list[str], aliases: list[str]) -> str:
         return f"{told}; write: from mcp.servers import {name}"
     if (line := usage(name, aliases)) is not None:
         return f"{told}; write: {line}"
+    from mcp_bridge.guest.near_names import nearest
+
     return f"{told}{nearest(name, [one for one in known if not one.endswith('_sync')])}"
 
 

@@ -16,7 +16,7 @@ from mcp_bridge.executions.record import ExecutionRecord, Status
 from mcp_bridge.executions.scripts.outputs import OutputLimitError, Outputs
 from mcp_bridge.host.channel import ChannelLimits, HostChannel, TooManyRequestsError
 from mcp_bridge.host.script_clock import ScriptClock
-from mcp_bridge.wire import exits, jsonrpc, messages
+from mcp_bridge.wire import jsonrpc, messages, sandbox_exits
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
 
@@ -433,7 +433,7 @@ class SandboxRun:
         if said is not None:
             if said.signal == signal.SIGKILL and said.oom_kills > 0 and said.limit_hits == 0:
                 return "the machine was out of memory, and its kernel killed the interpreter"
-            return _SAID[exits.HOST_SILENT] if said.code == exits.HOST_SILENT else None
+            return _SAID[sandbox_exits.HOST_SILENT] if said.code == sandbox_exits.HOST_SILENT else None
         # Process 1 always says how the guest has ended, and nothing in the sandbox can end process 1.
         if ended is None or ended.oom_killed:
             return None
@@ -508,7 +508,7 @@ class SandboxRun:
             error = BridgeError("interpreter_killed", f"The interpreter was ended by {_signal_name(number)}.")
         elif code in _SAID:
             record.status, error = "channel_closed", BridgeError("channel_closed", _SAID[code])
-        elif code == exits.OLD_PYTHON:
+        elif code == sandbox_exits.OLD_PYTHON:
             error = BridgeError(
                 "image_python_too_old", "The image's Python is older than 3.11.", hint="Configure another image."
             )
@@ -524,13 +524,15 @@ class SandboxRun:
 
 
 _SAID = {
-    exits.CHANNEL_CLOSED: "The script closed its channel to the bridge (did it close descriptors it didn't open?).",
-    exits.HOST_GONE: "The channel to the sandbox was closed.",
-    exits.HOST_SILENT: "The sandbox heard nothing from the bridge for too long and ended itself.",
-    exits.BAD_FRAME: "The sandbox could not read what the bridge sent.",
-    exits.NO_BUNDLE: "The sandbox's standard input ended before the runtime had arrived.",
+    sandbox_exits.CHANNEL_CLOSED: (
+        "The script closed its channel to the bridge (did it close descriptors it didn't open?)."
+    ),
+    sandbox_exits.HOST_GONE: "The channel to the sandbox was closed.",
+    sandbox_exits.HOST_SILENT: "The sandbox heard nothing from the bridge for too long and ended itself.",
+    sandbox_exits.BAD_FRAME: "The sandbox could not read what the bridge sent.",
+    sandbox_exits.NO_BUNDLE: "The sandbox's standard input ended before the runtime had arrived.",
 }
-_SPOKEN_BY_STATUS = {*_SAID, exits.OLD_PYTHON}
+_SPOKEN_BY_STATUS = {*_SAID, sandbox_exits.OLD_PYTHON}
 
 _SEVERED = "was lost by its engine (its client was killed, or its monitor)"
 

@@ -1,4 +1,7 @@
-"""The MCP server: the tool `run_python`, in both protocol eras."""
+"""The MCP server: the tool `run_python`, in both protocol eras.
+
+The same server is served on stdio, by this module, and over HTTP, by `server.http`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mcp_bridge import __version__
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.live_output import LiveOutput
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.server import displays, process, render
 from mcp_bridge.server.bridge_supervisor import keep_open
@@ -26,6 +30,7 @@ from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
 from mcp_bridge.server.cut_output import cut
 from mcp_bridge.server.progress import LIVE_SECONDS, ProgressReporter
 from mcp_bridge.server.questions import Conversations, Questions
+from mcp_bridge.server.request_measurements import RequestMeasurements
 from mcp_bridge.server.stdio import stdio_transport
 from mcp_bridge.server.structured_content import add_record, add_refusal
 from mcp_bridge.server.tool_description import TOOL, error_instructions, instructions, tool
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from mcp_bridge.executions.record import ExecutionRecord
+    from mcp_bridge.governance.principals import Principal
     from mcp_bridge.host.service import Bridge
     from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
     from mcp_bridge.server.configuration_reload import Configured, Source
@@ -45,6 +51,9 @@ LEAST_SHOWN_CHARS = 300
 """A displayed text that would be cut to less than this is left out."""
 
 CONVERSATIONS = "conversations"
+
+PRINCIPAL_KEY = "mcp_bridge.principal"
+"""Whose request it is, in the scope of a request over HTTP (ASGI)."""
 
 
 class RunArguments(BaseModel):
@@ -87,10 +96,10 @@ class _OpenBridge:
 
 def build_server(bridge: Bridge, *, programs: bool = False) -> Server[dict[str, Any]]:
     """The MCP server of a bridge; with `programs`, it also has the tools for programs."""
-    return _server(_OpenBridge(bridge), anyio.Event(), programs=programs)
+    return mcp_server(_OpenBridge(bridge), anyio.Event(), programs=programs)
 
 
-def _server(
+def mcp_server(
     supervisor: BridgeSupervisor | _OpenBridge, begun: anyio.Event, *, programs: bool
 ) -> Server[dict[str, Any]]:
     """The server. `begun` is set once the client has been told the tools, or has called one."""
@@ -123,7 +132,7 @@ def _server(
             return result
 
         conversations: Conversations = ctx.lifespan_context[CONVERSATIONS]
-        return await conversations.call(ctx, params, work)
+        return await conversations.call(ctx, params, work, principal_of(ctx).name)
 
     async def read_resource(
         _: ServerRequestContext[dict[str, Any]], params: types.ReadResourceRequestParams
@@ -156,10 +165,10 @@ def _server(
 
         return types.ListResourceTemplatesResult(resource_templates=resources.templates())
 
-    return Server(
+    server = Server(
         "mcp-code-bridge",
         version=__version__,
-        instructions=_instructions(supervisor),
+        instructions=server_instructions(supervisor),
         lifespan=_conversations,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
@@ -167,6 +176,16 @@ def _server(
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
     )
+    server.middleware.append(RequestMeasurements({TOOL, *(offered.NAMES if offered else ())}))
+    return server
+
+
+def principal_of(ctx: ServerRequestContext[dict[str, Any]]) -> Principal:
+    """Whose request it is. On stdio there is no HTTP request, and one client, whose process this is."""
+    if ctx.request is None:
+        return LOCAL_PRINCIPAL
+    principal: Principal = ctx.request.scope[PRINCIPAL_KEY]
+    return principal
 
 
 async def _opened(supervisor: BridgeSupervisor | _OpenBridge) -> Bridge:
@@ -177,7 +196,8 @@ async def _opened(supervisor: BridgeSupervisor | _OpenBridge) -> Bridge:
         raise MCPError(types.INTERNAL_ERROR, f"[{exc.code}] {exc}", {"code": exc.code}) from None
 
 
-def _instructions(supervisor: BridgeSupervisor | _OpenBridge) -> str:
+def server_instructions(supervisor: BridgeSupervisor | _OpenBridge) -> str:
+    """The instructions for clients, which name the servers if they are known."""
     if supervisor.error is not None:
         return error_instructions(supervisor.settings, supervisor.error)
     return instructions(supervisor.settings, supervisor.aliases())
@@ -196,8 +216,8 @@ async def serve_stdio(source: Source, first: Configured | BridgeError, *, progra
     """
     process.configure_interpreter()
     begun = anyio.Event()
-    async with keep_open(source, first, functools.partial(_prepare_ahead, begun)) as supervisor:
-        server = _server(supervisor, begun, programs=programs)
+    async with keep_open(source, first, functools.partial(prepare_ahead, begun)) as supervisor:
+        server = mcp_server(supervisor, begun, programs=programs)
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, scope)
@@ -216,7 +236,7 @@ async def _end_on_signal(scope: anyio.CancelScope) -> None:
 
 
 _OF_A_SANDBOX = ("mcp_bridge.sandbox.open_driver", "mcp_bridge.sandbox.image.image", "mcp_bridge.sandbox.engine_choice")
-_OF_A_CALL = ("mcp_bridge.executions.scripts.lifecycle", "mcp_bridge.host.request_handlers", "mcp_bridge.gate.gate")
+_OF_A_CALL = ("mcp_bridge.executions.scripts.scripts", "mcp_bridge.host.request_handlers", "mcp_bridge.gate.gate")
 _OF_A_SERVER = ("mcp_bridge.downstream.client.connection", "jsonschema.validators", "jsonschema_specifications")
 """Modules that the first sandbox needs, those that the first call imports, and those that the first call of a server's
 tool imports."""
@@ -225,7 +245,7 @@ BEGIN_SECONDS = 1.0
 """How long nothing is prepared in advance, for a client that hasn't asked for the tools yet."""
 
 
-async def _prepare_ahead(begun: anyio.Event, bridge: Bridge) -> None:
+async def prepare_ahead(begun: anyio.Event, bridge: Bridge) -> None:
     """Probe, build the image, start containers and import modules in advance. Errors are reported by the first call."""
     # An import on a thread would take the interpreter lock from the answers that the client waits for at its start.
     with anyio.move_on_after(BEGIN_SECONDS):

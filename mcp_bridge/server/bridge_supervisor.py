@@ -66,6 +66,8 @@ class BridgeSupervisor:
         self._bridge: Bridge | None = None
         self._attempt = _Attempt()
         self._wanted = anyio.Event()
+        self.opened = anyio.Event()
+        """Set once there is a bridge."""
         self._left = anyio.Event()
         self._reload = ConfigurationReload(source)
 
@@ -135,8 +137,13 @@ class BridgeSupervisor:
                 anyio.create_task_group() as tasks,
             ):
                 self._bridge = bridge
+                self.opened.set()
                 self._attempt.over.set()
                 tasks.start_soon(self._ahead, bridge)
+                if bridge.settings.telemetry.listen is not None:
+                    from mcp_bridge.server.http.metrics import serve_metrics_of  # noqa: PLC0415 - an extra
+
+                    tasks.start_soon(serve_metrics_of, bridge, bridge.settings.telemetry.listen)
                 await self._left.wait()
                 tasks.cancel_scope.cancel()
         except Exception as exc:

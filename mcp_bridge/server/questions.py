@@ -174,21 +174,29 @@ class Conversations:
 
     def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
-        self._parked: dict[str, RoundTripQuestions] = {}
+        self._parked: dict[tuple[str, str], RoundTripQuestions] = {}
+        """By principal and request state: another principal's state is unknown."""
 
     async def call(
         self,
         ctx: ServerRequestContext[dict[str, Any]],
         params: types.CallToolRequestParams,
         work: Callable[[Questions], Awaitable[types.CallToolResult]],
+        principal: str,
     ) -> types.CallToolResult | types.InputRequiredResult:
         """Start a call's work, or continue it with the answers.
+
+        Args:
+            ctx: The request.
+            params: Its parameters.
+            work: What the call does.
+            principal: Whose call it is.
 
         Raises:
             MCPError: Invalid parameters: the state is unknown, or its call has ended.
         """
         if params.request_state is not None:
-            parked = self._parked.pop(params.request_state, None)
+            parked = self._parked.pop((principal, params.request_state), None)
             if parked is None:
                 raise MCPError(types.INVALID_PARAMS, "This call doesn't wait for answers (any more); begin it anew.")
             parked.ctx = ctx
@@ -201,9 +209,11 @@ class Conversations:
             if not parked.can_be_asked:
                 return await work(parked)
             self._tasks.start_soon(parked.run, work)
-        return await self._round(parked)
+        return await self._round(parked, principal)
 
-    async def _round(self, parked: RoundTripQuestions) -> types.CallToolResult | types.InputRequiredResult:
+    async def _round(
+        self, parked: RoundTripQuestions, principal: str
+    ) -> types.CallToolResult | types.InputRequiredResult:
         try:
             while parked.result is None and not parked.open:
                 await parked.news.wait()
@@ -218,11 +228,11 @@ class Conversations:
         if parked.result is not None:
             return parked.result
         state = secrets.token_urlsafe(24)
-        self._parked[state] = parked
-        self._tasks.start_soon(self._forget, state, parked)
+        self._parked[principal, state] = parked
+        self._tasks.start_soon(self._forget, (principal, state), parked)
         return types.InputRequiredResult(input_requests=dict(parked.open), request_state=state)
 
-    async def _forget(self, state: str, parked: RoundTripQuestions) -> None:
+    async def _forget(self, state: tuple[str, str], parked: RoundTripQuestions) -> None:
         """End a call whose client doesn't come back."""
         await anyio.sleep(2 * ANSWER_SECONDS)
         if self._parked.pop(state, None) is not None:

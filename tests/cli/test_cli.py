@@ -21,7 +21,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from mcp_bridge import __version__, cli, escaping
-from mcp_bridge.cli import common, log_file
+from mcp_bridge.cli import configuring, exit_statuses, log_file
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.commands import doctor, run, servers
 from mcp_bridge.downstream.configuration.client_files import Problem
@@ -159,7 +159,9 @@ def ran(monkeypatch, capfdbinary):
         async def ended(*_arguments):
             return record
 
-        monkeypatch.setattr(common, "configure", lambda _: common.Configuration(Settings(), None, Discovery()))
+        monkeypatch.setattr(
+            configuring, "configure", lambda _: configuring.Configuration(Settings(), None, Discovery())
+        )
         monkeypatch.setattr(run, "_run", ended)
         monkeypatch.setattr(sys, "stdout", open(1, "w", closefd=False))  # noqa: SIM115
         monkeypatch.setattr(sys, "stderr", open(2, "w", closefd=False))  # noqa: SIM115
@@ -190,7 +192,7 @@ def test_run_says_the_hint_of_an_error(ran):
 def test_a_sandbox_that_never_answered_is_no_working_sandbox(ran, as_json):
     error = BridgeError("sandbox_start_timeout", "The sandbox did not answer within 60 s.").record()
     status, out, _ = ran(ExecutionRecord("0" * 16, "timeout", 124, error=error), as_json=as_json)
-    assert status == common.NO_SANDBOX
+    assert status == exit_statuses.NO_SANDBOX
     assert not as_json or json.loads(out)["exit_code"] == status
 
 
@@ -229,12 +231,12 @@ def test_run_prints_no_controls_but_the_scripts_own(ran):
 
 
 def test_complaints_logs_and_lists_print_no_controls(monkeypatch, capsys):
-    common.print_error(BridgeError("bad_config", EVIL, hint=EVIL))
+    exit_statuses.print_error(BridgeError("bad_config", EVIL, hint=EVIL))
     assert capsys.readouterr().err.count(TAMED) == 2
     doctor._print(Console(width=1000), [{"level": "error", "code": "x", "message": EVIL, "hint": EVIL}])
     assert capsys.readouterr().out.count(TAMED) == 2
     logged = logging.LogRecord("x", logging.WARNING, "", 1, "%s", (EVIL,), None)
-    assert common._Formatter("%(message)s").format(logged) == TAMED
+    assert configuring._Formatter("%(message)s").format(logged) == TAMED
 
     async def rows(*_):
         return [
@@ -243,7 +245,7 @@ def test_complaints_logs_and_lists_print_no_controls(monkeypatch, capsys):
         ]
 
     found = Discovery(skipped=[Skipped(EVIL, EVIL, EVIL)], problems=[Problem("x", EVIL, None, EVIL)])
-    monkeypatch.setattr(common, "configure", lambda _, **__: common.Configuration(Settings(), None, found))
+    monkeypatch.setattr(configuring, "configure", lambda _, **__: configuring.Configuration(Settings(), None, found))
     monkeypatch.setattr(servers, "_rows", rows)
     shown = CliRunner().invoke(app, ["servers", "list"], env={"COLUMNS": "1000"})
     assert shown.exit_code == 0

@@ -17,7 +17,7 @@ from mcp.client import Client
 
 import mcp_bridge
 from mcp_bridge import escaping
-from mcp_bridge.cli import asking, common, showing
+from mcp_bridge.cli import asking, configuring, exit_statuses, showing
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.server import program_tools
 from mcp_bridge.server.app import build_server
@@ -78,7 +78,7 @@ def test_an_approval_is_kept_with_who_and_why_and_says_how_to_go_on(asked):
 
 
 def test_a_denial_ends_the_call_and_nothing_was_called(asked):
-    ended = asked.says("approvals", "deny", asked.ident, "--resume", code=common.FAILED, words=["denied"])
+    ended = asked.says("approvals", "deny", asked.ident, "--resume", code=exit_statuses.FAILED, words=["denied"])
     assert f"denied {asked.ident[:6]}.1" in ended.out
     kinds = [entry.kind for entry in asked.entries(asked.ident)]
     assert "decision" in kinds
@@ -90,7 +90,7 @@ def test_a_denial_ends_the_call_and_nothing_was_called(asked):
 def test_with_resume_the_program_goes_on_at_once(asked):
     assert "deleted a" in asked.run("approvals", "approve", asked.ident, "--resume").out
     ident = asked.suspended("clean")
-    ended = asked.run("approvals", "approve", ident, "--resume", code=common.SUSPENDED)
+    ended = asked.run("approvals", "approve", ident, "--resume", code=exit_statuses.SUSPENDED)
     assert "delete waits for a person" in ended.err
     # The next question of the same execution: its own is decided.
     assert "deleted a" in asked.run("approvals", "approve", ident, "--resume").out
@@ -98,7 +98,7 @@ def test_with_resume_the_program_goes_on_at_once(asked):
 
 def test_nothing_is_decided_when_going_on_would_be_impossible(asked):
     asked.configure(ASK_BEFORE_DELETING + 'programs = ["x"]\n')
-    asked.says("approvals", "approve", asked.ident, "--resume", code=common.USAGE, words=["bad_config"])
+    asked.says("approvals", "approve", asked.ident, "--resume", code=exit_statuses.USAGE, words=["bad_config"])
     asked.configure(ASK_BEFORE_DELETING)
     assert len(asked.run("approvals", "list", "--json").json["approvals"]) == 1
 
@@ -107,7 +107,7 @@ def test_a_decision_is_made_once(asked):
     asked.run("approvals", "approve", asked.ident)
     for verb in ("approve", "deny"):
         words = ["already_decided", "approved already", ME]
-        asked.says("approvals", verb, asked.ident, code=common.REFUSED, words=words)
+        asked.says("approvals", verb, asked.ident, code=exit_statuses.REFUSED, words=words)
     assert asked.run("approvals", "show", asked.ident, "--json").json["decision"]["approved"] is True
 
 
@@ -116,27 +116,31 @@ def test_a_question_whose_execution_has_ended_is_void(asked):
     assert "Nothing waits" in asked.run("approvals", "list").out
     (row,) = asked.run("approvals", "list", "--all", "--json").json["approvals"]
     assert row["status"] == "void"
-    asked.says("approvals", "approve", asked.ident, code=common.FAILED, words=["not_suspended", "cancelled"])
+    asked.says("approvals", "approve", asked.ident, code=exit_statuses.FAILED, words=["not_suspended", "cancelled"])
 
 
 def test_ids_that_name_no_question_or_several_are_usage_errors(asked):
     for ident in ("ffff.1", "ffff", "", ".", ".1", "x", "%"):
-        asked.says("approvals", "show", ident, code=common.USAGE, words=["unknown_trace"])
+        asked.says("approvals", "show", ident, code=exit_statuses.USAGE, words=["unknown_trace"])
     for number in ("2", "", "01", "-1", "x", "1.1"):
-        asked.says("approvals", "approve", f"{asked.ident}.{number}", code=common.USAGE, words=["unknown_approval"])
-    asked.says("approvals", "approve", code=common.USAGE, words=["ID"])
-    asked.says("approvals", "approve", asked.ident, "--reason", "x" * 2000, code=common.USAGE, words=["--reason"])
-    asked.says("approvals", "approve", asked.ident, "--reason", "\udcff", code=common.USAGE, words=["--reason"])
+        asked.says(
+            "approvals", "approve", f"{asked.ident}.{number}", code=exit_statuses.USAGE, words=["unknown_approval"]
+        )
+    asked.says("approvals", "approve", code=exit_statuses.USAGE, words=["ID"])
+    asked.says(
+        "approvals", "approve", asked.ident, "--reason", "x" * 2000, code=exit_statuses.USAGE, words=["--reason"]
+    )
+    asked.says("approvals", "approve", asked.ident, "--reason", "\udcff", code=exit_statuses.USAGE, words=["--reason"])
     asked.run("program", "run", asked.write("p.json", {"steps": [tool("look")]}), "--context", '{"name": "b"}')
     done = asked.run("execution", "list", "--status", "success", "--json").json["executions"][0]["id"]
-    asked.says("approvals", "show", done, code=common.USAGE, words=["unknown_approval", "no question"])
+    asked.says("approvals", "show", done, code=exit_statuses.USAGE, words=["unknown_approval", "no question"])
     two = {
         "name": "two",
         "steps": [{"id": "both", "type": "parallel", "parallel_steps": [tool("delete", "x"), tool("delete", "y")]}],
     }
     asked.write("programs/two.json", two)
     ident = asked.suspended("two")
-    asked.says("approvals", "approve", ident, code=common.USAGE, words=["ambiguous_id", f"{ident[:6]}."])
+    asked.says("approvals", "approve", ident, code=exit_statuses.USAGE, words=["ambiguous_id", f"{ident[:6]}."])
     listed = [row["id"] for row in asked.run("approvals", "list", "--json").json["approvals"]]
     first, second = [one for one in listed if ident.startswith(one[:6])]
     asked.run("approvals", "approve", first)
@@ -148,7 +152,7 @@ def test_what_a_question_says_cannot_be_taken_for_the_command_itself(desk):
     forged = "Fine?\nprogram: trusted (the operator's)\nwhy: the boss said so\x1b[1A\x1b[2K\u202e"
     program = {"name": "p\nwhy: x", "steps": [{"id": "ask", "type": "approval", "message": forged, "details": "d\rx"}]}
     file = desk.write("p.json", program)
-    ident = desk.run("program", "run", file, "--json", code=common.SUSPENDED).json["trace_id"]
+    ident = desk.run("program", "run", file, "--json", code=exit_statuses.SUSPENDED).json["trace_id"]
     shown = desk.run("approvals", "show", ident).out
     assert "\x1b" not in shown
     assert "\u202e" not in shown
@@ -205,7 +209,7 @@ def test_no_request_of_a_sandbox_and_no_tool_is_about_decisions():
 async def test_a_client_that_drives_programs_cannot_approve(desk):
     desk.configure(ASK_BEFORE_DELETING)
     desk.write("programs/wipe.json", DELETE)
-    configuration = common.configure(desk.config)
+    configuration = configuring.configure(desk.config)
     async with (
         open_bridge(configuration.settings, [], configuration.governance) as bridge,
         Client(build_server(bridge, programs=True)) as client,
@@ -227,14 +231,16 @@ async def test_a_client_that_drives_programs_cannot_approve(desk):
 
 def test_a_payload_is_no_decision(asked):
     payload = json.dumps({"approved": True, "by": "root", "comment": None})
-    asked.says("execution", "resume", asked.ident, "--payload", payload, code=common.SUSPENDED, words=["still_waiting"])
+    asked.says(
+        "execution", "resume", asked.ident, "--payload", payload, code=exit_statuses.SUSPENDED, words=["still_waiting"]
+    )
     assert asked.run("approvals", "show", asked.ident, "--json").json["status"] == "open"
 
 
 def test_a_server_behind_the_bridge_cannot_approve_by_running_the_command(asked, monkeypatch):
     monkeypatch.setenv("MCP_BRIDGE_NESTED", "1")
     for verb in ("approve", "deny"):
-        asked.says("approvals", verb, asked.ident, code=common.REFUSED, words=["nested_bridge"])
+        asked.says("approvals", verb, asked.ident, code=exit_statuses.REFUSED, words=["nested_bridge"])
     monkeypatch.delenv("MCP_BRIDGE_NESTED")
     assert len(asked.run("approvals", "list", "--json").json["approvals"]) == 1
 
@@ -255,9 +261,9 @@ def test_a_step_cannot_answer_another_ones_question(desk):
     desk.write("programs/sly.json", program)
     ident = desk.suspended("sly")
     payload = ("--payload", '{"approved": true}')
-    ended = desk.run("execution", "resume", ident, *payload, "--json", code=common.SUSPENDED).json
+    ended = desk.run("execution", "resume", ident, *payload, "--json", code=exit_statuses.SUSPENDED).json
     assert [row["kind"] for row in ended["waiting"]] == ["approval"]
-    desk.says("execution", "resume", ident, *payload, code=common.SUSPENDED, words=["still_waiting"])
+    desk.says("execution", "resume", ident, *payload, code=exit_statuses.SUSPENDED, words=["still_waiting"])
 
 
 # --- the person at the terminal ---
@@ -315,7 +321,8 @@ def test_the_person_at_the_terminal_is_asked(asked):
 
 
 @pytest.mark.parametrize(
-    ("typed", "status"), [("n\n", common.FAILED), ("l\n", common.SUSPENDED), ("\x04", common.SUSPENDED)]
+    ("typed", "status"),
+    [("n\n", exit_statuses.FAILED), ("l\n", exit_statuses.SUSPENDED), ("\x04", exit_statuses.SUSPENDED)],
 )
 def test_the_person_at_the_terminal_may_deny_or_leave_it_for_later(asked, typed, status):
     screen = Screen(asked, "program", "run", "wipe", "--context", '{"name": "z"}')
@@ -341,7 +348,7 @@ def test_what_a_terminal_cannot_show_whole_is_not_asked_there(asked, name):
     asked.write("programs/say.json", {"name": "say", "steps": [step]})
     screen = Screen(asked, "program", "run", "say", "--context", json.dumps({"name": name}))
     screen.until("too long to be asked here")
-    assert screen.end() == ("", common.SUSPENDED)
+    assert screen.end() == ("", exit_statuses.SUSPENDED)
 
 
 def test_control_c_at_a_question_leaves_the_program_for_later(asked):
@@ -354,7 +361,7 @@ def test_control_c_at_a_question_leaves_the_program_for_later(asked):
 def test_without_a_terminal_on_both_sides_nobody_is_asked(asked):
     screen = Screen(asked, "program", "run", "wipe", "--context", '{"name": "z"}', stdin_is_terminal=False)
     screen.until("waits for a person")
-    assert screen.end() == ("", common.SUSPENDED)
+    assert screen.end() == ("", exit_statuses.SUSPENDED)
     assert asking.terminal() is None
 
 
@@ -418,7 +425,7 @@ def test_a_secret_is_kept_without_ever_being_shown(desk):
     )
     assert given.out == "saw vault://secret/token\n"
     desk.run("secret", "remove", "token")
-    desk.says("secret", "remove", "token", code=common.USAGE, words=["unknown_secret"])
+    desk.says("secret", "remove", "token", code=exit_statuses.USAGE, words=["unknown_secret"])
 
 
 def test_a_value_loses_one_newline_and_nothing_else(desk):
@@ -456,13 +463,13 @@ def test_a_secret_that_no_tool_gets_is_kept_with_a_word_about_it(desk):
 )
 def test_what_can_be_no_secret_is_a_usage_error_that_does_not_repeat_it(desk, name, value, words):
     desk.configure(SECRETS)
-    ended = desk.says("secret", "set", name, stdin=value, code=common.USAGE, words=words)
+    ended = desk.says("secret", "set", name, stdin=value, code=exit_statuses.USAGE, words=words)
     assert "some-value" not in ended.err
     assert not (desk.state / "secrets.json").exists()
 
 
 def test_a_value_is_no_argument(desk):
-    ended = desk.says("secret", "set", "token", "the-value", code=common.USAGE)
+    ended = desk.says("secret", "set", "token", "the-value", code=exit_statuses.USAGE)
     assert not (desk.state / "secrets.json").exists()
     assert "unexpected" in ended.err
 
@@ -481,7 +488,9 @@ def test_the_keyring_is_for_those_that_ask_for_it(desk, monkeypatch):
     desk.run("secret", "remove", "k", "--keyring")
     assert kept == {}
     desk.configure(SECRETS)
-    desk.says("secret", "set", "token", "--keyring", stdin=b"some-value", code=common.USAGE, words=["secret_elsewhere"])
+    desk.says(
+        "secret", "set", "token", "--keyring", stdin=b"some-value", code=exit_statuses.USAGE, words=["secret_elsewhere"]
+    )
 
 
 def test_a_file_that_others_can_read_or_that_is_damaged_is_said(desk):
@@ -490,12 +499,16 @@ def test_a_file_that_others_can_read_or_that_is_damaged_is_said(desk):
     path.chmod(0o644)
     for command in (["list"], ["set", "a"], ["remove", "a"]):
         ended = desk.says(
-            "secret", *command, stdin=b"other-value", code=common.FAILED, words=["secrets_file_unsafe", "chmod 600"]
+            "secret",
+            *command,
+            stdin=b"other-value",
+            code=exit_statuses.FAILED,
+            words=["secrets_file_unsafe", "chmod 600"],
         )
         assert "other-value" not in ended.err
     path.write_text("{}")
     path.chmod(0o600)
-    desk.says("secret", "list", code=common.FAILED, words=["secrets_file_damaged"])
+    desk.says("secret", "list", code=exit_statuses.FAILED, words=["secrets_file_damaged"])
     desk.configure(SECRETS)
     assert "damaged" not in desk.run("secret", "list").err
     assert "is not what this version writes" in desk.run("secret", "list").out
@@ -515,7 +528,7 @@ def test_a_typed_secret_is_asked_for_twice_without_an_echo(desk):
     screen.until("Again: ")
     screen.type("two-value\n")
     screen.until("not the same")
-    assert screen.end() == ("", common.USAGE)
+    assert screen.end() == ("", exit_statuses.USAGE)
     assert json.loads((desk.state / "secrets.json").read_bytes())["secrets"] == {"typed": "typed-value"}
 
 
@@ -570,11 +583,11 @@ def test_a_policy_that_cannot_be_is_an_error_of_check_with_file_and_line(desk):
         ('[[policy.rules]]\ntools = ["a"]\neffect = "deny"\n', "is no server and tool"),
     ):
         desk.configure(more)
-        shown = desk.run("policy", "check", code=common.FAILED).out
+        shown = desk.run("policy", "check", code=exit_statuses.FAILED).out
         assert "error: " in shown
         assert words in shown
         assert f"{desk.config}, line " in shown
-        findings = desk.run("policy", "check", "--json", code=common.FAILED).json
+        findings = desk.run("policy", "check", "--json", code=exit_statuses.FAILED).json
         assert (findings["ok"], findings["findings"][0]["level"]) == (False, "error")
         assert findings["findings"][0]["line"] > 1
 
@@ -598,7 +611,7 @@ def test_what_is_probably_not_meant_is_a_warning_and_with_strict_a_failure(desk)
         assert words in shown, shown
     assert "local.delete' fits no" not in shown
     assert all(f"{desk.config}, line " in line for line in shown.splitlines())
-    desk.run("policy", "check", "--strict", code=common.FAILED)
+    desk.run("policy", "check", "--strict", code=exit_statuses.FAILED)
     assert desk.run("policy", "check", "--json").json["ok"] is True
     desk.configure()
     assert desk.run("policy", "check", "--strict").out == "Nothing is wrong with the policy.\n"
@@ -606,9 +619,9 @@ def test_what_is_probably_not_meant_is_a_warning_and_with_strict_a_failure(desk)
 
 def test_what_is_wrong_elsewhere_is_a_usage_error_of_check(desk):
     desk.configure("[tools]\n")
-    desk.says("policy", "check", code=common.USAGE, words=["bad_config", "not TOML"])
+    desk.says("policy", "check", code=exit_statuses.USAGE, words=["bad_config", "not TOML"])
     desk.configure('[model]\nprovider = "oracle"\n')
-    desk.says("policy", "check", code=common.USAGE, words=["bad_config", "model.provider"])
+    desk.says("policy", "check", code=exit_statuses.USAGE, words=["bad_config", "model.provider"])
 
 
 def test_tools_of_servers_that_nobody_has_listed_are_not_called_unknown(desk):
@@ -679,7 +692,7 @@ def test_which_rule_decides_a_call_is_explained(desk, arguments, first, decides)
     ids=" ".join,
 )
 def test_what_cannot_be_explained_is_a_usage_error(desk, arguments, words):
-    desk.says("policy", "explain", *arguments, code=common.USAGE, words=words)
+    desk.says("policy", "explain", *arguments, code=exit_statuses.USAGE, words=words)
 
 
 # --- what the operator lays down is read by every command that runs code or serves ---
@@ -699,7 +712,7 @@ BROKEN = [
 @pytest.mark.parametrize("command", [("run", "-c", "1"), ("program", "run", "clean")], ids=lambda words: words[0])
 def test_what_is_wrong_with_it_is_a_usage_error_with_file_and_line(desk, command, more, words):
     desk.configure(more)
-    ended = desk.says(*command, code=common.USAGE, words=words)
+    ended = desk.says(*command, code=exit_statuses.USAGE, words=words)
     assert str(desk.config) in ended.err
     if "local" not in words[-1]:
         assert re.search(r"line \d+", ended.err)
@@ -708,12 +721,12 @@ def test_what_is_wrong_with_it_is_a_usage_error_with_file_and_line(desk, command
 @pytest.mark.parametrize("command", [("run", "-c", "1"), ("program", "run", "clean")], ids=lambda words: words[0])
 def test_tools_and_programs_that_cannot_be_loaded_are_usage_errors(desk, command):
     module = desk.write(f"tools/wrong_{uuid.uuid4().hex}.py", "import mcp_bridge\n\nraise ValueError('not today')\n")
-    desk.says(*command, code=common.USAGE, words=["bad_tools", f"{module}, line 3", "not today"])
+    desk.says(*command, code=exit_statuses.USAGE, words=["bad_tools", f"{module}, line 3", "not today"])
     Path(module).unlink()
     broken = desk.write("programs/broken.yaml", {"steps": [{"id": "a", "type": "x"}]})
-    desk.says(*command, code=common.USAGE, words=["bad_program", broken, "steps[0].type"])
+    desk.says(*command, code=exit_statuses.USAGE, words=["bad_program", broken, "steps[0].type"])
     Path(broken).write_text("steps: [")
-    desk.says(*command, code=common.USAGE, words=["bad_program", broken])
+    desk.says(*command, code=exit_statuses.USAGE, words=["bad_program", broken])
 
 
 def test_commands_that_need_no_tools_work_beside_broken_ones(desk):
@@ -742,7 +755,7 @@ def test_serving_offers_tools_for_programs_when_asked_to(desk, monkeypatch):
     desk.run("serve", "--tools", "run_python")
     desk.run("serve", "--tools", "programs")
     assert served == [(True, False), (True, False), (True, True)]
-    desk.says("serve", "--tools", "everything", code=common.USAGE, words=["--tools"])
+    desk.says("serve", "--tools", "everything", code=exit_statuses.USAGE, words=["--tools"])
 
 
 @pytest.mark.parametrize(("arguments", "count"), [((), 1), (("--tools", "programs"), 7)])
@@ -793,4 +806,4 @@ def test_every_command_has_help_with_its_options(desk):
     root = desk.run("--help", config=False).out
     for group in ("program", "execution", "approvals", "secret", "policy"):
         assert f" {group} " in root
-        assert desk.says(group, code=common.USAGE, config=False) is not None
+        assert desk.says(group, code=exit_statuses.USAGE, config=False) is not None

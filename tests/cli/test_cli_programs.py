@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from cli_fixtures import CLEAN, DEADLINE_SECONDS, tool
 
-from mcp_bridge.cli import common
+from mcp_bridge.cli import exit_statuses
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 
 pytestmark = pytest.mark.timeout(180)
@@ -59,12 +59,12 @@ def test_the_context_comes_from_the_option_a_file_or_standard_input(desk):
 
 def test_the_exit_status_tells_success_failure_and_suspension_apart(desk):
     broken = desk.write("broken.json", {"name": "b", "steps": [tool("broken")]})
-    failed = desk.says("program", "run", broken, *A, code=common.FAILED, words=["b: failed", "it broke"])
+    failed = desk.says("program", "run", broken, *A, code=exit_statuses.FAILED, words=["b: failed", "it broke"])
     assert failed.out == ""
-    suspended = desk.says("program", "run", "clean", *A, code=common.SUSPENDED, words=["ask waits for a person"])
+    suspended = desk.says("program", "run", "clean", *A, code=exit_statuses.SUSPENDED, words=["ask waits for a person"])
     assert "approvals show" in suspended.err
     stalled = {"name": "s", "max_steps": 3, "steps": [tool("look", next_step="look")]}
-    desk.says("program", "run", desk.write("s.json", stalled), *A, code=common.FAILED, words=["budget_exceeded"])
+    desk.says("program", "run", desk.write("s.json", stalled), *A, code=exit_statuses.FAILED, words=["budget_exceeded"])
 
 
 def test_failures_inside_of_steps_and_of_what_should_undo_one_are_told_too(desk):
@@ -78,7 +78,9 @@ def test_failures_inside_of_steps_and_of_what_should_undo_one_are_told_too(desk)
         },
     ]
     program = desk.write("p.json", {"name": "p", "steps": steps})
-    ended = desk.says("program", "run", program, *A, code=common.FAILED, words=["sub-steps failed: all[0], all[1]"])
+    ended = desk.says(
+        "program", "run", program, *A, code=exit_statuses.FAILED, words=["sub-steps failed: all[0], all[1]"]
+    )
     told = [line.split(":")[0] for line in ended.err.splitlines() if "it broke" in line]
     assert told == ["  all[0]", "  all[1]", "  look.compensate"]
 
@@ -86,7 +88,7 @@ def test_failures_inside_of_steps_and_of_what_should_undo_one_are_told_too(desk)
 def test_of_many_failures_the_first_are_told(desk):
     each = {"id": "all", "type": "map", "over": list(range(15)), "step": {"type": "tool", "tool": "no-such"}}
     program = desk.write("p.json", {"name": "p", "steps": [each]})
-    lines = desk.says("program", "run", program, code=common.FAILED, words=["all[9]: "]).err.splitlines()
+    lines = desk.says("program", "run", program, code=exit_statuses.FAILED, words=["all[9]: "]).err.splitlines()
     assert (lines[-2].split(":")[0], lines[-1]) == ("  all[9]", "  and 5 more")
 
 
@@ -94,7 +96,7 @@ def test_with_json_the_record_is_the_whole_output(desk):
     record = desk.run("program", "run", desk.write("p.json", LOOK), *A, "--json").json
     assert (record["status"], record["output"], record["waiting"]) == ("success", "saw a", [])
     assert [step["id"] for step in record["steps"]] == ["look"]
-    refused = desk.run("program", "run", "nothing", "--json", code=common.USAGE).json
+    refused = desk.run("program", "run", "nothing", "--json", code=exit_statuses.USAGE).json
     assert (refused["status"], refused["exit_code"]) == ("refused", 2)
     assert refused["error"]["code"] == "unknown_program"
 
@@ -105,7 +107,7 @@ def test_with_a_key_a_program_runs_once_and_the_key_is_for_nothing_else(desk):
     again = desk.run("program", "run", program, *A, "--key", "k", "--json").json
     assert again == first
     other = ("--context", '{"name": "b"}')
-    desk.says("program", "run", program, *other, "--key", "k", code=common.USAGE, words=["key_conflict", "'k'"])
+    desk.says("program", "run", program, *other, "--key", "k", code=exit_statuses.USAGE, words=["key_conflict", "'k'"])
 
 
 def test_a_program_runs_others_by_name_the_operators_and_those_that_are_kept(desk):
@@ -115,7 +117,7 @@ def test_a_program_runs_others_by_name_the_operators_and_those_that_are_kept(des
     }
     desk.run("program", "save", "kept", desk.write("p.json", LOOK))
     assert desk.run("program", "run", desk.write("outer.json", outer), *A).out == "saw a\n"
-    assert desk.run("program", "validate", "outer.json").code == common.OK
+    assert desk.run("program", "validate", "outer.json").code == exit_statuses.OK
 
 
 @pytest.mark.parametrize(
@@ -164,14 +166,14 @@ def test_what_cannot_be_run_is_a_usage_error_that_says_what_is_wrong(desk, argum
     desk.write("faulty.json", {"steps": [{"id": "a", "type": "toool"}, tool("look", next_step="x")]})
     desk.write("deep.json", "[" * 100_000)
     desk.write("large.json", {"name": "x" * (5 << 20)})
-    desk.says("program", "run", *arguments, code=common.USAGE, words=words)
+    desk.says("program", "run", *arguments, code=exit_statuses.USAGE, words=words)
 
 
 def test_a_program_of_the_operators_may_what_the_same_in_a_file_may_not(desk):
     desk.configure('[[policy.rules]]\ntools = ["local.look"]\neffect = "program"\nprograms = ["see"]\n')
     file = desk.write("programs/see.json", LOOK | {"name": "see"})
     assert desk.run("program", "run", "see", *A).out == "saw a\n"
-    desk.says("program", "run", file, *A, code=common.FAILED, words=["denied", "rule 1"])
+    desk.says("program", "run", file, *A, code=exit_statuses.FAILED, words=["denied", "rule 1"])
 
 
 def test_nothing_that_a_program_says_reaches_the_terminal_as_a_command(desk):
@@ -223,7 +225,7 @@ def test_every_fault_of_every_file_is_shown_with_its_path(desk):
     ]
     bad = desk.write("bad.yaml", {"name": 7, "steps": steps, "max_steps": "many"})
     good = desk.write("good.json", LOOK)
-    ended = desk.run("program", "validate", bad, good, code=common.FAILED)
+    ended = desk.run("program", "validate", bad, good, code=exit_statuses.FAILED)
     for path in (
         "name",
         "max_steps",
@@ -233,7 +235,7 @@ def test_every_fault_of_every_file_is_shown_with_its_path(desk):
     ):
         assert f"\n  {path}" in ended.out, path
     assert f"{good}: valid, 1 step, " in ended.out
-    rows = desk.run("program", "validate", bad, good, "--json", code=common.FAILED).json
+    rows = desk.run("program", "validate", bad, good, "--json", code=exit_statuses.FAILED).json
     assert [row["file"] for row in rows] == [bad, good]
     assert len(rows[0]["faults"]) >= 10
     assert rows[1]["faults"] == []
@@ -252,28 +254,30 @@ def test_files_find_each_other_by_name_and_a_circle_is_a_fault(desk):
 
     one, two = desk.write("one.json", calls("two")), desk.write("two.json", LOOK | {"name": "two"})
     desk.run("program", "validate", one, two)
-    desk.run("program", "validate", one, code=common.FAILED)
+    desk.run("program", "validate", one, code=exit_statuses.FAILED)
     desk.write("two.json", calls("one"))
-    ended = desk.run("program", "validate", one, two, code=common.FAILED)
+    ended = desk.run("program", "validate", one, two, code=exit_statuses.FAILED)
     assert "without end" in ended.out
 
 
 def test_what_cannot_be_read_is_a_fault_and_what_is_not_there_a_usage_error(desk):
     bad, good = desk.write("bad.json", "{"), desk.write("good.json", LOOK)
-    ended = desk.run("program", "validate", bad, good, code=common.FAILED)
+    ended = desk.run("program", "validate", bad, good, code=exit_statuses.FAILED)
     assert "bad.json: 1 fault" in ended.out
     assert "valid" in ended.out
-    desk.says("program", "validate", "nowhere.json", code=common.USAGE, words=["bad_argument", "nowhere.json"])
-    desk.says("program", "validate", code=common.USAGE, words=["FILE"])
-    assert "fault" in desk.run("program", "validate", "-", stdin=b"[]", code=common.FAILED).out
+    desk.says("program", "validate", "nowhere.json", code=exit_statuses.USAGE, words=["bad_argument", "nowhere.json"])
+    desk.says("program", "validate", code=exit_statuses.USAGE, words=["FILE"])
+    assert "fault" in desk.run("program", "validate", "-", stdin=b"[]", code=exit_statuses.FAILED).out
     desk.run("program", "validate", "-", stdin=json.dumps(LOOK).encode())
 
 
 def test_a_broken_program_of_the_operators_can_be_looked_at(desk):
     broken = desk.write("programs/broken.yaml", {"steps": [{"id": "a", "type": "toool"}]})
-    desk.says("program", "run", "clean", code=common.USAGE, words=["bad_program", "broken.yaml"])
+    desk.says("program", "run", "clean", code=exit_statuses.USAGE, words=["bad_program", "broken.yaml"])
     inner = desk.write("inner.json", {"steps": [{"id": "a", "type": "program", "program": "clean"}]})
-    ended = desk.says("program", "validate", broken, inner, code=common.FAILED, words=["are left out", "broken.yaml"])
+    ended = desk.says(
+        "program", "validate", broken, inner, code=exit_statuses.FAILED, words=["are left out", "broken.yaml"]
+    )
     assert "'toool' is no type of step" in ended.out
 
 
@@ -308,19 +312,24 @@ def test_programs_are_kept_listed_shown_and_deleted(desk):
     assert "agent's" in copy.err
     assert desk.run("program", "run", "-", *A, stdin=copy.out.encode()).out == "saw a\n"
     desk.run("program", "delete", "mine")
-    desk.says("program", "delete", "mine", code=common.USAGE, words=["unknown_program"])
-    desk.says("program", "show", "mine", code=common.USAGE, words=["unknown_program"])
+    desk.says("program", "delete", "mine", code=exit_statuses.USAGE, words=["unknown_program"])
+    desk.says("program", "show", "mine", code=exit_statuses.USAGE, words=["unknown_program"])
 
 
 def test_what_is_the_operators_is_neither_replaced_nor_deleted(desk):
     file = desk.write("p.json", LOOK)
-    desk.says("program", "save", "clean", file, code=common.USAGE, words=["reserved_name"])
-    desk.says("program", "save", "", file, code=common.USAGE, words=["reserved_name"])
-    desk.says("program", "delete", "clean", code=common.REFUSED, words=["denied", "operator's"])
+    desk.says("program", "save", "clean", file, code=exit_statuses.USAGE, words=["reserved_name"])
+    desk.says("program", "save", "", file, code=exit_statuses.USAGE, words=["reserved_name"])
+    desk.says("program", "delete", "clean", code=exit_statuses.REFUSED, words=["denied", "operator's"])
     desk.says(
-        "program", "save", "x", desk.write("bad.json", {"steps": []}), code=common.USAGE, words=["invalid_program"]
+        "program",
+        "save",
+        "x",
+        desk.write("bad.json", {"steps": []}),
+        code=exit_statuses.USAGE,
+        words=["invalid_program"],
     )
-    desk.says("program", "save", "x", desk.write("text.yaml", "clean"), code=common.USAGE, words=["bad_program"])
+    desk.says("program", "save", "x", desk.write("text.yaml", "clean"), code=exit_statuses.USAGE, words=["bad_program"])
     assert desk.run("program", "show", "clean").json == CLEAN
 
 
@@ -335,14 +344,14 @@ def test_a_model_plans_a_program_that_is_checked_and_kept(desk):
     desk.configure(f'[model]\nprovider = "scripted"\nanswers = {answers}\n')
     assert desk.run("program", "plan", "look at something", "--save", "planned").json == LOOK
     assert desk.run("program", "run", "planned", *A).out == "saw a\n"
-    desk.says("program", "plan", "x", "--save", "clean", code=common.USAGE, words=["reserved_name"])
-    desk.says("program", "plan", " ", code=common.USAGE, words=["bad_argument"])
+    desk.says("program", "plan", "x", "--save", "clean", code=exit_statuses.USAGE, words=["reserved_name"])
+    desk.says("program", "plan", " ", code=exit_statuses.USAGE, words=["bad_argument"])
 
 
 def test_a_model_that_plans_rubbish_or_is_missing_is_a_failure_with_its_reason(desk):
-    desk.says("program", "plan", "x", code=common.FAILED, words=["model"])
+    desk.says("program", "plan", "x", code=exit_statuses.FAILED, words=["model"])
     desk.configure('[model]\nprovider = "scripted"\ndefault_answer = "no"\n')
-    ended = desk.says("program", "plan", "x", "--save", "p", code=common.FAILED)
+    ended = desk.says("program", "plan", "x", "--save", "p", code=exit_statuses.FAILED)
     assert ended.out == ""
     assert [row["name"] for row in desk.run("program", "list", "--json").json["programs"]] == ["clean"]
 
@@ -362,10 +371,14 @@ def test_a_program_is_drawn_to_standard_output_or_a_file(desk):
 
 
 def test_what_cannot_be_drawn_or_written_is_a_usage_error(desk):
-    desk.says("program", "graph", "nothing", code=common.USAGE, words=["unknown_program"])
-    desk.says("program", "graph", desk.write("x.json", {"steps": []}), code=common.USAGE, words=["invalid_program"])
-    desk.says("program", "graph", "clean", "--format", "png", code=common.USAGE, words=["--format"])
-    desk.says("program", "graph", "clean", "-o", desk.folder, code=common.USAGE, words=["bad_argument", "--output"])
+    desk.says("program", "graph", "nothing", code=exit_statuses.USAGE, words=["unknown_program"])
+    desk.says(
+        "program", "graph", desk.write("x.json", {"steps": []}), code=exit_statuses.USAGE, words=["invalid_program"]
+    )
+    desk.says("program", "graph", "clean", "--format", "png", code=exit_statuses.USAGE, words=["--format"])
+    desk.says(
+        "program", "graph", "clean", "-o", desk.folder, code=exit_statuses.USAGE, words=["bad_argument", "--output"]
+    )
 
 
 # --- execution ---
@@ -385,8 +398,8 @@ def test_executions_are_listed_the_latest_first_and_by_status(desk):
     assert [row["status"] for row in only] == ["success"]
     assert len(desk.run("execution", "list", "--limit", "1", "--json").json["executions"]) == 1
     assert "of that status" in desk.run("execution", "list", "--status", "stalled").out
-    desk.says("execution", "list", "--status", "sleeping", code=common.USAGE, words=["sleeping"])
-    desk.says("execution", "list", "--limit", "0", code=common.USAGE, words=["--limit"])
+    desk.says("execution", "list", "--status", "sleeping", code=exit_statuses.USAGE, words=["sleeping"])
+    desk.says("execution", "list", "--limit", "0", code=exit_statuses.USAGE, words=["--limit"])
 
 
 def test_an_execution_is_shown_with_its_steps_and_what_it_waits_for(desk):
@@ -418,9 +431,9 @@ def test_ids_that_name_nothing_or_too_much_are_usage_errors(desk, monkeypatch):
     desk.suspended()
     ident = desk.suspended()
     for command in ("show", "resume", "cancel"):
-        desk.says("execution", command, "abc", code=common.USAGE, words=["ambiguous_id", "abcdef"])
+        desk.says("execution", command, "abc", code=exit_statuses.USAGE, words=["ambiguous_id", "abcdef"])
         for nothing in ("ffff", "", " ", "%", "x" * 1000, "'; DROP TABLE executions"):
-            desk.says("execution", command, nothing, code=common.USAGE, words=["unknown_trace"])
+            desk.says("execution", command, nothing, code=exit_statuses.USAGE, words=["unknown_trace"])
     assert desk.run("execution", "show", "abcdef" + ident[6:], "--json").json["status"] == "suspended"
     shown = {line.split()[0] for line in desk.run("execution", "list").out.splitlines()[1:]}
     assert len(shown) == 2
@@ -448,15 +461,25 @@ PAY = {
 def test_a_pending_tool_goes_on_with_a_payload(desk):
     desk.write("programs/pay.json", PAY)
     ident = desk.suspended("pay")
-    desk.says("execution", "resume", ident, code=common.SUSPENDED, words=["still_waiting", "order"])
-    desk.says("execution", "resume", ident, "--payload", "{", code=common.USAGE, words=["--payload"])
-    desk.says("execution", "resume", ident, "--payload", "NaN", code=common.USAGE, words=["--payload"])
+    desk.says("execution", "resume", ident, code=exit_statuses.SUSPENDED, words=["still_waiting", "order"])
+    desk.says("execution", "resume", ident, "--payload", "{", code=exit_statuses.USAGE, words=["--payload"])
+    desk.says("execution", "resume", ident, "--payload", "NaN", code=exit_statuses.USAGE, words=["--payload"])
     desk.says(
-        "execution", "resume", ident, "--payload", "1", "--source", "agent", code=common.USAGE, words=["--source"]
+        "execution",
+        "resume",
+        ident,
+        "--payload",
+        "1",
+        "--source",
+        "agent",
+        code=exit_statuses.USAGE,
+        words=["--source"],
     )
     ended = desk.run("execution", "resume", ident, "--payload", '{"paid": true}', "--source", "webhook")
     assert ended.out == "saw WEBHOOK\n"
-    desk.says("execution", "resume", ident, "--payload", "1", code=common.FAILED, words=["not_suspended", "success"])
+    desk.says(
+        "execution", "resume", ident, "--payload", "1", code=exit_statuses.FAILED, words=["not_suspended", "success"]
+    )
     ident = desk.suspended("pay")
     file = desk.write("payload.json", {"paid": True})
     assert desk.run("execution", "resume", ident, "--payload", f"@{file}", "--json").json["output"] == "saw OPERATOR"
@@ -476,9 +499,9 @@ def test_a_long_wait_goes_on_when_its_time_has_come(desk, monkeypatch):
     ident = desk.suspended("later")
     shown = desk.run("execution", "show", ident).out
     assert time.strftime("%Y-") in shown
-    desk.says("execution", "resume", ident, code=common.SUSPENDED, words=["still_waiting"])
+    desk.says("execution", "resume", ident, code=exit_statuses.SUSPENDED, words=["still_waiting"])
     now = time.time
-    monkeypatch.setattr("mcp_bridge.executions.programs.lifecycle.time", SimpleNamespace(time=lambda: now() + 3601))
+    monkeypatch.setattr("mcp_bridge.executions.programs.programs.time", SimpleNamespace(time=lambda: now() + 3601))
     assert desk.run("execution", "resume", ident).out == "saw a\n"
 
 
@@ -493,12 +516,12 @@ def test_cancelling_undoes_what_was_done(desk):
     assert (record["status"], record["error"]) == ("cancelled", "no money")
     assert record["steps"][-1]["id"] == "delete.compensate"
     assert record["steps"][-1]["output"] == "undeleted a"
-    desk.says("execution", "cancel", ident, code=common.FAILED, words=["not_suspended", "cancelled"])
+    desk.says("execution", "cancel", ident, code=exit_statuses.FAILED, words=["not_suspended", "cancelled"])
     assert "no money" in desk.run("execution", "show", ident).out
 
 
 def test_suspended_here_approved_there_resumed_elsewhere(desk):
-    ended = desk.start("program", "run", "clean", *A, "--json", code=common.SUSPENDED)
+    ended = desk.start("program", "run", "clean", *A, "--json", code=exit_statuses.SUSPENDED)
     ident = ended.json["trace_id"]
     assert "approved" in desk.start("approvals", "approve", ident[:10]).out
     still = desk.start("execution", "resume", ident[:10])
@@ -515,7 +538,7 @@ def test_an_execution_whose_process_was_killed_is_interrupted_and_can_go_on(desk
     assert desk.run("execution", "list", "--status", "running", "--json").json["executions"] == []
     assert "it goes on with" in desk.run("execution", "show", row["id"]).out
     # Whether the crash was an effect is in doubt: it isn't done again.
-    record = desk.run("execution", "resume", row["id"], "--json", code=common.SUSPENDED).json
+    record = desk.run("execution", "resume", row["id"], "--json", code=exit_statuses.SUSPENDED).json
     assert (record["status"], record["waiting"][0]["kind"]) == ("suspended", "in_doubt")
     assert record["steps"][0]["output"] == "saw a"
 
@@ -527,7 +550,7 @@ def in_doubt(desk, *steps):
     process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == -signal.SIGKILL
     (row,) = desk.run("execution", "list", "--json").json["executions"]
-    ended = desk.run("execution", "resume", row["id"], code=common.SUSPENDED)
+    ended = desk.run("execution", "resume", row["id"], code=exit_statuses.SUSPENDED)
     assert "crash is in doubt: crash may have been called" in ended.err
     return row["id"]
 
@@ -543,8 +566,8 @@ def test_a_doubt_is_shown_with_what_is_known_and_how_to_settle_it(desk):
     (row,) = desk.run("execution", "list", "--json").json["executions"]
     (waiting,) = row["waiting"]
     assert (waiting["kind"], waiting["tool"], waiting["arguments"]) == ("in_doubt", "crash", {"name": "a"})
-    desk.says("execution", "resume", ident, code=common.SUSPENDED, words=["still_waiting", "execution settle"])
-    desk.says("execution", "resume", ident, "--payload", "1", code=common.SUSPENDED, words=["crash (in_doubt)"])
+    desk.says("execution", "resume", ident, code=exit_statuses.SUSPENDED, words=["still_waiting", "execution settle"])
+    desk.says("execution", "resume", ident, "--payload", "1", code=exit_statuses.SUSPENDED, words=["crash (in_doubt)"])
 
 
 def test_a_settled_execution_goes_on_with_resume(desk):
@@ -554,7 +577,7 @@ def test_a_settled_execution_goes_on_with_resume(desk):
         "execution", "settle", ident[:8], "crash", "--happened", "--value", f"@{value}", "--reason", "asked"
     )
     assert f"execution resume {ident[:6]}" in told.out
-    desk.says("execution", "settle", ident, "--happened", code=common.FAILED, words=["not_in_doubt"])
+    desk.says("execution", "settle", ident, "--happened", code=exit_statuses.FAILED, words=["not_in_doubt"])
     assert desk.run("execution", "resume", ident).out == "saw b\n"
     assert desk.run("execution", "show", ident, "--json").json["status"] == "success"
 
@@ -563,7 +586,9 @@ def test_settling_can_go_on_at_once_and_ends_as_the_program_does(desk):
     ident = in_doubt(desk, tool("look", step="last"))
     assert desk.run("execution", "settle", ident, "--happened", "--resume").out == "saw a\n"
     ident = desk.run("execution", "list", "--json").json["executions"][0]["id"]
-    desk.says("execution", "settle", ident, "--failed", "no", code=common.FAILED, words=["not_suspended", "success"])
+    desk.says(
+        "execution", "settle", ident, "--failed", "no", code=exit_statuses.FAILED, words=["not_suspended", "success"]
+    )
 
 
 def test_a_settlement_that_fails_the_program_undoes_with_the_next_resume(desk):
@@ -572,7 +597,7 @@ def test_a_settlement_that_fails_the_program_undoes_with_the_next_resume(desk):
     desk.process("program", "run", "doomed", *A).communicate(timeout=DEADLINE_SECONDS)
     (row,) = desk.run("execution", "list", "--json").json["executions"]
     desk.run("execution", "settle", row["id"], "--failed", "the bank knows nothing", "--json")
-    record = desk.run("execution", "resume", row["id"], "--json", code=common.FAILED).json
+    record = desk.run("execution", "resume", row["id"], "--json", code=exit_statuses.FAILED).json
     assert (record["status"], record["steps"][-1]["output"]) == ("failed", "undeleted a")
     assert "the bank knows nothing" in record["error"]
 
@@ -598,13 +623,15 @@ def test_a_doubt_that_was_cancelled_is_shown_as_never_settled(desk):
     ],
 )
 def test_a_settlement_that_says_nothing_or_two_things_is_refused(desk, arguments, words):
-    desk.says("execution", "settle", "abc", *arguments, code=common.USAGE, words=words)
+    desk.says("execution", "settle", "abc", *arguments, code=exit_statuses.USAGE, words=words)
 
 
 def test_a_doubt_that_there_isn_t_is_not_settled(desk):
     ident = in_doubt(desk)
-    desk.says("execution", "settle", ident, "look", "--happened", code=common.USAGE, words=["unknown_doubt", "crash ("])
-    desk.says("execution", "settle", "nothing", "--happened", code=common.USAGE, words=["unknown_trace"])
+    desk.says(
+        "execution", "settle", ident, "look", "--happened", code=exit_statuses.USAGE, words=["unknown_doubt", "crash ("]
+    )
+    desk.says("execution", "settle", "nothing", "--happened", code=exit_statuses.USAGE, words=["unknown_trace"])
     assert desk.run("execution", "show", ident, "--json").json["waiting"][0]["kind"] == "in_doubt"
 
 
@@ -631,8 +658,8 @@ READING = [
 @pytest.mark.parametrize("command", READING, ids=lambda words: " ".join(words[:2]))
 def test_a_damaged_record_is_said_by_every_command_that_needs_it(desk, command):
     desk.write("state/ledger.sqlite", b"this is no database" * 1000)
-    desk.says(*command, code=common.FAILED, words=["database_unusable", str(desk.state / "ledger.sqlite")])
-    assert desk.run("program", "validate", desk.write("p.json", LOOK)).code == common.OK
+    desk.says(*command, code=exit_statuses.FAILED, words=["database_unusable", str(desk.state / "ledger.sqlite")])
+    assert desk.run("program", "validate", desk.write("p.json", LOOK)).code == exit_statuses.OK
 
 
 @pytest.mark.parametrize("command", [("execution", "list"), ("approvals", "list"), ("program", "list")], ids=" ".join)
@@ -647,7 +674,7 @@ def test_damage_within_the_record_is_said(desk, command):
     data = bytearray(path.read_bytes())
     data[4096 * 2 :] = b"\xa5" * (len(data) - 4096 * 2)
     path.write_bytes(data)
-    desk.says(*command, code=common.FAILED, words=["malformed"])
+    desk.says(*command, code=exit_statuses.FAILED, words=["malformed"])
 
 
 @pytest.mark.parametrize(
@@ -697,7 +724,7 @@ def test_what_was_changed_in_the_record_is_said(desk, change, command, words):
     with sqlite3.connect(desk.state / "ledger.sqlite") as database:
         database.execute(change)
     database.close()
-    desk.says(*(ident if word == "ID" else word for word in command), code=common.FAILED, words=words)
+    desk.says(*(ident if word == "ID" else word for word in command), code=exit_statuses.FAILED, words=words)
 
 
 async def keep_a_value(database, execution):
@@ -726,7 +753,7 @@ def test_what_was_taken_from_another_execution_is_said_though_the_row_is_authent
         transaction.authenticate((table, "1", ()))
 
     desk.in_record(lambda database: database.transact(swap))
-    desk.says(*command, code=common.FAILED, words=["ledger_damaged", "can't be opened"])
+    desk.says(*command, code=exit_statuses.FAILED, words=["ledger_damaged", "can't be opened"])
 
 
 STATE = {"status": "suspended", "state": b"{}", "record": None, "due": None}
@@ -742,23 +769,23 @@ def test_a_state_or_a_program_that_is_none_is_said_though_it_is_authentic(desk):
 
     desk.in_record(spoil)
     for command in (("resume", ident, "--payload", "1"), ("cancel", ident)):
-        desk.says("execution", *command, code=common.FAILED, words=["bad_state"])
+        desk.says("execution", *command, code=exit_statuses.FAILED, words=["bad_state"])
     for words in (("list",), ("run", "kept", *A), ("show", "kept")):
-        desk.says("program", *words, code=common.FAILED, words=["bad_state", "'kept'"])
+        desk.says("program", *words, code=exit_statuses.FAILED, words=["bad_state", "'kept'"])
 
 
 def test_an_unusable_state_directory_is_said(desk):
     desk.write("state", "a file")
     for command in READING:
         if command[:2] not in {("program", "list"), ("program", "show")}:
-            desk.says(*command, code=common.FAILED, words=["state_unusable", "MCP_BRIDGE_STATE_DIR"])
+            desk.says(*command, code=exit_statuses.FAILED, words=["state_unusable", "MCP_BRIDGE_STATE_DIR"])
 
 
 def test_a_program_is_refused_inside_a_server_of_the_bridge(desk, monkeypatch):
     monkeypatch.setenv("MCP_BRIDGE_NESTED", "1")
-    desk.says("program", "run", "clean", *A, code=common.REFUSED, words=["nested_bridge"])
-    desk.says("execution", "resume", "abc", code=common.REFUSED, words=["nested_bridge"])
-    assert desk.run("execution", "list").code == common.OK
+    desk.says("program", "run", "clean", *A, code=exit_statuses.REFUSED, words=["nested_bridge"])
+    desk.says("execution", "resume", "abc", code=exit_statuses.REFUSED, words=["nested_bridge"])
+    assert desk.run("execution", "list").code == exit_statuses.OK
 
 
 def test_every_command_has_help_with_its_options(desk):

@@ -19,7 +19,7 @@ from program_host import CARD
 from program_hosts import hosts, source, tool
 
 import mcp_bridge
-from mcp_bridge.cli import common
+from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.governance.governance import load_governance
@@ -432,7 +432,7 @@ def doomed(desk):
 
 async def test_a_client_that_drives_programs_sees_a_doubt_and_cannot_settle_it(desk, doomed):
     ident = doomed
-    configuration = common.configure(desk.config)
+    configuration = configuring.configure(desk.config)
     async with (
         open_bridge(configuration.settings, [], configuration.governance) as bridge,
         Client(build_server(bridge, programs=True)) as client,
@@ -454,7 +454,7 @@ async def test_a_client_that_drives_programs_sees_a_doubt_and_cannot_settle_it(d
 def test_a_server_behind_the_bridge_cannot_settle_by_running_the_command(desk, doomed, monkeypatch):
     ident = doomed
     monkeypatch.setenv("MCP_BRIDGE_NESTED", "1")
-    desk.says("execution", "settle", ident, "--happened", code=common.REFUSED, words=["nested_bridge"])
+    desk.says("execution", "settle", ident, "--happened", code=exit_statuses.REFUSED, words=["nested_bridge"])
     monkeypatch.delenv("MCP_BRIDGE_NESTED")
     assert desk.run("execution", "show", ident, "--json").json["status"] == "interrupted"
 
@@ -534,7 +534,7 @@ for payload in (None, "paid"):
 
 async def test_a_client_that_takes_its_request_back_in_mid_call_leaves_a_doubt(desk):
     desk.write("programs/meeting.json", {"name": "meeting", "steps": [desk_tool("look"), desk_tool("meet")]})
-    configuration = common.configure(desk.config)
+    configuration = configuring.configure(desk.config)
     async with (
         open_bridge(configuration.settings, [], configuration.governance) as bridge,
         Client(build_server(bridge, programs=True)) as client,

@@ -14,7 +14,7 @@ from ledger_looks import decide
 from program_tools import Tools, driven, step
 from recorded_programs import PROGRAM, Recording, kept, programs, ran  # noqa: F401
 
-from mcp_bridge.cli import common
+from mcp_bridge.cli import exit_statuses
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.programs.replay import replayed_program, transitions_hash
@@ -292,10 +292,10 @@ def test_the_command_says_whether_it_agrees(desk):
     facts = desk.run("replay", ident, "--json").json
     assert (facts["agrees"], facts["difference"], len(facts["transitions"])) == (True, None, 64)
     other = {"name": "p", "steps": [desk_tool("look"), desk_tool("undelete")]}
-    ended = desk.run("replay", ident, "--program", desk.write("q.json", other), code=common.FAILED)
+    ended = desk.run("replay", ident, "--program", desk.write("q.json", other), code=exit_statuses.FAILED)
     for word in ("would not have done the same", "step delete: effect", "expected:", "found:", "undelete"):
         assert word in ended.out
-    facts = desk.run("replay", ident, "--program", "q.json", "--json", code=common.FAILED).json
+    facts = desk.run("replay", ident, "--program", "q.json", "--json", code=exit_statuses.FAILED).json
     assert (facts["difference"]["expected"]["name"], facts["difference"]["found"]["name"]) == ("delete", "undelete")
     assert "would have done the same" in desk.run("replay", ident, "--program", program).out
 
@@ -312,6 +312,6 @@ def test_the_command_replays_what_is_suspended_or_interrupted_with_no_effect(des
 
 
 def test_the_command_refuses_what_it_can_t_replay(desk):
-    desk.says("replay", "nothing", code=common.USAGE, words=["unknown_trace"])
+    desk.says("replay", "nothing", code=exit_statuses.USAGE, words=["unknown_trace"])
     ident = desk.suspended()
-    desk.says("replay", ident, "--program", "nowhere.yaml", code=common.USAGE, words=["bad_program"])
+    desk.says("replay", ident, "--program", "nowhere.yaml", code=exit_statuses.USAGE, words=["bad_program"])

@@ -23,9 +23,9 @@ from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.lifecycle import Lifecycle
-from mcp_bridge.executions.programs import lifecycle
+from mcp_bridge.executions.programs import programs as program_executions
 from mcp_bridge.executions.programs import run as program_run
-from mcp_bridge.executions.programs.lifecycle import Programs
+from mcp_bridge.executions.programs.programs import Programs
 from mcp_bridge.host.loop_watch import Hold, LoopWatch
 from mcp_bridge.kernel import machine as machine_module
 from mcp_bridge.kernel import state
@@ -104,7 +104,7 @@ def test_a_snapshot_is_cut_as_the_payload_is(value):
 
 
 async def test_a_large_state_is_written_down_off_the_loop(monkeypatch, tmp_path):
-    threads = [noted(monkeypatch, module, "canonical") for module in (program_run, lifecycle)]
+    threads = [noted(monkeypatch, module, "canonical") for module in (program_run, program_executions)]
     async with Database(tmp_path / FILE_NAME) as database, anyio.create_task_group() as tasks:
         service = Programs(Lifecycle(ProgramStore(database), SqliteRecorder(database), Keys(b"k" * 16)), {}, tasks)
         for thread in threads:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 
 import mcp_bridge
-from mcp_bridge.cli import common
+from mcp_bridge.cli import exit_statuses
 from mcp_bridge.error_codes import DESCRIPTIONS, GROUPS, Code, page
 from mcp_bridge.errors import BridgeError
 
@@ -225,4 +225,4 @@ def test_the_page_is_what_the_registry_gives():
 
 @pytest.mark.parametrize(("code", "status"), [("bad_config", 2), ("denied", 4), ("still_waiting", 5), ("disk_full", 1)])
 def test_a_command_ends_with_the_exit_status_that_is_described(code, status):
-    assert common.exit_code(BridgeError(code, "It went wrong."), other=1) == status
+    assert exit_statuses.exit_code(BridgeError(code, "It went wrong."), other=1) == status

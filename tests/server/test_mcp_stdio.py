@@ -1,4 +1,4 @@
-"""`run_python` over stdio: the SDK's own client in both eras, and bytes on the wire for what no client does."""
+"""`run_python` over stdio and HTTP: the SDK's own client in both eras, and bytes on stdio's wire for what no client does."""
 
 import asyncio
 import base64
@@ -17,7 +17,7 @@ import anyio
 import mcp_types as types
 import pytest
 import toon_format
-from bridge_fixtures import COMMAND, children, descendants, is_gone, until
+from bridge_fixtures import COMMAND, OVER_BOTH, children, descendants, is_gone, until
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -53,6 +53,7 @@ def text(result):
 # --- the tool ---
 
 
+@OVER_BOTH
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28", "auto"])
 async def test_in_either_era_there_is_one_tool_and_it_runs_python(setup, mode):
     async with setup.client(mode) as client:
@@ -75,6 +76,7 @@ async def test_the_list_of_tools_is_at_most_200_tokens_as_on_the_wire(setup):
     assert len(get_encoding("o200k_base").encode(rendered)) <= 200, rendered
 
 
+@OVER_BOTH
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_client_that_defers_tools_is_told_what_the_tool_is_for_and_not_to_defer_it(configure, git_server, mode):
     async with configure(git_server).client(mode) as client:
@@ -87,6 +89,7 @@ async def test_a_client_that_defers_tools_is_told_what_the_tool_is_for_and_not_t
     assert len(told) <= 2048, "Claude Code cuts what is longer"
 
 
+@OVER_BOTH
 async def test_what_the_tool_says_of_itself_is_true(configure, git_server, everything_server):
     """Each promise of the description and the instructions, in one script."""
     setup = configure(git_server, everything_server)
@@ -124,6 +127,7 @@ help(mcp.programs)
     assert not result.is_error
 
 
+@OVER_BOTH
 async def test_an_unknown_tool_is_a_protocol_error_and_the_server_goes_on(setup):
     async with setup.client() as client:
         with pytest.raises(MCPError, match="run_python"):
@@ -134,6 +138,7 @@ async def test_an_unknown_tool_is_a_protocol_error_and_the_server_goes_on(setup)
 # --- how a script ends ---
 
 
+@OVER_BOTH
 async def test_each_way_to_end_is_told_as_what_it_is(setup):
     async with setup.client() as client:
         pid = setup.server_pid()
@@ -191,6 +196,7 @@ BAD_REQUESTS = [
 ]
 
 
+@OVER_BOTH
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_bad_request_names_its_code_and_what_is_wrong(configure, time_server, mode):
     async with configure(time_server).client(mode) as client:
@@ -204,6 +210,7 @@ async def test_a_bad_request_names_its_code_and_what_is_wrong(configure, time_se
         assert text(await run(client, "'still here'")) == "'still here'"
 
 
+@OVER_BOTH
 async def test_a_syntax_error_shows_line_and_caret(setup):
     async with setup.client() as client:
         result = await run(client, "a = 1\nb = (2\nc = 3 3\n")
@@ -239,6 +246,7 @@ async def test_a_fault_of_the_bridge_is_an_answer_without_its_inside_and_is_logg
     assert "the inside" in caplog.text
 
 
+@OVER_BOTH
 async def test_servers_are_called_and_can_be_narrowed_but_not_widened(configure, time_server, git_server):
     off = ServerSpec(name="off", command="false", enabled=False)
     async with configure(time_server, git_server, off).client() as client:
@@ -261,6 +269,7 @@ async def test_servers_are_called_and_can_be_narrowed_but_not_widened(configure,
 # --- what programs get, and what the model pays for ---
 
 
+@OVER_BOTH
 @pytest.mark.parametrize("mode", ERAS)
 async def test_the_record_is_structured_content_unless_the_client_shows_that_to_the_model(setup, mode):
     async with setup.client(mode, client_info=types.Implementation(name="some-client", version="1")) as client:
@@ -360,6 +369,7 @@ def test_whatever_is_printed_as_json_comes_back_from_the_shorter_form(tmp_path, 
     assert json.dumps(back, sort_keys=True) == json.dumps(value, sort_keys=True)
 
 
+@OVER_BOTH
 async def test_long_output_is_cut_in_the_middle_and_kept_whole(configure):
     setup = configure(max_output_chars=2000)
     async with setup.client() as client:
@@ -405,6 +415,7 @@ def png():
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
 
 
+@OVER_BOTH
 @pytest.mark.parametrize("mode", ERAS)
 async def test_an_image_shown_is_an_image_block_and_an_artifact_is_a_resource(setup, mode):
     content = bytes(range(256)) * 3000
@@ -430,6 +441,7 @@ async def test_an_image_shown_is_an_image_block_and_an_artifact_is_a_resource(se
 # --- progress and cancellation ---
 
 
+@OVER_BOTH
 async def test_a_long_run_gives_signs_of_life_that_strictly_rise(setup):
     seen = []
 
@@ -444,6 +456,7 @@ async def test_a_long_run_gives_signs_of_life_that_strictly_rise(setup):
         assert all(before[0] < after[0] for before, after in zip(seen, seen[1:], strict=False))
 
 
+@OVER_BOTH
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_scripts_own_progress_arrives_in_order_and_strictly_rises(setup, mode):
     seen = []
@@ -465,6 +478,7 @@ for done, message in ((1, "one"), (2, "two"), (2, "two again"), (1, "back"), (3,
         assert all(before < after for before, after in zip(values, values[1:], strict=False)), values
 
 
+@OVER_BOTH
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_cancelled_call_leaves_no_container_and_a_working_server(setup, mode):
     running = anyio.Event()
@@ -600,6 +614,7 @@ async def test_what_kill_9_left_behind_is_swept_at_the_next_start(setup):
 # --- size and number ---
 
 
+@OVER_BOTH
 async def test_twenty_runs_at_once_keep_their_outputs_apart(setup):
     async with setup.client() as client:
         pid = setup.server_pid()
@@ -610,6 +625,7 @@ async def test_twenty_runs_at_once_keep_their_outputs_apart(setup):
         await setup.no_container_of(pid, 20)
 
 
+@OVER_BOTH
 async def test_a_megabyte_of_line_code_argument_and_result_arrives_whole(configure, everything_server):
     setup = configure(everything_server, max_output_chars=3_000_000)
     big = 1_000_000

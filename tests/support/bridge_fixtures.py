@@ -36,7 +36,11 @@ MAX_LINE_BYTES = 64 << 20
 
 def toml(settings, servers):
     """A configuration file's text. JSON's strings, numbers, truth values and arrays are TOML's too."""
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items()]
+    plain = {key: value for key, value in settings.items() if not isinstance(value, dict)}
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
+    for name, table in settings.items():
+        if isinstance(table, dict):
+            lines += [f"\n[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
     for spec in servers:
         lines.append(f"\n[servers.{json.dumps(spec.name)}]")
         table = {"type": spec.type, "command": spec.command, "args": list(spec.args), "cwd": spec.cwd}
@@ -178,6 +182,8 @@ class Setup:
     home: Path
     env: dict
     engine: object
+    transport: str = "stdio"
+    """How `client` reaches the bridge: over `stdio`, or `http`."""
 
     def run(self, *arguments, stdin=b"", config=True, env=None, cwd=None, timeout=DEADLINE_SECONDS):
         """Run the command to its end."""
@@ -203,6 +209,12 @@ class Setup:
     @contextlib.asynccontextmanager
     async def client(self, mode="legacy", *, log=None, env=None, **options):
         """The SDK's own client, connected."""
+        if self.transport == "http":
+            from http_bridge import serving
+
+            async with serving(self, env=env) as bridge, bridge.client(mode, **options) as client:
+                yield client
+            return
         target = self.parameters(**(env or {}))
         if log is not None:
             target = stdio_client(target, errlog=log)
@@ -263,7 +275,7 @@ def state_directory(folder, sandbox_state_dir):
     return knows_the_sandbox(folder / "bridge-state", sandbox_state_dir)
 
 
-def setups(folder, engine, state_dir):
+def setups(folder, engine, state_dir, transport="stdio"):
     """Makes a `Setup` in a folder: `setups(…)(SERVER…, setting=value…)`."""
     home = folder / "home"
     home.mkdir()
@@ -281,7 +293,7 @@ def setups(folder, engine, state_dir):
         # Without containers that are started ahead: tests count what their own calls start.
         base = {"state_dir": str(state_dir), "client_configs": False, "runtime": RUNTIME, "pool_max": 0}
         file.write_text(toml(base | settings, servers))
-        return Setup(file, state_dir, home, env, engine)
+        return Setup(file, state_dir, home, env, engine, transport)
 
     return make
 
@@ -292,10 +304,20 @@ def bridge_state_dir(tmp_path, probed, image, sandbox_state_dir):
     return state_directory(tmp_path, sandbox_state_dir)
 
 
+OVER_BOTH = pytest.mark.parametrize("transport", ["stdio", "http"], indirect=True)
+"""For tests whose clients see the same over stdio and over HTTP."""
+
+
 @pytest.fixture
-def configure(tmp_path, engine, bridge_state_dir):
+def transport(request):
+    """How clients reach the bridge of the test."""
+    return getattr(request, "param", "stdio")
+
+
+@pytest.fixture
+def configure(tmp_path, engine, bridge_state_dir, transport):
     """Makes the one test's `Setup`: `configure(SERVER…, setting=value…)`."""
-    return setups(tmp_path, engine, bridge_state_dir)
+    return setups(tmp_path, engine, bridge_state_dir, transport)
 
 
 @pytest.fixture

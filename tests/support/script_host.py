@@ -24,7 +24,7 @@ from mcp_bridge.executions import approvals
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.scripts import divergence
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-from mcp_bridge.executions.scripts.lifecycle import Scripts
+from mcp_bridge.executions.scripts.scripts import Scripts
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.request_handlers import Requests
 from mcp_bridge.host.service import Bridge, open_bridge

@@ -18,7 +18,7 @@ from bridge_fixtures import COMMAND
 from mcp import Client, StdioServerParameters
 from typer.testing import CliRunner
 
-from mcp_bridge.cli import common
+from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.cli.app import app
 from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES
 from mcp_bridge.workspace.content import CLIENT_FILES
@@ -103,6 +103,10 @@ COMMANDS = {
     "secret set": ["token"],
     "secret list": [],
     "secret remove": ["token"],
+    "principal add": ["anna"],
+    "principal list": [],
+    "principal rotate": ["anna"],
+    "principal revoke": ["anna"],
     "servers list": ["--start", "--json"],
     "servers search": ["look", "--json"],
     "servers add": ["mine", "--", "true"],
@@ -221,7 +225,7 @@ def user(tmp_path, monkeypatch, unimported):
     found = User(tmp_path, hostile_folder.make(tmp_path), env)
     found.policy = found.json("policy show")["hash"]
     found.checkout.write("program.yaml", USERS_PROGRAM.replace("looking", "mine"))
-    monkeypatch.setattr(common, "_noticed", set(), raising=False)
+    monkeypatch.setattr(configuring, "_noticed", set(), raising=False)
     monkeypatch.chdir(found.checkout.folder)
     return found
 
@@ -580,7 +584,7 @@ def test_a_server_that_is_started_late_is_still_what_was_trusted(trusting):
     from mcp_bridge.downstream.client.fleet import Fleet
 
     assert trusting.run("trust", "--yes").exit_code == 0
-    specs = common.discover_servers(settings.load()).servers
+    specs = configuring.discover_servers(settings.load()).servers
     assert all("evil.sh" in str(spec.scripts) for spec in specs.values())
     script = trusting.checkout.folder / "evil.sh"
     script.write_text(script.read_text() + "\n")
@@ -656,7 +660,7 @@ def test_records_that_others_could_have_written_are_not_believed(trusting):
         ended = trusting.run("policy show", "--json")
         assert json.loads(ended.stdout)["hash"] == trusting.policy
         assert "unusable_file" in ended.stderr
-        common._noticed.clear()
+        configuring._noticed.clear()
         record.parent.chmod(0o700)
         record.write_bytes(content)
         record.chmod(0o600)
@@ -676,7 +680,7 @@ def test_a_folder_does_not_bring_trust_in_itself(user, monkeypatch):
 
 def test_without_a_terminal_nothing_is_trusted(trusting):
     ended = trusting.run("trust", stdin=b"y\n")
-    assert ended.exit_code == common.REFUSED
+    assert ended.exit_code == exit_statuses.REFUSED
     assert "not_asked" in ended.stderr
     assert trusting.json("policy show")["hash"] == trusting.policy
 
@@ -690,7 +694,7 @@ def test_in_a_terminal_it_is_asked_and_no_is_what_anything_but_yes_means(trustin
     assert "./evil.sh server" in shown
     assert "tools/evil_package/deep.py" in shown
     assert "\x1b[2J" not in shown
-    assert status == (0 if agreed else common.REFUSED)
+    assert status == (0 if agreed else exit_statuses.REFUSED)
     assert ("floor" in trusting.json("policy show")) is agreed
 
 

@@ -20,7 +20,7 @@ from oauth_fixtures import (
 
 from mcp_bridge.downstream.client import supervisor
 from mcp_bridge.downstream.oauth import token_sources
-from mcp_bridge.downstream.oauth.logins import keep_login, read_login
+from mcp_bridge.downstream.oauth.login_record import keep_login, read_login
 from mcp_bridge.host.channel import HostChannel
 from mcp_bridge.host.frame_writer import FrameWriter
 from mcp_bridge.ledger.storage.schema import FILE_NAME

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import asking, common, showing
+from mcp_bridge.cli import asking, exit_statuses, showing
 from mcp_bridge.cli.client_setup.file_edits import ConfigurationFile
 from mcp_bridge.cli.client_setup.installation_records import Installations
 from mcp_bridge.cli.client_setup.server_entries import NotTransferableError, as_table
@@ -36,7 +36,7 @@ def add(loaded: settings.Loaded, config: Path | None, name: str, table: Table) -
     if (existing := file.member("servers", name)) is not None:
         if existing == table:
             showing.echo(escaping.escape_line(f"{file.path} has it already."))
-            return common.OK
+            return exit_statuses.OK
         raise BridgeError(
             "server_exists",
             f"{file.path} has another server of the name {name!r}.",
@@ -102,7 +102,7 @@ def import_(
         showing.echo(escaping.escape_line(line))
     if not file.is_changed:
         showing.echo(escaping.escape_line(f"There is nothing to import from {theirs.path}."))
-        return common.OK
+        return exit_statuses.OK
     refusal = BridgeError(
         "not_asked",
         "Nothing was written: there is no terminal to ask in.",
@@ -110,7 +110,7 @@ def import_(
     )
     if not yes and not asking.confirm("Write this?", refusal):
         showing.echo_err("mcp-bridge: nothing was written.")
-        return common.REFUSED
+        return exit_statuses.REFUSED
     # What only the user could read in the client's file stays so.
     mode = theirs.target.stat().st_mode & 0o777 if file.old is not None else 0o600
     return _written(loaded, file, mode=mode, shown=True)
@@ -123,4 +123,4 @@ def _written(loaded: settings.Loaded, file: ConfigurationFile, *, mode: int | No
         showing.echo(escaping.escape_line(line))
     file.write(installations.backups, mode=mode)
     showing.echo(escaping.escape_line(f"Written: {file.path}."))
-    return common.OK
+    return exit_statuses.OK

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli import asking, configuring, exit_statuses, inputs, showing
 from mcp_bridge.cli.opening import finish, print_json, run_with_database
-from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_invisible, escape_name
 from mcp_bridge.executions.comments import check_text
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +38,7 @@ AndResume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with
 def list_(
     ctx: typer.Context,
     everything: Annotated[bool, typer.Option("--all", help="Those that are decided or void, too.")] = False,
+    principal: Principal = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -49,29 +50,37 @@ def list_(
 
         async def listed(database: Database) -> list[tuple[ApprovalRequest, str]]:
             store = ProgramStore(database)
-            requests = await approval_requests(store, PRINCIPAL)
+            requests = await approval_requests(store, principal)
             return [
                 (row, f"{await inputs.short_id(store, row.approval.execution)}.{row.approval.effect}")
                 for row in requests
                 if everything or row.status == "open"
             ]
 
-        rows = run_with_database(common.load(config or ctx.obj).settings, listed, allow_read_only=True)
+        rows = run_with_database(configuring.load(config or ctx.obj).settings, listed, allow_read_only=True)
         if as_json:
             print_json({"approvals": [_record(row, ident) for row, ident in rows]})
         elif not rows:
             showing.echo("Nothing waits for a decision.")
         else:
+            whose = len({_principal(row) for row, _ in rows} - {LOCAL_PRINCIPAL.name}) > 0
             cells = [
-                (ident, row.status, showing.moment(row.approval.asked), _location(row), _gist(row))
+                (
+                    ident,
+                    *((_principal(row),) if whose else ()),
+                    row.status,
+                    showing.moment(row.approval.asked),
+                    _location(row),
+                    _gist(row),
+                )
                 for row, ident in rows
             ]
-            showing.table(("id", "status", "asked", "program", "what"), cells)
+            showing.table(("id", *(("principal",) if whose else ()), "status", "asked", "program", "what"), cells)
             if any(gist.endswith(showing.CUT) for *_, gist in cells):
                 showing.echo_err(
                     f"mcp-bridge: what ends in {showing.CUT} is shown whole by `mcp-bridge approvals show ID`"
                 )
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -83,18 +92,20 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
 
     def work() -> int:
         row, ident = run_with_database(
-            common.load(named).settings, lambda database: _find(database, approval), allow_read_only=True
+            configuring.load(named).settings, lambda database: _find(database, approval), allow_read_only=True
         )
         if as_json:
             print_json(_record(row, ident))
-            return common.OK
-        showing.echo(f"{ident}: {row.status}, asked {showing.moment(row.approval.asked)}")
+            return exit_statuses.OK
+        whose = _principal(row)
+        by = "" if whose == LOCAL_PRINCIPAL.name else f" by {whose}"
+        showing.echo(f"{ident}: {row.status}, asked{by} {showing.moment(row.approval.asked)}")
         _print_question(row)
         _print_decision(row)
         if row.status == "open":
             for verb in ("approve", "deny"):
                 showing.echo(showing.command(f"approvals {verb} {ident}", named))
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -129,16 +140,16 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
         from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
         check_text(reason, "--reason")
-        loaded = common.load(named)
+        loaded = configuring.load(named)
         # Not a security boundary, since anyone with a shell can clear the environment. But a server behind the bridge
         # that runs commands for an agent should not be a way to approve by accident.
-        common.refuse_nesting(loaded)
+        configuring.refuse_nesting(loaded)
         # Checked before the decision is made: afterwards it would be too late.
-        configuration = common.configure(named) if and_resume else None
+        configuration = configuring.configure(named) if and_resume else None
 
         async def decided(database: Database) -> tuple[ApprovalRequest, str]:
             row, ident = await _find(database, approval)
-            await decide(ProgramStore(database), row, approved=approved, by=common.login_name(), comment=reason)
+            await decide(ProgramStore(database), row, approved=approved, by=asking.login_name(), comment=reason)
             return row, ident
 
         row, ident = run_with_database(loaded.settings, decided)
@@ -147,7 +158,7 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
         execution = ident.rpartition(".")[0]
         if configuration is None:
             showing.echo(f"It goes on with: {showing.command(f'execution resume {execution}', named)}")
-            return common.OK
+            return exit_statuses.OK
         from mcp_bridge.cli.commands.executions import resumed
 
         return resumed(configuration, row.approval.execution, None, named, as_json=False)
@@ -168,7 +179,7 @@ async def _find(database: Database, ident: str) -> tuple[ApprovalRequest, str]:
     prefix, dot, number = ident.strip().partition(".")
     execution = await inputs.execution(store, prefix)
     short_id = await inputs.short_id(store, execution.id)
-    rows = await approval_requests(store, PRINCIPAL, execution.id)
+    rows = await approval_requests(store, None, execution.id)
     if dot:
         rows = [row for row in rows if str(row.approval.effect) == number]
     elif len(rows) > 1:
@@ -183,6 +194,10 @@ async def _find(database: Database, ident: str) -> tuple[ApprovalRequest, str]:
         listed = ", ".join(f"{short_id}.{row.approval.effect}" for row in rows)
         raise BridgeError("ambiguous_id", f"The execution {short_id} asks more than one question: {listed}.")
     return rows[0], f"{short_id}.{rows[0].approval.effect}"
+
+
+def _principal(row: ApprovalRequest) -> str:
+    return row.execution.principal if row.execution else LOCAL_PRINCIPAL.name
 
 
 def _gist(row: ApprovalRequest) -> str:
@@ -216,6 +231,7 @@ def _record(row: ApprovalRequest, ident: str) -> dict[str, Any]:
     return {
         "id": ident,
         "execution": row.approval.execution,
+        "principal": _principal(row),
         "effect": row.approval.effect,
         "status": row.status,
         "asked": row.approval.asked,

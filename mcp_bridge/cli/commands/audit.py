@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from mcp_bridge.atomic_files import create_private
-from mcp_bridge.cli import common, showing, verifying
+from mcp_bridge.cli import configuring, exit_statuses, showing, verifying
 from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.verdicts import verdict_lines
@@ -82,18 +82,18 @@ def verify(
         keys = verifying.read_keys(key)
         notes = [note for path in checkpoint or () for note in verifying.read_notes(path)]
         if file is None:
-            facts = verifying.verify_own_ledger(common.load(config or ctx.obj), keys, notes, offline=offline)
+            facts = verifying.verify_own_ledger(configuring.load(config or ctx.obj), keys, notes, offline=offline)
         else:
             # The file, and perhaps the folder, is a stranger's: the folder's configuration is ignored.
             facts = verifying.verify_given_file(
-                file, keys, notes, lambda: common.load(config or ctx.obj, folder=False).settings
+                file, keys, notes, lambda: configuring.load(config or ctx.obj, folder=False).settings
             )
         if as_json:
             print_json({"status": "verified" if facts["authenticated"] else "unauthenticated", **facts})
         else:
             for line in verdict_lines(facts):
                 showing.echo(line)
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -126,10 +126,10 @@ def prove(
         named = verifying.read_keys(key)
         keys: Sequence[Verifier] | None = named
         if file is None:
-            data = verifying.prove_own_entry(common.load(config or ctx.obj).settings, entry, payload=payload)
+            data = verifying.prove_own_entry(configuring.load(config or ctx.obj).settings, entry, payload=payload)
         else:
             data, keys = verifying.prove_by(
-                file, named, entry, lambda: common.load(config or ctx.obj, folder=False).settings, payload=payload
+                file, named, entry, lambda: configuring.load(config or ctx.obj, folder=False).settings, payload=payload
             )
         # An entry of a damaged ledger may have no valid proof.
         tlog_proof.verify(data, keys)
@@ -137,7 +137,7 @@ def prove(
         if keys != named:
             signed = ", ".join(key.vkey for key in (keys or ())[len(named or ()) :])
             showing.echo_err(f"the proof verifies with --key '{signed}', for which the key that was named vouches")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work)
 
@@ -150,7 +150,7 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
         from mcp_bridge.ledger.audit import audit as auditing
         from mcp_bridge.ledger.log.reading import open_ledger
 
-        with open_ledger(verifying.ledger_file(common.load(config or ctx.obj).settings)) as ledger:
+        with open_ledger(verifying.ledger_file(configuring.load(config or ctx.obj).settings)) as ledger:
             note, size, vkey = auditing.checkpoint(ledger), ledger.size, ledger.vkey
         if as_json:
             print_json({"checkpoint": note, "size": size, "key": vkey})
@@ -158,7 +158,7 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
             # Printed unchanged: it is signed, and with further text it would not be a valid note.
             sys.stdout.flush()
             sys.stdout.buffer.write(note.encode())
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -170,8 +170,8 @@ def key(ctx: typer.Context, config: Config = None) -> None:
     def work() -> int:
         from mcp_bridge.ledger.storage.signing_key_files import known_vkey
 
-        showing.echo(known_vkey(verifying.ledger_file(common.load(config or ctx.obj).settings)))
-        return common.OK
+        showing.echo(known_vkey(verifying.ledger_file(configuring.load(config or ctx.obj).settings)))
+        return exit_statuses.OK
 
     finish(work)
 
@@ -195,7 +195,7 @@ def consistency(
         from mcp_bridge.ledger.proofs.signing import Verifier
         from mcp_bridge.ledger.storage.signing_key_files import known_vkey
 
-        settings = common.load(config or ctx.obj).settings
+        settings = configuring.load(config or ctx.obj).settings
         (earlier,) = verifying.read_notes(old)[-1:]
         later = verifying.read_notes(new)[-1] if new is not None else None
         given = verifying.read_keys(key)
@@ -207,7 +207,7 @@ def consistency(
             print_json({"status": "consistent", **shown._asdict()})
         else:
             showing.echo(f"consistent: the first {shown.old} of {shown.new} entries are those of {old}")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -225,7 +225,7 @@ def export(
         from mcp_bridge.ledger.audit import audit as auditing
         from mcp_bridge.ledger.log.reading import open_ledger, require
 
-        settings = common.load(config or ctx.obj).settings
+        settings = configuring.load(config or ctx.obj).settings
         require(verifying.ledger_file(settings))
         with open_ledger(
             verifying.ledger_file(settings), verifying.master_key(settings) if payloads else None
@@ -235,7 +235,7 @@ def export(
             vkey = ledger.vkey
         if str(out) != "-":
             showing.echo(f"{size} entries in {out}; verify it with --key '{vkey}'")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work)
 
@@ -248,11 +248,11 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         from mcp_bridge.ledger.audit import audit as auditing
         from mcp_bridge.ledger.log.reading import open_ledger
 
-        with open_ledger(verifying.ledger_file(common.load(config or ctx.obj).settings)) as ledger:
+        with open_ledger(verifying.ledger_file(configuring.load(config or ctx.obj).settings)) as ledger:
             numbers = auditing.stats(ledger)
         if as_json:
             print_json(numbers.to_json())
-            return common.OK
+            return exit_statuses.OK
         showing.echo(f"log {numbers.origin}, {numbers.entries} entries, key {numbers.key}")
         showing.echo(f"from {showing.moment(numbers.first)} to {showing.moment(numbers.last)}")
         showing.echo(f"payloads {numbers.payload_bytes} bytes, file {numbers.file_bytes} bytes")
@@ -264,7 +264,7 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
             if state.conflict:
                 when = showing.moment(state.conflict["time"])
                 showing.echo(f"  ALARM of {when}: {state.conflict['message']}")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -277,20 +277,20 @@ def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) ->
     """
 
     def work() -> int:
-        from mcp_bridge.ledger.storage import compacting
+        from mcp_bridge.ledger.admin import compacting
         from mcp_bridge.sandbox.ownership import owner_label
         from mcp_bridge.sizes import shown_size
 
         async def compacted(database: Database) -> tuple[Measured, Measured]:
             return await compacting.compact(database, owner_label())
 
-        before, after = run_with_database(common.load(config or ctx.obj).settings, compacted)
+        before, after = run_with_database(configuring.load(config or ctx.obj).settings, compacted)
         was, now = before.used + before.unused, after.used + after.unused
         if as_json:
             print_json({"before_bytes": was, "after_bytes": now})
         else:
             showing.echo(f"the ledger had {shown_size(was)}, and has {shown_size(now)}")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -305,7 +305,7 @@ def publish(
     """Send the newest checkpoint to all targets of `ledger.publish`, now. A bridge that runs does so by itself."""
 
     def work() -> int:
-        loaded = common.load(config or ctx.obj)
+        loaded = configuring.load(config or ctx.obj)
         if not loaded.settings.ledger.publish and not acknowledge:
             raise BridgeError(
                 "bad_argument",
@@ -331,7 +331,7 @@ def publish(
             for state in states.values():
                 why = f": {state.error['message']}" if state.error else ""
                 showing.echo(f"{state.target}: {state.status}, {state.size} entries{why}")
-        return common.OK if all(state.status == "ok" for state in states.values()) else common.FAILED
+        return exit_statuses.OK if all(state.status == "ok" for state in states.values()) else exit_statuses.FAILED
 
     finish(work, as_json=as_json)
 
@@ -348,7 +348,7 @@ def rotate_key(
     def work() -> int:
         from mcp_bridge.ledger.admin import key_rotation
 
-        settings = common.load(config or ctx.obj).settings
+        settings = configuring.load(config or ctx.obj).settings
         if lost:
             vkey = key_rotation.replace_lost_key(verifying.ledger_file(settings), settings.ledger.master_key)
         else:
@@ -357,7 +357,7 @@ def rotate_key(
             print_json({"key": vkey})
         else:
             showing.echo(f"new key: {vkey}")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -367,15 +367,15 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
     """Go on although the clock is behind the last entry: it is right now, and was ahead before."""
 
     def work() -> int:
-        from mcp_bridge.cli.common import login_name
-        from mcp_bridge.ledger.admin import accepted_losses
+        from mcp_bridge.cli.asking import login_name
+        from mcp_bridge.ledger.admin import accepted_clock
 
         async def accepted(database: Database) -> float:
-            return await accepted_losses.accept_clock(database, login_name())
+            return await accepted_clock.accept_clock(database, login_name())
 
-        behind = run_with_database(common.load(config or ctx.obj).settings, accepted)
+        behind = run_with_database(configuring.load(config or ctx.obj).settings, accepted)
         showing.echo(f"accepted: the clock is {behind:.0f} s behind the entry before")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work)
 
@@ -389,11 +389,11 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
     """
 
     def work() -> int:
-        from mcp_bridge.cli.common import login_name
+        from mcp_bridge.cli.asking import login_name
         from mcp_bridge.ledger.admin import accepted_losses
         from mcp_bridge.private_files import state_directory
 
-        settings = common.load(config or ctx.obj).settings
+        settings = configuring.load(config or ctx.obj).settings
         state_directory(settings.state_dir, durable=True)
         loss = accepted_losses.accept_loss(verifying.ledger_file(settings), settings.ledger.master_key, login_name())
         if as_json:
@@ -401,7 +401,7 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
         else:
             had = "nobody knows how many it had" if loss.had is None else f"it had {loss.had}"
             showing.echo(f"accepted: the log has {loss.has} entries, and {had}")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 

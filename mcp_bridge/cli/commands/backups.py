@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import common, inputs, showing, verifying
-from mcp_bridge.cli.common import login_name
+from mcp_bridge.cli import configuring, exit_statuses, inputs, showing, verifying
+from mcp_bridge.cli.asking import login_name
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -75,7 +75,7 @@ def backup(
                 "The keys in a backup are encrypted, and nothing says for whom.",
                 hint="Name --passphrase or --recipient; or --without-keys, and keep copies of the keys apart.",
             )
-        settings = common.load(config or ctx.obj).settings
+        settings = configuring.load(config or ctx.obj).settings
         to: str | Sequence[Recipient] | None = None
         if recipient:
             to = _recipients(recipient)
@@ -85,7 +85,7 @@ def backup(
         if as_json:
             facts: dict[str, Any] = {"file": str(file), "size": made.size, "root": made.root.hex()}
             print_json(facts | {"authenticated": made.authenticated, "keys": made.keys, "apart": made.apart})
-            return common.OK
+            return exit_statuses.OK
         by = (
             "verified"
             if made.authenticated
@@ -94,7 +94,7 @@ def backup(
         showing.echo(f"{made.size} entries and {made.files} files in {file}, {by}")
         if made.apart:
             showing.echo(f"Not in it, and needed to restore it: {', '.join(made.apart)}. Keep copies apart from it.")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -124,7 +124,7 @@ def restore(
     def work() -> int:
         from mcp_bridge.backup import restore as restoring
 
-        settings = common.load(config or ctx.obj).settings
+        settings = configuring.load(config or ctx.obj).settings
         means = restoring.Means(
             lambda: inputs.read_secret(f"Passphrase of {file}: ", "bad_passphrase", twice=False),
             _identities(identity or ()),
@@ -140,7 +140,7 @@ def restore(
         else:
             for line in _lines(restored, file, None if check else settings.state_dir):
                 showing.echo(line)
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -175,7 +175,7 @@ def backup_key(
                 "bad_argument", f"{file} can't be made: {exc.strerror}.", hint="Name a new file."
             ) from None
         showing.echo(str(new.recipient))
-        return common.OK
+        return exit_statuses.OK
 
     finish(work)
 

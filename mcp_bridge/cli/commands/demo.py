@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import common
+from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.downstream.configuration.spec import ServerSpec, spec_from_toml
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.service import open_bridge
@@ -94,23 +94,23 @@ def demo(config: Path | None) -> int:
     """Run the demonstration; return the exit status."""
     console = Console(highlight=False)
     try:
-        configuration = common.configure(config)
+        configuration = configuring.configure(config)
         with tempfile.TemporaryDirectory(prefix="mcp-bridge-demo-") as directory:
             repository = Path(directory).resolve()
             make_repository(repository)
             records = anyio.run(_run, configuration.settings, demo_servers(repository), repository, console)
     except BridgeError as exc:
-        return common.print_error(exc)
+        return exit_statuses.print_error(exc)
     expected = ["success", "success", "success", "error"]
     if [record.status for record in records] != expected:
         console.print("\nThe demonstration did not go as it should.", style="red")
-        return common.FAILED
+        return exit_statuses.FAILED
     console.print(
         "\nThat was the demonstration. This puts the bridge behind Claude Code, in whatever folder you are:\n"
     )
     sys.stdout.write(f"{shlex.join(['claude', 'mcp', 'add', '--scope', 'user', 'bridge', '--', *own_command()])}\n")
     sys.stdout.flush()
-    return common.OK
+    return exit_statuses.OK
 
 
 def own_command() -> list[str]:

@@ -13,7 +13,7 @@ import anyio
 from rich.console import Console
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import common, environment_checks
+from mcp_bridge.cli import configuring, environment_variables, exit_statuses
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.downstream.configuration.discovery import user_servers
 from mcp_bridge.downstream.configuration.remote_entries import is_in_the_clear, shown_url
@@ -42,15 +42,15 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
         findings.append({"level": level, "code": code, "message": message} | ({"hint": hint} if hint else {}))
 
     prepared: Prepared | None = None
-    status = common.OK
+    status = exit_statuses.OK
     try:
-        configuration = common.configure(config, quiet=True)
+        configuration = configuring.configure(config, quiet=True)
         over = f", over your own, {configuration.floor}" if configuration.floor else ""
         find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}{over}.")
         for file in configuration.ignored_files:
             names = f" Left out: {', '.join(file.servers)}." if file.servers else ""
             find("warning", file.code, f"{file.message}{names}", file.hint)
-        findings += [finding.record() for finding in environment_checks.findings(os.environ)]
+        findings += [finding.record() for finding in environment_variables.findings(os.environ)]
         _servers(configuration, find)
         with console.status("Probing the container engine…"):
             prepared = anyio.run(_prepare, configuration)
@@ -66,19 +66,21 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
         for found in exc.details.get("findings", []):
             findings.append(found)
         find("error", exc.code, exc.message, exc.hint)
-        status = common.exit_code(exc)
+        status = exit_statuses.exit_code(exc)
     if as_json:
-        sys.stdout.write(json.dumps({"ok": status == common.OK, "findings": findings, **_facts(prepared)}) + "\n")
+        sys.stdout.write(
+            json.dumps({"ok": status == exit_statuses.OK, "findings": findings, **_facts(prepared)}) + "\n"
+        )
     else:
         _print(console, findings)
     return status
 
 
-async def _prepare(configuration: common.Configuration) -> Prepared:
+async def _prepare(configuration: configuring.Configuration) -> Prepared:
     return await prepare(configuration.settings, refresh=True)
 
 
-async def _try(configuration: common.Configuration, find: Any) -> float:
+async def _try(configuration: configuring.Configuration, find: Any) -> float:
     began = time.monotonic()
     failure: BridgeError | None = None
     async with open_bridge(configuration.settings, []) as bridge:
@@ -112,7 +114,7 @@ def _room(config: LedgerConfig, ledger: Measured, files: int) -> tuple[str, Code
     return "ok", "ledger_room", message, None
 
 
-def _servers(configuration: common.Configuration, find: Any) -> None:
+def _servers(configuration: configuring.Configuration, find: Any) -> None:
     discovery = configuration.discovery
     for problem in discovery.problems:
         where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
@@ -140,7 +142,7 @@ def _other_clients(read: tuple[ClientName, ...], find: Any) -> None:
             find("warning", "client_config", message, "Mend it, for its client.")
         names = [spec.name for spec in specs]
         if names:
-            shown = ", ".join(names[: common.MAX_NAMED]) + (", …" if len(names) > common.MAX_NAMED else "")
+            shown = ", ".join(names[: configuring.MAX_NAMED]) + (", …" if len(names) > configuring.MAX_NAMED else "")
             find(
                 "warning",
                 "client_not_read",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
 from mcp_bridge.cli.opening import print_json, run_with_database
 from mcp_bridge.errors import BridgeError
 
@@ -31,11 +31,11 @@ def erase(
     """Erase what is stored of an execution, a subject, or a reference; return the exit status.
 
     Raises:
-        BridgeError: `bad_argument`; as `executions.retention.erase`.
+        BridgeError: `bad_argument`; as `executions.erasure.erase`.
     """
-    from mcp_bridge.cli.common import login_name
+    from mcp_bridge.cli.asking import login_name
     from mcp_bridge.executions.artifacts import Files
-    from mcp_bridge.executions.retention import erase as work
+    from mcp_bridge.executions.erasure import erase as work
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
     targets: list[tuple[What, str]] = []
@@ -51,8 +51,8 @@ def erase(
         )
     if reason is not None and len(reason) > MAX_REASON_CHARS:
         raise BridgeError("bad_argument", f"--reason: it is text of at most {MAX_REASON_CHARS} characters.")
-    loaded = common.load(config)
-    common.refuse_nesting(loaded)
+    loaded = configuring.load(config)
+    configuring.refuse_nesting(loaded)
     ((what, name),) = targets
 
     async def erased(database: Database) -> Erased:
@@ -69,4 +69,4 @@ def erase(
         showing.echo(f"erased: {len(result.executions)} executions")
         for one in result.executions:
             showing.echo(f"  {one}")
-    return common.OK
+    return exit_statuses.OK

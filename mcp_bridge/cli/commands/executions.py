@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import common, inputs, showing
-from mcp_bridge.cli.driving import drive
-from mcp_bridge.cli.opening import finish, print_json, run_with_database
-from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.cli import asking, configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli.opening import drive, finish, print_json, run_with_database
+from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.comments import check_text
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +68,7 @@ _KEPT_AS = {"interrupted": ("interrupted", "running")}
 def list_(
     ctx: typer.Context,
     status: Annotated[list[Status] | None, typer.Option(help="Only those; repeatable.")] = None,
+    principal: Principal = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the latest.")] = 50,
     config: Config = None,
     as_json: Json = False,
@@ -85,15 +85,16 @@ def list_(
         async def listed(database: Database) -> list[tuple[StoredExecution, str]]:
             store = ProgramStore(database)
             stored_statuses = sorted({name for one in statuses for name in _KEPT_AS.get(one, (one,))})
-            executions_found = await store.executions(PRINCIPAL, limit, stored_statuses)
+            executions_found = await store.executions(principal, limit, stored_statuses)
             executions_found = [row for row in executions_found if effective_status(row) in statuses]
             return [(row, await inputs.short_id(store, row.id)) for row in executions_found]
 
-        rows = run_with_database(common.load(config or ctx.obj).settings, listed, allow_read_only=True)
+        rows = run_with_database(configuring.load(config or ctx.obj).settings, listed, allow_read_only=True)
         if as_json:
             facts = [
                 {
                     "id": row.id,
+                    "principal": row.principal,
                     "program": to_record(row)["program"],
                     "status": effective_status(row),
                     "started": row.started,
@@ -106,11 +107,14 @@ def list_(
         elif not rows:
             showing.echo("No execution." if status is None else "No execution of that status.")
         else:
+            # One person's bridge has no others to tell them from.
+            whose = len({row.principal for row, _ in rows} - {LOCAL_PRINCIPAL.name}) > 0
             showing.table(
-                ("id", "program", "status", "started", "waits for"),
+                ("id", *(("principal",) if whose else ()), "program", "status", "started", "waits for"),
                 [
                     (
                         ident,
+                        *((row.principal,) if whose else ()),
                         to_record(row)["program"],
                         effective_status(row),
                         showing.moment(row.started),
@@ -119,7 +123,7 @@ def list_(
                     for row, ident in rows
                 ],
             )
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -159,7 +163,7 @@ def show(
             record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
             return row, await inputs.short_id(store, row.id), entries, record
 
-        row, ident, entries, record = run_with_database(common.load(named).settings, found, allow_read_only=True)
+        row, ident, entries, record = run_with_database(configuring.load(named).settings, found, allow_read_only=True)
         rows = timeline(entries)
         if as_json:
             facts = {"started": row.started, "key": row.key, "program_hash": row.program, "origin": row.origin}
@@ -169,7 +173,7 @@ def show(
         else:
             _print_execution(row, record, ident, named)
             _print_timeline(rows)
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -263,13 +267,13 @@ def resume(
         from mcp_bridge.kernel.events import Resume
 
         event = None if payload is None else Resume(inputs.json_value(payload, "--payload"), source.upper())
-        return resumed(common.configure(named), execution, event, named, as_json=as_json)
+        return resumed(configuring.configure(named), execution, event, named, as_json=as_json)
 
     finish(work, as_json=as_json)
 
 
 def resumed(
-    configuration: common.Configuration, execution: str, event: Resume | None, named: Path | None, *, as_json: bool
+    configuration: configuring.Configuration, execution: str, event: Resume | None, named: Path | None, *, as_json: bool
 ) -> int:
     """Resume an execution and print its new state; return the exit status.
 
@@ -280,7 +284,7 @@ def resumed(
 
     async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        return await bridge.resume_execution(row.id, event, asker=terminal())
+        return await bridge.for_owner(row).resume_execution(row.id, event, asker=terminal())
 
     return showing.status_of(drive(configuration, work, named, as_json=as_json))
 
@@ -335,7 +339,7 @@ def _settlement(
         raise BridgeError("bad_argument", "--value belongs to --happened.")
     for text, option in ((failed, "--failed"), (reason, "--reason")):
         check_text(text, option)
-    by = common.login_name()
+    by = asking.login_name()
     if failed is not None:
         return Settlement("failed", by, message=failed, comment=reason)
     if not_done:
@@ -351,10 +355,12 @@ def _settled(
 
     async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        return await bridge.settle_execution(row.id, doubt, settlement, and_resume=and_resume, asker=terminal())
+        return await bridge.for_owner(row).settle_execution(
+            row.id, doubt, settlement, and_resume=and_resume, asker=terminal()
+        )
 
-    record = drive(common.configure(named), work, named, as_json=as_json, settled=not and_resume)
-    return showing.status_of(record) if and_resume else common.OK
+    record = drive(configuring.configure(named), work, named, as_json=as_json, settled=not and_resume)
+    return showing.status_of(record) if and_resume else exit_statuses.OK
 
 
 @executions.command(epilog="Example:\n\nmcp-bridge execution cancel 3f9a1c --reason 'the customer has left'")
@@ -371,9 +377,9 @@ def cancel(
     def work() -> int:
         async def cancelled(bridge: Bridge) -> dict[str, Any]:
             row = await inputs.execution(bridge.programs.store, execution)
-            return await bridge.cancel_execution(row.id, reason)
+            return await bridge.for_owner(row).cancel_execution(row.id, reason)
 
-        record = drive(common.configure(named), cancelled, named, as_json=as_json)
-        return common.OK if record["status"] == "cancelled" else showing.status_of(record)
+        record = drive(configuring.configure(named), cancelled, named, as_json=as_json)
+        return exit_statuses.OK if record["status"] == "cancelled" else showing.status_of(record)
 
     finish(work, as_json=as_json)

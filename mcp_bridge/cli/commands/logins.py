@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import common, showing
+from mcp_bridge.cli import configuring, exit_statuses, showing
 from mcp_bridge.cli.commands.servers import servers
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -19,11 +19,11 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_bridge.downstream.client.remote_auth import RemoteAccess
     from mcp_bridge.downstream.configuration.environment import Environment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.downstream.http.remote_auth import RemoteAccess
+    from mcp_bridge.downstream.oauth.login_record import Login
     from mcp_bridge.downstream.oauth.login_store import LoginStore
-    from mcp_bridge.downstream.oauth.logins import Login
     from mcp_bridge.downstream.oauth.redirects import Answer
     from mcp_bridge.settings import Settings
 
@@ -60,7 +60,7 @@ def login(
         with contextlib.ExitStack() as stack:
             made = anyio.run(_log_in, spec, access, store, _Terminal(settings, stack, opens=not no_browser))
         showing.echo(f"Logged in to {spec.name} at {made.issuer}.")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work)
 
@@ -68,7 +68,7 @@ def login(
 async def _log_in(spec: ServerSpec, access: RemoteAccess, store: LoginStore, person: _Terminal) -> Login:
     import anyio.to_thread
 
-    from mcp_bridge.downstream.client.http_client import tls_context
+    from mcp_bridge.downstream.http.http_client import tls_context
     from mcp_bridge.downstream.oauth.login import log_in
 
     # Both may block: a keyring may ask for its password.
@@ -97,7 +97,7 @@ def logout(ctx: typer.Context, name: Name, config: Config = None) -> None:
             showing.echo(f"There was no login to {spec.name}.")
         else:
             showing.echo(f"Logged out of {spec.name}. Its tokens are forgotten here; {became}.")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work)
 
@@ -105,8 +105,8 @@ def logout(ctx: typer.Context, name: Name, config: Config = None) -> None:
 async def _log_out(spec: ServerSpec, access: RemoteAccess, store: LoginStore) -> str | None:
     import anyio.to_thread
 
-    from mcp_bridge.downstream.client.http_client import tls_context
-    from mcp_bridge.downstream.oauth.login import log_out
+    from mcp_bridge.downstream.http.http_client import tls_context
+    from mcp_bridge.downstream.oauth.logout import log_out
 
     try:
         oauth = await anyio.to_thread.run_sync(access.oauth_settings, spec)
@@ -142,14 +142,14 @@ def status(
             cells = [(row["name"], row["state"], row["issuer"] or "", row["url"] or "") for row in rows]
             showing.table(("server", "login", "at", "address"), cells)
         missing = name is not None and rows[0]["state"] in {"none", "ended"}
-        return common.FAILED if missing else common.OK
+        return exit_statuses.FAILED if missing else exit_statuses.OK
 
     finish(work, as_json=as_json)
 
 
 async def _rows(specs: list[ServerSpec], store: LoginStore) -> list[dict[str, Any]]:
     from mcp_bridge.downstream.configuration.remote_entries import shown_url
-    from mcp_bridge.downstream.oauth.logins import read_login
+    from mcp_bridge.downstream.oauth.login_record import read_login
 
     rows = []
     for spec in specs:
@@ -170,7 +170,7 @@ async def _rows(specs: list[ServerSpec], store: LoginStore) -> list[dict[str, An
 
 
 def _state(spec: ServerSpec, made: Login | None) -> str:
-    from mcp_bridge.downstream.client.remote_auth import has_own_authorization
+    from mcp_bridge.downstream.http.remote_auth import has_own_authorization
 
     if not spec.is_remote:
         return "a process"
@@ -189,9 +189,9 @@ def _opened(config: Path | None) -> tuple[Settings, dict[str, ServerSpec], Remot
     from mcp_bridge.governance.server_credentials import access_with, login_store
     from mcp_bridge.governance.server_environment import environment_beside
 
-    loaded = common.load(config)
-    discovery = common.discover_servers(loaded)
-    folder_servers = common.folder_servers(loaded, discovery)
+    loaded = configuring.load(config)
+    discovery = configuring.discover_servers(loaded)
+    folder_servers = configuring.folder_servers(loaded, discovery)
     vault, model = credentials_of(loaded.layers, loaded.settings.state_dir, folder_servers)
     store = login_store(loaded.settings)
     environment = environment_beside(loaded.settings, vault, model)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from mcp_bridge.cli import common, inputs, showing
-from mcp_bridge.cli.common import MAX_NAMED
+from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli.configuring import MAX_NAMED
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -49,7 +49,7 @@ def _read(loaded: Loaded) -> _Read:
     """
     from mcp_bridge.governance.governance import snapshot_of, written_policies
 
-    written = written_policies(loaded.layers, common.folder_servers(loaded, common.discover_servers(loaded)))
+    written = written_policies(loaded.layers, configuring.folder_servers(loaded, configuring.discover_servers(loaded)))
     return _Read(written, snapshot_of(written))
 
 
@@ -58,11 +58,11 @@ def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> No
     """Show the policy as it is in force: preset, rules in their order, limits, and its hash."""
 
     def work() -> int:
-        loaded = common.load(config or ctx.obj)
+        loaded = configuring.load(config or ctx.obj)
         snapshot = _read(loaded).snapshot
         if as_json:
             print_json(_record(snapshot))
-            return common.OK
+            return exit_statuses.OK
         if snapshot.floor is not None:
             showing.echo("your own policy, which is a floor:")
             for line in _described(snapshot.floor):
@@ -70,7 +70,7 @@ def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> No
             showing.echo("the folder's policy over it, with the lower limits of both:")
         for line in _described(snapshot):
             showing.echo(line)
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -117,7 +117,7 @@ def check(
     """Find what is wrong with the policy (exit status 1), and warn of what is probably not meant."""
 
     def work() -> int:
-        loaded = common.load(config or ctx.obj)
+        loaded = configuring.load(config or ctx.obj)
         try:
             read = _read(loaded)
         except BridgeError as exc:
@@ -125,7 +125,7 @@ def check(
                 raise
             rows = [_row("error", exc.message + (f" {exc.hint}" if exc.hint else ""), exc.details.get("line"))]
         else:
-            rows = _warnings(read, common.configure(config or ctx.obj), start=start)
+            rows = _warnings(read, configuring.configure(config or ctx.obj), start=start)
         errors = [row for row in rows if row["level"] == "error"]
         if as_json:
             print_json({"ok": not errors, "findings": rows})
@@ -135,7 +135,7 @@ def check(
             if not rows:
                 showing.echo("Nothing is wrong with the policy.")
         warned = any(row["level"] == "warning" for row in rows)
-        return common.FAILED if errors or (strict and warned) else common.OK
+        return exit_statuses.FAILED if errors or (strict and warned) else exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -144,7 +144,7 @@ def _row(level: str, message: str, line: int | None) -> dict[str, Any]:
     return {"level": level, "message": message, "line": line}
 
 
-def _warnings(read: _Read, configuration: common.Configuration, *, start: bool) -> list[dict[str, Any]]:
+def _warnings(read: _Read, configuration: configuring.Configuration, *, start: bool) -> list[dict[str, Any]]:
     import anyio
 
     from mcp_bridge.policy.rules.checks import warnings
@@ -165,7 +165,7 @@ def _warnings(read: _Read, configuration: common.Configuration, *, start: bool) 
 
 
 async def _tools(
-    configuration: common.Configuration,
+    configuration: configuring.Configuration,
     start: bool,
 ) -> tuple[dict[str, str], dict[str, Sequence[ToolInfo]], list[str]]:
     """Aliases of all servers by name, the tools of the listed servers, and the names of the others."""
@@ -256,9 +256,9 @@ def explain(
             raise BridgeError(
                 "bad_argument", "--step is a program's.", hint="Name that, too: --program NAME --step ID."
             )
-        loaded = common.load(config or ctx.obj)
+        loaded = configuring.load(config or ctx.obj)
         read = _read(loaded)
-        servers, listed, _ = anyio.run(_tools, common.configure(config or ctx.obj), start)
+        servers, listed, _ = anyio.run(_tools, configuring.configure(config or ctx.obj), start)
         found = _tool(tool, servers, listed)
         context = None if program is None else _context(loaded, program, step, found)
         names = tool_names(found)
@@ -274,7 +274,7 @@ def explain(
         explained = explaining.explain(read.snapshot, call)
         if as_json:
             print_json(explained.record())
-            return common.OK
+            return exit_statuses.OK
         for line in explained.text().splitlines():
             showing.echo(line)
         if found.server not in listed:
@@ -283,7 +283,7 @@ def explain(
             )
         if args is None and read.has_conditions:
             showing.echo_err("mcp-bridge: without --args the conditions see a call without arguments.")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import common, inputs, showing
-from mcp_bridge.cli.driving import drive
-from mcp_bridge.cli.opening import finish, print_json, run_with_bridge
+from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli.opening import drive, finish, print_json, run_with_bridge
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
     from mcp_bridge.cli.program_sources import ProgramFile, Sources
@@ -65,7 +64,7 @@ def run(
         async def started(bridge: Bridge) -> dict[str, Any]:
             return await bridge.run_program(requested, values, key, starter="operator", asker=terminal())
 
-        return showing.status_of(drive(common.configure(named), started, named, as_json=as_json))
+        return showing.status_of(drive(configuring.configure(named), started, named, as_json=as_json))
 
     finish(work, as_json=as_json)
 
@@ -86,7 +85,7 @@ def validate(
             if file != sources.STDIN and not Path(file).is_file():
                 raise BridgeError("bad_argument", f"There is no file {file}.")
         # The files, and perhaps the folder, are a stranger's: the folder's configuration is ignored.
-        loaded = common.load(config or ctx.obj, folder=False)
+        loaded = configuring.load(config or ctx.obj, folder=False)
         read: list[ProgramFile | dict[str, Any]] = []
         for file in files:
             try:
@@ -102,7 +101,7 @@ def validate(
         else:
             for row in rows:
                 _print_validated(row)
-        return common.FAILED if any(row["faults"] for row in rows) else common.OK
+        return exit_statuses.FAILED if any(row["faults"] for row in rows) else exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -157,7 +156,7 @@ def graph(
         from mcp_bridge.cli import program_sources
         from mcp_bridge.views import graph as drawing
 
-        loaded = common.load(config or ctx.obj, folder=not program_sources.is_file(program))
+        loaded = configuring.load(config or ctx.obj, folder=not program_sources.is_file(program))
         parsed, _ = program_sources.one(loaded, program)
         drawn = drawing.draw(parsed)
         if form == "svg":
@@ -171,13 +170,13 @@ def graph(
         if output is None:
             # Written as UTF-8 bytes, as in a file, whatever the terminal's encoding.
             sys.stdout.buffer.write(text.encode())
-            return common.OK
+            return exit_statuses.OK
         try:
             output.write_text(text, encoding="utf-8")
         except (OSError, ValueError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else str(exc)
             raise BridgeError("bad_argument", f"--output: {output} can't be written: {why}.") from None
-        return common.OK
+        return exit_statuses.OK
 
     finish(work)
 
@@ -189,7 +188,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
     def work() -> int:
         from mcp_bridge.cli.program_sources import Sources
 
-        sources = Sources(common.load(config or ctx.obj))
+        sources = Sources(configuring.load(config or ctx.obj))
         owned = {name: (sources.restored(name), "agent") for name in sources.saved}
         owned |= {name: (program, "operator") for name, program in sources.operators.items()}
         names = sorted(owned)
@@ -204,7 +203,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
                 about = showing.short_value(program.description)
                 rows.append((name, owner, program.version, str(len(program.steps)), program.hash[:12], about))
             showing.table(("name", "whose", "version", "steps", "hash", "description"), rows)
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -227,11 +226,11 @@ def show(ctx: typer.Context, name: Source, config: Config = None) -> None:
     def work() -> int:
         from mcp_bridge.cli import program_sources
 
-        program, owner = program_sources.one(common.load(config or ctx.obj), name)
+        program, owner = program_sources.one(configuring.load(config or ctx.obj), name)
         print_json(program.data, indent=True)
         whose = "from a file" if owner == "file" else f"the {owner}'s"
         showing.echo_err(f"mcp-bridge: {name}: {whose}, hash {program.hash}")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work)
 
@@ -249,14 +248,14 @@ def save(
         from mcp_bridge.cli import program_sources
 
         data = program_sources.read(file)
-        configuration = common.configure(config or ctx.obj)
+        configuration = configuring.configure(config or ctx.obj)
 
         async def saved(bridge: Bridge) -> str:
-            row = await bridge.programs.library.save(name, _as_object(data, file), PRINCIPAL)
+            row = await bridge.programs.library.save(name, _as_object(data, file), LOCAL_PRINCIPAL.name)
             return str(row["hash"])
 
         showing.echo(f"saved {name}: {run_with_bridge(configuration, saved)}")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work)
 
@@ -274,14 +273,14 @@ def delete(ctx: typer.Context, name: Name, config: Config = None) -> None:
 
     def work() -> int:
         async def deleted(bridge: Bridge) -> bool:
-            return await bridge.programs.library.delete(name, PRINCIPAL)
+            return await bridge.programs.library.delete(name, LOCAL_PRINCIPAL.name)
 
-        if not run_with_bridge(common.configure(config or ctx.obj), deleted):
+        if not run_with_bridge(configuring.configure(config or ctx.obj), deleted):
             raise BridgeError(
                 "unknown_program", f"There is no program {name[:100]!r}.", hint="`mcp-bridge program list` has them."
             )
         showing.echo(f"deleted {name}")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work)
 
@@ -300,7 +299,7 @@ def plan(
     def work() -> int:
         if not intent.strip():
             raise BridgeError("bad_argument", "The intent is empty.", hint="Say what the program shall do.")
-        configuration = common.configure(config or ctx.obj)
+        configuration = configuring.configure(config or ctx.obj)
 
         async def planned(bridge: Bridge) -> dict[str, Any]:
             if save_as is not None:
@@ -308,10 +307,10 @@ def plan(
                 bridge.programs.library.check_name(save_as)
             program = await bridge.plan_program(intent)
             if save_as is not None:
-                await bridge.programs.library.save(save_as, program, PRINCIPAL)
+                await bridge.programs.library.save(save_as, program, LOCAL_PRINCIPAL.name)
             return program
 
         print_json(run_with_bridge(configuration, planned), indent=True)
-        return common.OK
+        return exit_statuses.OK
 
     finish(work)

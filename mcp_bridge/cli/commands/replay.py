@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
 from mcp_bridge.cli.opening import print_json, run_with_bridge, run_with_database
 from mcp_bridge.errors import BridgeError
 
@@ -34,7 +34,7 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
     from mcp_bridge.ledger.log.recorder import SqliteRecorder
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
-    loaded = common.load(named)
+    loaded = configuring.load(named)
     other = None if program is None else program_sources.one(loaded, program)[0]
 
     async def found(database: Database) -> Replayed | StoredExecution:
@@ -49,7 +49,7 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
         print_json(result.to_json())
     else:
         _print_result(result, program)
-    return common.OK if result.agrees else common.FAILED
+    return exit_statuses.OK if result.agrees else exit_statuses.FAILED
 
 
 def _script(named: Path | None, stored: StoredExecution, program: str | None) -> Replayed:
@@ -58,9 +58,9 @@ def _script(named: Path | None, stored: StoredExecution, program: str | None) ->
         raise BridgeError("bad_argument", "--program is for executions of programs.")
 
     async def work(bridge: Bridge) -> Replayed:
-        return await bridge.replay_execution(stored)
+        return await bridge.for_owner(stored).replay_execution(stored)
 
-    return run_with_bridge(common.configure(named), work)
+    return run_with_bridge(configuring.configure(named), work)
 
 
 def _print_result(result: Replayed, program: str | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import asking, common, opening
+from mcp_bridge.cli import asking, configuring, exit_statuses, opening
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import GIVEN_BEFORE
 from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
@@ -109,21 +109,21 @@ def run(
     live = LiveOutput(terminal.show, LIVE_SECONDS) if terminal.is_one and not as_json else None
     try:
         script = read_script(file, code)
-        configuration = common.configure(config)
-        common.refuse_nesting(configuration)
+        configuration = configuring.configure(config)
+        configuring.refuse_nesting(configuration)
         record = anyio.run(_run, configuration, script, servers, timeout, key, live)
     except BridgeError as exc:
         if as_json:
-            _print_json({"status": "refused", "exit_code": common.exit_code(exc), "error": exc.record()})
-            return common.exit_code(exc)
-        return common.print_error(exc)
+            _print_json({"status": "refused", "exit_code": exit_statuses.exit_code(exc), "error": exc.record()})
+            return exit_statuses.exit_code(exc)
+        return exit_statuses.print_error(exc)
     except KeyboardInterrupt:
         return 130
     if record is None:
         return 128 + signal.SIGTERM
     if record.error is not None and record.error["code"] == "sandbox_start_timeout":
         # The refusal isn't a script's status: no script ran.
-        record.exit_code = common.NO_SANDBOX
+        record.exit_code = exit_statuses.NO_SANDBOX
     if record.limits_not_enforced:
         logger.info("this host does not enforce: %s", ", ".join(record.limits_not_enforced))
     if as_json:
@@ -134,7 +134,7 @@ def run(
 
 
 async def _run(
-    configuration: common.Configuration,
+    configuration: configuring.Configuration,
     script: str,
     servers: list[str],
     timeout: float | None,  # noqa: ASYNC109

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import common, inputs, showing
+from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -41,14 +41,14 @@ def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Confi
     """Keep a secret. Its value is asked for without an echo, or read from standard input, less a newline at its end."""
 
     def work() -> int:
-        vault, configs = _vault(common.load(config or ctx.obj))
+        vault, configs = _vault(configuring.load(config or ctx.obj))
         where = vault.set(name, inputs.read_secret(f"Value of {name}: ", "bad_secret"), "keyring" if keyring else None)
         showing.echo(f"{name} is kept in the {where}")
         if name not in configs:
             showing.echo_err(
                 f"mcp-bridge: no tool gets it before [secrets.{name}] says which: {where} = true, tools = [...]"
             )
-        return common.OK
+        return exit_statuses.OK
 
     finish(work)
 
@@ -60,7 +60,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
     def work() -> int:
         from mcp_bridge.policy.secrets.secret_stores import SecretFile
 
-        loaded = common.load(config or ctx.obj)
+        loaded = configuring.load(config or ctx.obj)
         rows = _vault(loaded)[0].status()
         if not any(row.source == "file" for row in rows):
             # An unreadable file would otherwise just look empty.
@@ -80,7 +80,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
                 for row in rows
             ]
             showing.table(("secret", "from", "for tools", "state"), cells)
-        return common.OK
+        return exit_statuses.OK
 
     finish(work, as_json=as_json)
 
@@ -90,10 +90,10 @@ def remove(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Con
     """Forget a secret's value."""
 
     def work() -> int:
-        vault, _ = _vault(common.load(config or ctx.obj))
+        vault, _ = _vault(configuring.load(config or ctx.obj))
         if not vault.remove(name, "keyring" if keyring else None):
             raise BridgeError("unknown_secret", f"No secret {name[:100]!r} is kept.", hint="`mcp-bridge secret list`.")
         showing.echo(f"removed {name}")
-        return common.OK
+        return exit_statuses.OK
 
     finish(work)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_bridge import settings
-from mcp_bridge.cli import common
+from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import CONFIG_NAME, PROJECT_NAME, real_folder
@@ -33,6 +33,9 @@ waits for one now, and at a terminal none will come. Press Ctrl-C, and type one 
 To put it behind Claude Code: claude mcp add bridge -- mcp-bridge
 """
 
+HOST, PORT = "127.0.0.1", 8350
+"""Where `serve --transport http` listens by default."""
+
 WAITING = "mcp-bridge: waiting for an MCP client on standard input; Ctrl-C ends it.\n"
 
 
@@ -46,7 +49,7 @@ class ConfigurationFiles:
     def __init__(self, named: Path | None) -> None:
         self._named = named
         self._printed = ""
-        self._configuration: common.Configuration | None = None
+        self._configuration: configuring.Configuration | None = None
         self._stamps: dict[Path, object] = {}
         self._last: object = None
         """What the last check has found, in a comparable form."""
@@ -55,7 +58,7 @@ class ConfigurationFiles:
         """Read the files. Modules that an earlier attempt imported are imported again.
 
         Raises:
-            BridgeError: As `common.configure` and `common.refuse_nesting`.
+            BridgeError: As `configuring.configure` and `configuring.refuse_nesting`.
         """
         from mcp_bridge.server.configuration_reload import Configured
 
@@ -64,8 +67,8 @@ class ConfigurationFiles:
 
             folders.unload()
         before = _stamps((*_configuration_files(self._named), *_client_files(CLIENTS.values())))
-        found = common.configure(self._named)
-        common.refuse_nesting(found)
+        found = configuring.configure(self._named)
+        configuring.refuse_nesting(found)
         self._configuration, self._last = found, _meaning(found.loaded, found.discovery)
         # A change after the stamps were taken is noticed by the first check.
         watched = self._watched(found.loaded)
@@ -90,10 +93,10 @@ class ConfigurationFiles:
             return None
         self._stamps = stamps
         try:
-            loaded = common.load(self._named)
-            found = common.discover_servers(loaded)
+            loaded = configuring.load(self._named)
+            found = configuring.discover_servers(loaded)
             programs = started.governance.programs if started.governance else {}
-            policy = snapshot_of(written_policies(loaded.layers, common.folder_servers(loaded, found), programs))
+            policy = snapshot_of(written_policies(loaded.layers, configuring.folder_servers(loaded, found), programs))
         except BridgeError as exc:
             same, self._last = str(exc) == self._last, str(exc)
             return None if same else exc
@@ -117,7 +120,7 @@ class ConfigurationFiles:
         """Print an error on standard error, once."""
         if (said := f"{error.code}: {error}") != self._printed:
             self._printed = said
-            common.print_error(error)
+            exit_statuses.print_error(error)
 
     def _watched(self, loaded: settings.Loaded | None) -> Iterator[Path]:
         """The configuration's files, whether they exist or not, and the files that the trusted ones have loaded."""
@@ -209,4 +212,84 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
         from mcp_bridge.server.app import serve_stdio
 
     error = anyio.run(functools.partial(serve_stdio, programs=programs), files, first)
-    return common.OK if error is None else common.exit_code(error)
+    return exit_statuses.OK if error is None else exit_statuses.exit_code(error)
+
+
+def serve_http(
+    config: Path | None,
+    *,
+    host: str = HOST,
+    port: int = PORT,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    programs: bool = False,
+) -> int:
+    """Serve MCP over streamable HTTP until SIGTERM or SIGINT; return the exit status.
+
+    Args:
+        config: The file given by `--config`, or None.
+        host: The host name or address to listen at.
+        port: The port; 0 for any free one.
+        certificate: The file of the TLS certificate chain; None for plain HTTP.
+        key: The file of its private key; None if it is in the certificate's.
+        programs: Whether to offer tools for programs in addition to run_python.
+
+    Raises:
+        BridgeError: `bad_argument`, `cannot_listen`, `authentication_needed`; as `ConfigurationFiles.configure`.
+    """
+    _check_tls(certificate, key)
+    files = ConfigurationFiles(config)
+    from mcp_bridge.server.configuration_reload import configured
+
+    first = configured(files)
+    if isinstance(first, BridgeError):
+        # Nobody would see why no call works: unlike a client of stdio, an operator sees the command fail.
+        raise first
+    import anyio
+
+    from mcp_bridge.cli import showing
+    from mcp_bridge.cli.listening import listening
+    from mcp_bridge.server.http.app import Tls, serve_http
+
+    tls = Tls(certificate, key) if certificate else None
+    with listening(host, port, hint="Name another with --host and --port.") as listener:
+        address, bound = listener.getsockname()[:2]
+        name = f"[{address}]" if ":" in address else address
+
+        def announce() -> None:
+            showing.echo(f"MCP over HTTP: {'https' if tls else 'http'}://{name}:{bound}{first.settings.http.path}")
+            sys.stdout.flush()
+
+        error = anyio.run(
+            functools.partial(serve_http, programs=programs, tls=tls, listening=announce),
+            files,
+            first,
+            listener,
+            first.settings.http,
+        )
+    return exit_statuses.OK if error is None else exit_statuses.exit_code(error)
+
+
+def _check_tls(certificate: Path | None, key: Path | None) -> None:
+    """Refuse files that can't be used, before anything is started.
+
+    Raises:
+        BridgeError: `bad_argument`.
+    """
+    import ssl
+
+    if certificate is None:
+        if key is not None:
+            raise BridgeError(
+                "bad_argument", "--tls-key is there without the certificate.", hint="Name its file with --tls-cert."
+            )
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
+    except (OSError, ValueError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else exc
+        raise BridgeError(
+            "bad_argument",
+            f"--tls-cert, --tls-key: {certificate} and its key can't be used: {why}.",
+            hint="Name PEM files; the key has no passphrase.",
+        ) from None

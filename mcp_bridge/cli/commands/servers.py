@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import common, showing
+from mcp_bridge.cli import configuring, exit_statuses, showing
 from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, ClientName
@@ -35,11 +35,11 @@ def list_(
     from rich.console import Console
 
     try:
-        configuration = common.configure(config or ctx.obj, quiet=True)
-        common.warn_ignored_files(configuration.ignored_files)
+        configuration = configuring.configure(config or ctx.obj, quiet=True)
+        configuring.warn_ignored_files(configuration.ignored_files)
         rows = anyio.run(_rows, configuration, start)
     except BridgeError as exc:
-        raise typer.Exit(common.print_error(exc)) from None
+        raise typer.Exit(exit_statuses.print_error(exc)) from None
     found = configuration.discovery
     skipped = [{"name": row.name, "file": row.file, "reason": row.reason} for row in found.skipped]
     problems = [{"file": row.file, "line": row.line, "message": row.message} for row in found.problems]
@@ -109,7 +109,7 @@ def add(
         if cwd is not None:
             table["cwd"] = cwd
         named = config or ctx.obj
-        return own_configuration.add(common.load(named, folder=False), named, name, table)
+        return own_configuration.add(configuring.load(named, folder=False), named, name, table)
 
     finish(done)
 
@@ -134,7 +134,7 @@ def remove(
     from mcp_bridge.cli.client_setup import own_configuration
 
     named = config or ctx.obj
-    finish(lambda: own_configuration.remove(common.load(named, folder=False), named, name))
+    finish(lambda: own_configuration.remove(configuring.load(named, folder=False), named, name))
 
 
 @servers.command(
@@ -151,16 +151,18 @@ def import_(
     from mcp_bridge.cli.client_setup import own_configuration
 
     named = config or ctx.obj
-    finish(lambda: own_configuration.import_(common.load(named, folder=False), named, client, names or [], yes=yes))
+    finish(
+        lambda: own_configuration.import_(configuring.load(named, folder=False), named, client, names or [], yes=yes)
+    )
 
 
 def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
     """The exit status: 1 if servers should be started, and an enabled one can't be used."""
     broken = [row for row in rows if row["error"] and row["state"] != "disabled"]
-    return common.FAILED if start and broken else common.OK
+    return exit_statuses.FAILED if start and broken else exit_statuses.OK
 
 
-def _fleet(configuration: common.Configuration) -> Fleet:
+def _fleet(configuration: configuring.Configuration) -> Fleet:
     from mcp_bridge.downstream.client.fleet import Fleet
     from mcp_bridge.governance.server_credentials import login_store, remote_access
     from mcp_bridge.governance.server_environment import environment
@@ -172,7 +174,7 @@ def _fleet(configuration: common.Configuration) -> Fleet:
     )
 
 
-async def _rows(configuration: common.Configuration, start: bool) -> list[dict[str, Any]]:
+async def _rows(configuration: configuring.Configuration, start: bool) -> list[dict[str, Any]]:
     from mcp_bridge.downstream.catalog.catalog import Catalog
 
     async with _fleet(configuration) as fleet:
@@ -209,14 +211,14 @@ def search(
     from rich.console import Console
 
     try:
-        configuration = common.configure(config or ctx.obj, quiet=True)
-        common.warn_ignored_files(configuration.ignored_files)
+        configuration = configuring.configure(config or ctx.obj, quiet=True)
+        configuring.warn_ignored_files(configuration.ignored_files)
         rows, notices = anyio.run(_found, configuration, " ".join(words), limit)
     except BridgeError as exc:
-        raise typer.Exit(common.print_error(exc)) from None
+        raise typer.Exit(exit_statuses.print_error(exc)) from None
     if as_json:
         sys.stdout.write(json.dumps({"matches": rows, "notices": notices}) + "\n")
-        raise typer.Exit(common.OK)
+        raise typer.Exit(exit_statuses.OK)
     for row in rows:
         showing.echo(escaping.escape_controls(row["line"]))
     if not rows:
@@ -226,7 +228,9 @@ def search(
         console.print(escaping.escape_controls(notice), style="dim", markup=False, highlight=False)
 
 
-async def _found(configuration: common.Configuration, query: str, limit: int) -> tuple[list[dict[str, Any]], list[str]]:
+async def _found(
+    configuration: configuring.Configuration, query: str, limit: int
+) -> tuple[list[dict[str, Any]], list[str]]:
     """The matching tools, and notices about servers that weren't searched."""
     from mcp_bridge.downstream.catalog import describe
     from mcp_bridge.downstream.catalog.catalog import Catalog

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import asking, common, showing
+from mcp_bridge.cli import asking, exit_statuses, showing
 from mcp_bridge.cli.opening import print_json
 from mcp_bridge.downstream.configuration import client_files
 from mcp_bridge.downstream.configuration.clients import CLIENTS
@@ -100,7 +100,7 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     new = [row for row in requests if not loaded.trust.is_trusted(row.content)]
     if new and not yes and not _confirm():
         showing.echo_err("mcp-bridge: nothing was trusted.")
-        return common.REFUSED
+        return exit_statuses.REFUSED
     for row in new:
         # Record the content that was shown, even if the files have changed since.
         loaded.trust.record(row.content)
@@ -110,7 +110,7 @@ def trust(loaded: settings.Loaded, folder: Path, *, yes: bool, as_json: bool) ->
     else:
         files = ", ".join(str(row.content.file) for row in requests)
         show(escaping.escape_line(f"{'Trusted' if new else 'Trusted already'}, exactly as shown: {files}"))
-    return common.OK
+    return exit_statuses.OK
 
 
 def _look(folder: Path, name: str) -> _TrustRequest | None:
@@ -230,7 +230,7 @@ def revoke(loaded: settings.Loaded, folder: Path) -> int:
     if not files:
         raise BridgeError("not_trusted", f"Nothing in {here} was trusted.", hint="`mcp-bridge trust --list`.")
     showing.echo(escaping.escape_line(f"No longer trusted: {', '.join(map(str, files))}"))
-    return common.OK
+    return exit_statuses.OK
 
 
 def list_trusted(loaded: settings.Loaded, *, as_json: bool) -> int:
@@ -246,7 +246,7 @@ def list_trusted(loaded: settings.Loaded, *, as_json: bool) -> int:
     else:
         cells = [(escaping.escape_line(row["file"]), showing.moment(row["since"]), row["state"]) for row in rows]
         showing.table(("file", "trusted", "now"), cells)
-    return common.OK
+    return exit_statuses.OK
 
 
 def _state(store: TrustStore, file: Path) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import asking, common, showing
+from mcp_bridge.cli import asking, configuring, exit_statuses, showing
 from mcp_bridge.cli.opening import print_json
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.settings import user_file
@@ -107,7 +107,7 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
         if not gone and not left:
             showing.echo("No image to remove.")
         _print_left(left)
-    return common.FAILED if left else common.OK
+    return exit_statuses.FAILED if left else exit_statuses.OK
 
 
 def _print_left(left: Sequence[tuple[str, str]]) -> None:
@@ -170,14 +170,14 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
         showing.echo(escaping.escape_line(line))
     if told and not yes and not _confirm(state=state):
         showing.echo_err("mcp-bridge: nothing was removed.")
-        return common.REFUSED
+        return exit_statuses.REFUSED
     left = anyio.run(_remove, found, directory, state)
     _print_left(left)
     with suppress(OSError):
         directory.rmdir()
     for line in _remaining(found, loaded, state=state):
         showing.echo(escaping.escape_line(line))
-    return common.FAILED if left else common.OK
+    return exit_statuses.FAILED if left else exit_statuses.OK
 
 
 async def _look(settings: Settings) -> _Found:
@@ -295,7 +295,7 @@ def _remaining(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
     for file in (log, log.with_name(f"{log.name}.1")) if log else ():
         if file.is_file():
             yield f"left: {file}, the log. Remove it by hand."
-    for row in common.discover_servers(loaded, quiet=True).skipped:
+    for row in configuring.discover_servers(loaded, quiet=True).skipped:
         if row.is_self:
             yield (
                 f"left: the entry {row.name!r} in {row.file}. `claude mcp remove {row.name}` removes Claude Code's."

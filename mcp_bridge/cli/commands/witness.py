@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from mcp_bridge.cli import common, showing
+from mcp_bridge.cli import configuring, exit_statuses, showing
 from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.errors import BridgeError
 
@@ -45,7 +45,7 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
                 "bad_argument", f"--log: {exc.message}", hint="Take the key that the log's bridge shows."
             ) from None
     # The witness's key and records must be the same in whatever folder it is started.
-    loaded = common.load(config, folder=False)
+    loaded = configuring.load(config, folder=False)
     state_dir = state_directory(loaded.settings.state_dir)
     with ExitStack() as open_things:
         socket = open_things.enter_context(listening(host, port))
@@ -58,4 +58,4 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
             sys.stdout.flush()
 
         serve_witness(opened, socket, ready)
-    return common.OK
+    return exit_statuses.OK

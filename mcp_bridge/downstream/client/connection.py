@@ -42,9 +42,11 @@ from mcp_bridge.downstream.client.http_transport import HttpTransport
 from mcp_bridge.downstream.client.idle_timeout import closed_or_idle
 from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
 from mcp_bridge.downstream.client.server_log import logger
+from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
 from mcp_bridge.downstream.client.sse_transport import SseTransport
 from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
 from mcp_bridge.offload import detach_from_time_limits, on_thread
+from mcp_bridge.telemetry import tracing
 from mcp_bridge.workspace.content import changed
 
 # Re-exported for the supervisor, which imports this module, and with it the SDK, on first use.
@@ -56,8 +58,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from mcp_bridge.downstream.client.pending_requests import Progressed
-    from mcp_bridge.downstream.client.remote_auth import RemoteAccess
     from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
+    from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 
 __all__ = ["CallToolResult", "Connection", "InputRequiredResult", "MCPError", "OversizedResult"]
 
@@ -264,9 +266,12 @@ class Connection:
             self._listeners.append(on_message)
             progressed = _progress_teller(on_message)
         try:
-            params = {"name": name, "arguments": arguments, **self._meta}
-            raw = await self.transport.request("tools/call", params, progressed)
-            result = _call_result(raw, client.protocol_version)
+            with server_span(name, self._spec, client.protocol_version) as span:
+                params = with_trace_context({"name": name, "arguments": arguments, **self._meta})
+                raw = await self.transport.request("tools/call", params, progressed)
+                result = _call_result(raw, client.protocol_version)
+                if span is not None and isinstance(result, CallToolResult) and result.is_error:
+                    tracing.failed(span, "tool_error")
         finally:
             if on_message is not None:
                 self._listeners.remove(on_message)

@@ -49,7 +49,12 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_bridge import fair_share
-from mcp_bridge.downstream.client.http_client import (
+from mcp_bridge.downstream.client.large_parts import is_oversized
+from mcp_bridge.downstream.client.lines import Oversized
+from mcp_bridge.downstream.client.pending_requests import PendingRequests, connection_closed, given_up
+from mcp_bridge.downstream.client.server_log import LogRing
+from mcp_bridge.downstream.client.transport import MessageReader, encoded, encoded_large
+from mcp_bridge.downstream.http.http_client import (
     Attempt,
     Pace,
     RemoteFailure,
@@ -59,15 +64,12 @@ from mcp_bridge.downstream.client.http_client import (
     opened,
     refusal,
 )
-from mcp_bridge.downstream.client.large_parts import is_oversized
-from mcp_bridge.downstream.client.lines import Oversized
-from mcp_bridge.downstream.client.pending_requests import PendingRequests, connection_closed, given_up
-from mcp_bridge.downstream.client.remote_auth import SECRET_SCHEME
-from mcp_bridge.downstream.client.server_log import LogRing
-from mcp_bridge.downstream.client.transport import MessageReader, encoded, encoded_large
+from mcp_bridge.downstream.http.remote_auth import SECRET_SCHEME
+from mcp_bridge.downstream.http.retries import sent_until_read
 from mcp_bridge.downstream.oauth.bearer import BearerAuth
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
+from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
@@ -77,8 +79,8 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     from mcp_bridge.downstream.client.pending_requests import Progressed
-    from mcp_bridge.downstream.client.remote_auth import RemoteAccess
     from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 
 logger = logging.getLogger(__name__)
 
@@ -89,16 +91,6 @@ _EVENT_ID = re.compile(r"[\x20-\x7e]{1,1024}")
 """Event ids that are sent back: a header's value."""
 
 _LAST_EVENT_HEADER = "last-event-id"
-
-# How often a request that certainly wasn't sent is sent again, and the first wait; each further one doubles it.
-_SEND_AGAIN = 2
-_SEND_AGAIN_WAIT = 0.2
-
-# How often a request is sent again that was refused by 429, the wait if the server names none, and the longest wait. A
-# server that wants more than that is not waited for.
-_BUSY_AGAIN = 4
-_BUSY_WAIT = 1.0
-MAX_BUSY_WAIT = 30.0
 
 # How often in succession a broken stream may fail to be resumed.
 _RESUME_FAILURES = 6
@@ -335,7 +327,8 @@ class HttpTransport:
             if progressed is not None:
                 params = params | {"_meta": {**params.get("_meta", {}), "progressToken": number}}
             message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-            headers = self._headers_of(method, params)
+            # In the task of whoever asks; the exchange is a task of its own.
+            headers = tracing.carrier() | self._headers_of(method, params)
             body = await on_thread(encoded_large, message) if is_oversized(params) else encoded(message)
             await anyio.lowlevel.checkpoint_if_cancelled()
             if self.closed.is_set():
@@ -415,11 +408,16 @@ class HttpTransport:
             headers: Its own headers.
             opens: Whether its answer opens a session.
         """
+
+        async def send() -> RemoteFailure | BridgeError:
+            post.attempt = Attempt()
+            return await self.attempt(post, body, headers, opens=opens)
+
         failure: RemoteFailure | BridgeError
         try:
             with post.scope:
                 try:
-                    failure = await self._patiently(post, body, headers, opens=opens)
+                    failure = await sent_until_read(send)
                 except RequestFailedError as error:
                     failure = error.failure
                 except BridgeError as error:
@@ -444,30 +442,6 @@ class HttpTransport:
             reached = anyio.Event()
             await self._send.send(_Failed(post, failure, reached))
             await reached.wait()
-
-    async def _patiently(
-        self, post: Post, body: bytes, headers: Mapping[str, str], *, opens: bool
-    ) -> RemoteFailure | BridgeError:
-        """Send a request until it has been read; return why it is unanswered, if it is."""
-        unsent = busy = 0
-        while True:
-            post.attempt = Attempt()
-            try:
-                return await self.attempt(post, body, headers, opens=opens)
-            except RequestFailedError as error:
-                failure = error.failure
-                if failure.kind == "unsent" and not failure.lasting and unsent < _SEND_AGAIN:
-                    wait = _SEND_AGAIN_WAIT * 2**unsent
-                    unsent += 1
-                elif failure.kind == "busy" and busy < _BUSY_AGAIN:
-                    wait = _BUSY_WAIT * 2**busy if failure.retry_after is None else failure.retry_after
-                    busy += 1
-                    if wait > MAX_BUSY_WAIT:
-                        raise
-                else:
-                    raise
-            # Spread, since all calls of a server may have been refused at once.
-            await anyio.sleep(wait + random.uniform(0, min(1.0, wait / 4)))  # noqa: S311
 
     async def attempt(
         self, post: Post, body: bytes, headers: Mapping[str, str], *, opens: bool
@@ -772,7 +746,8 @@ class _Requests:
     def _request(self, message: JSONRPCRequest, metadata: object) -> None:
         transport = self._transport
         opens = message.method == "initialize"
-        headers: dict[str, str] = {}
+        # In the task of whoever asks; the exchange is a task of its own.
+        headers = tracing.carrier()
         if isinstance(metadata, ClientMessageMetadata) and metadata.headers is not None:
             headers |= metadata.headers
         if opens:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
     from mcp_bridge.downstream.oauth.authorization_client import AuthorizationClient
-    from mcp_bridge.downstream.oauth.logins import Login
+    from mcp_bridge.downstream.oauth.login_record import Login
     from mcp_bridge.errors import BridgeError
 
 # It logs answers of token endpoints, and of the redirect: tokens, codes and states.

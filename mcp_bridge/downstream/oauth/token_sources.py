@@ -21,7 +21,7 @@ from mcp_bridge.downstream.oauth.failures import (
     login_unavailable,
     oauth_error,
 )
-from mcp_bridge.downstream.oauth.logins import keep_login, read_login
+from mcp_bridge.downstream.oauth.login_record import keep_login, read_login
 from mcp_bridge.downstream.oauth.providers import (
     FlowError,
     MachineProvider,
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
     from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.downstream.oauth.login_record import Login
     from mcp_bridge.downstream.oauth.login_store import LoginStore
-    from mcp_bridge.downstream.oauth.logins import Login
 
 PAUSE_SECONDS = 5.0
 """After an authorization server gave no token: so long it isn't asked again."""

@@ -8,8 +8,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from mcp_bridge.guest.advice import names as advice_names
-from mcp_bridge.guest.advice import packages, syntax, trees
+from mcp_bridge.guest.advice import packages, syntax, trees, undefined_names
 from mcp_bridge.guest.advice.script_environment import World
 from mcp_bridge.guest.advice.trees import Failure
 from mcp_bridge.guest.host_requests import MCPError
@@ -97,7 +96,7 @@ def _advice(exc: BaseException, world: World) -> str | None:
     if failure is None:
         return None
     if type(exc) is NameError:
-        return advice_names.unknown(exc.name, world) if failure.is_innermost else None
+        return undefined_names.unknown(exc.name, world) if failure.is_innermost else None
     for kind, advise in _BY_TYPE:
         if isinstance(exc, kind):
             return advise(Case(exc, failure, world))

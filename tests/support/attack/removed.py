@@ -15,7 +15,7 @@ from mcp_bridge.downstream.client.supervisor import DownstreamServer, ListedTool
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.programs.library import ProgramLibrary
-from mcp_bridge.executions.programs.lifecycle import Programs
+from mcp_bridge.executions.programs.programs import Programs
 from mcp_bridge.gate import policy_check
 from mcp_bridge.gate.execution_values import ExecutionValues
 from mcp_bridge.gate.policy_check import Admission

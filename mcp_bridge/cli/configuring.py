@@ -1,17 +1,17 @@
-"""What all commands share: configuration, exit codes, the person's login name, and errors on standard error."""
+"""The configuration as commands read it, and warnings about files that are left out of it."""
 
 from __future__ import annotations
 
 import logging
 import os
-import pwd
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge import settings
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.escaping import escape_controls, escape_line
+from mcp_bridge.escaping import escape_line
+from mcp_bridge.telemetry.log_format import formatter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,19 +21,10 @@ if TYPE_CHECKING:
     from mcp_bridge.governance.governance import Governance
     from mcp_bridge.workspace.trust import IgnoredFile
 
-OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 124, 130
-
 NESTED = "MCP_BRIDGE_NESTED"
 
 MAX_NAMED, MAX_NAMED_CHARS = 10, 500
 """Limits on server names in the message about servers that are left out: their number and characters."""
-
-
-class _Formatter(logging.Formatter):
-    """Log formatter for a terminal: messages may contain text of servers and scripts."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return escape_controls(super().format(record))
 
 
 class Configuration(NamedTuple):
@@ -67,12 +58,12 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
     if not quiet:
         warn_ignored_files(loaded.ignored_files)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter("mcp-bridge: %(levelname)s: %(message)s"))
+    handler.setFormatter(formatter(loaded.settings.log_format, dated=False))
     logging.basicConfig(level=loaded.settings.log_level.upper(), handlers=[handler])
     if loaded.settings.log_file is not None:
         from mcp_bridge.cli.log_file import log_to
 
-        log_to(loaded.settings.log_file)
+        log_to(loaded.settings.log_file, loaded.settings.log_format)
     if loaded.settings.log_level != "debug":
         # The SDK would log a server's malformed message completely, with any secrets in it.
         logging.getLogger("mcp").setLevel(logging.CRITICAL)
@@ -175,26 +166,3 @@ def refuse_nesting(configuration: Configuration | settings.Loaded) -> None:
             "This bridge was started by a bridge, as one of its servers.",
             hint="Take it out of the servers, or set MCP_BRIDGE_ALLOW_SELF_SERVER=1.",
         )
-
-
-def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
-    """The exit status of an error; `other` if the command line isn't at fault."""
-    # Only a command that fails loads the descriptions.
-    from mcp_bridge.error_codes import DESCRIPTIONS
-
-    described = DESCRIPTIONS.get(error.code)
-    return (described and described.exit_status) or other
-
-
-def print_error(error: BridgeError, other: int = NO_SANDBOX) -> int:
-    """Print an error on standard error; return its exit status."""
-    print(escape_controls(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
-    return exit_code(error, other)
-
-
-def login_name() -> str:
-    """The user's login name according to the system: the environment can be set by anyone."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid {os.getuid()}"

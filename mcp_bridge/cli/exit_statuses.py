@@ -1,0 +1,28 @@
+"""The exit statuses of commands, and which one an error has."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from mcp_bridge.escaping import escape_controls
+
+if TYPE_CHECKING:
+    from mcp_bridge.errors import BridgeError
+
+OK, FAILED, USAGE, NO_SANDBOX, REFUSED, SUSPENDED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 124, 130
+
+
+def exit_code(error: BridgeError, other: int = NO_SANDBOX) -> int:
+    """The exit status of an error; `other` if the command line isn't at fault."""
+    # Only a command that fails loads the descriptions.
+    from mcp_bridge.error_codes import DESCRIPTIONS
+
+    described = DESCRIPTIONS.get(error.code)
+    return (described and described.exit_status) or other
+
+
+def print_error(error: BridgeError, other: int = NO_SANDBOX) -> int:
+    """Print an error on standard error; return its exit status."""
+    print(escape_controls(f"mcp-bridge: {error.code}: {error}"), file=sys.stderr)  # noqa: T201
+    return exit_code(error, other)

@@ -1,0 +1,65 @@
+"""The `[http]` table of the configuration: how MCP is served over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mcp_bridge.sizes import Size  # noqa: TC001  (pydantic reads the annotations)
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+
+
+class HttpSettings(BaseModel):
+    """How `mcp-bridge serve --transport http` serves. Sizes are bytes, times are seconds.
+
+    Attributes:
+        path: The path of the MCP endpoint.
+        allowed_hosts: Values of the Host header besides IP addresses, `localhost` and this machine's name: the names
+            under which clients reach the bridge, such as those of a proxy.
+        allowed_origins: Origins of web pages that may use the bridge from a browser, as `https://example.org`.
+        json_answers: Whether requests are answered with JSON alone. There is no progress and no question to the client
+            then, and nothing to resume.
+        max_body_size: Of one request.
+        max_connections: Open connections in total.
+        max_connections_per_address: Open connections from one IP address. All clients behind a proxy have its address.
+        max_sessions: Open sessions of all clients (protocol versions up to 2025-11-25).
+        max_sessions_per_principal: Open sessions of one principal.
+        session_idle_timeout: A session ends after this time without a request in progress.
+        replay_size: Events of one session that are kept for a client that resumes a broken stream.
+        read_timeout: How long a request may take to arrive.
+        write_timeout: How long a client may go without reading its answer.
+        drain_timeout: How long running calls may take to finish after SIGTERM.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: Annotated[
+        str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)+$", max_length=200, description="Path of the MCP endpoint")
+    ] = "/mcp"
+    allowed_hosts: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=253)], ...],
+        Field(description="Names by which clients reach it, beside localhost, this machine's name and IP addresses"),
+    ] = ()
+    allowed_origins: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9._\-\[\]:]+$", max_length=300)], ...],
+        Field(description="Web pages that may use it from a browser, as https://example.org"),
+    ] = ()
+    json_answers: Annotated[
+        bool, Field(description="Answer with JSON alone: no progress, no questions, nothing to resume")
+    ] = False
+    max_body_size: Annotated[Size, Field(description="Most that one request may have")] = 10 << 20
+    max_connections: Annotated[int, Field(ge=1, description="Open connections")] = 1024
+    max_connections_per_address: Annotated[
+        int, Field(ge=1, description="Open connections of one IP address, such as a proxy's")
+    ] = 512
+    max_sessions: Annotated[int, Field(ge=1, description="Open sessions")] = 1000
+    max_sessions_per_principal: Annotated[int, Field(ge=1, description="Open sessions of one principal")] = 250
+    session_idle_timeout: Annotated[Seconds, Field(description="Until a session without requests ends")] = 1800.0
+    replay_size: Annotated[Size, Field(description="Kept of a session's events for a client that resumes a stream")] = (
+        1 << 20
+    )
+    read_timeout: Annotated[Seconds, Field(description="How long a request may take to arrive")] = 30.0
+    write_timeout: Annotated[Seconds, Field(description="How long a client may go without reading its answer")] = 30.0
+    drain_timeout: Annotated[Seconds, Field(description="How long running calls may go on after SIGTERM")] = 20.0

@@ -1,0 +1,283 @@
+"""MCP over streamable HTTP: the application, and the process that serves it.
+
+`GET /health` says whether the process answers, `GET /ready` whether it takes calls; neither says more, because anybody
+may ask. All other paths but the endpoint's are unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import ipaddress
+import logging
+import signal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+import uvicorn
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.server import process
+from mcp_bridge.server.app import mcp_server, prepare_ahead, server_instructions
+from mcp_bridge.server.bridge_supervisor import keep_open
+from mcp_bridge.server.http.connections import ConnectionLimits
+from mcp_bridge.server.http.endpoint import Endpoint, NoAuthentication, refused
+from mcp_bridge.server.http.hosts import AllowedHosts
+from mcp_bridge.server.http.sessions import Sessions
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Callable, Generator
+    from pathlib import Path
+
+    from mcp.server import Server, ServerRequestContext
+    from mcp.server.context import CallNext, HandlerResult
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from mcp_bridge.http_settings import HttpSettings
+    from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
+    from mcp_bridge.server.configuration_reload import Configured, Source
+    from mcp_bridge.server.http.endpoint import Authenticates
+
+logger = logging.getLogger(__name__)
+
+HEALTH_PATH, READY_PATH = "/health", "/ready"
+
+MAX_HEADER_BYTES = 32 << 10
+"""The head of a request: request line and headers."""
+
+KEEP_ALIVE_SECONDS = 30
+"""How long an idle connection stays open."""
+
+LAST_SECONDS = 2
+"""How long answers that are being sent may take once no call is running any more."""
+
+LOOK_SECONDS = 0.05
+"""How often the end of the running calls is looked for."""
+
+EXPOSED_HEADERS = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "Retry-After")
+
+
+class Tls(NamedTuple):
+    """The files of the server's certificate chain and its private key (PEM)."""
+
+    certificate: Path
+    key: Path | None
+
+
+class RunningCalls:
+    """Counts the MCP requests that are being handled, as a middleware of the MCP server.
+
+    A request of a session is handled to its end even if its connection is gone.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Handle a message."""
+        if ctx.request_id is None:
+            return await call_next(ctx)
+        self.count += 1
+        try:
+            return await call_next(ctx)
+        finally:
+            self.count -= 1
+
+
+class HttpApp:
+    """The ASGI application.
+
+    Args:
+        endpoint: The MCP endpoint.
+        settings: The settings of HTTP.
+        is_ready: Tells whether calls are taken.
+    """
+
+    def __init__(self, endpoint: Endpoint, settings: HttpSettings, is_ready: Callable[[], bool]) -> None:
+        self._path = settings.path
+        self._hosts = AllowedHosts(settings.allowed_hosts, settings.allowed_origins)
+        self._is_ready = is_ready
+        self._endpoint: ASGIApp = endpoint
+        if self._hosts.origins:
+            self._endpoint = CORSMiddleware(
+                endpoint,
+                allow_origins=self._hosts.origins,
+                allow_methods=("GET", "POST", "DELETE"),
+                allow_headers=("*",),
+                expose_headers=EXPOSED_HEADERS,
+            )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle an ASGI connection."""
+        headers = dict(scope["headers"])
+        host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
+        if not self._hosts.accepts_host(host):
+            answer: ASGIApp = refused(421, "bad_host", "The Host header is not this server's.").response()
+        elif origin is not None and not self._hosts.accepts_origin(origin.decode("latin-1"), host):
+            answer = refused(403, "bad_origin", "Web pages of this origin may not use this server.").response()
+        elif scope["path"] == self._path:
+            answer = self._endpoint
+        elif scope["method"] in {"GET", "HEAD"} and scope["path"] == HEALTH_PATH:
+            answer = _status(200, "alive")
+        elif scope["method"] in {"GET", "HEAD"} and scope["path"] == READY_PATH:
+            answer = _status(200, "ready") if self._is_ready() else _status(503, "not ready")
+        else:
+            answer = refused(404, "unknown_path", "There is nothing here.").response()
+        await answer(scope, receive, send)
+
+
+def _status(status: int, word: str) -> JSONResponse:
+    return JSONResponse({"status": word}, status, {"cache-control": "no-store"})
+
+
+class _Server(uvicorn.Server):
+    """A server that installs no signal handlers: calls are finished before it ends."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only this machine can reach a listening socket."""
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def check_listener(listener: socket.socket, authenticator: Authenticates) -> None:
+    """Refuse to listen beyond this machine without authentication.
+
+    Raises:
+        BridgeError: `authentication_needed`.
+    """
+    if not authenticator.authenticates and not is_loopback(listener):
+        raise BridgeError(
+            "authentication_needed",
+            f"{listener.getsockname()[0]} can be reached from other machines, and anybody there could run code here: "
+            "no authentication is configured.",
+            hint="Use --host 127.0.0.1, or configure who may use it: docs/http.md says how.",
+        )
+
+
+async def serve_http(
+    source: Source,
+    first: Configured | BridgeError,
+    listener: socket.socket,
+    settings: HttpSettings,
+    *,
+    programs: bool = False,
+    tls: Tls | None = None,
+    listening: Callable[[], None] = lambda: None,
+) -> BridgeError | None:
+    """Serve until SIGTERM or SIGINT, then finish the running calls; end everything that was started.
+
+    A second signal ends running calls at once, and so does `drain_timeout`.
+
+    Args:
+        source: The configuration's files.
+        first: The configuration if it was already read, or the error.
+        listener: The listening socket.
+        settings: The settings of HTTP.
+        programs: As `build_server`.
+        tls: The certificate, or None for plain HTTP.
+        listening: Called once requests are answered.
+
+    Returns:
+        The error because of which nothing could be run at the end, or None.
+
+    Raises:
+        BridgeError: `authentication_needed`.
+    """
+    process.configure_interpreter()
+    authenticator = NoAuthentication()
+    check_listener(listener, authenticator)
+    # Nothing is delayed for a client's first request: a server over HTTP is started before its clients.
+    begun = anyio.Event()
+    begun.set()
+    async with keep_open(source, first, functools.partial(prepare_ahead, begun)) as supervisor:
+        server = mcp_server(supervisor, begun, programs=programs)
+        calls = RunningCalls()
+        server.middleware.append(calls)
+        sessions = Sessions(server, settings)
+        endpoint = Endpoint(sessions, authenticator, settings)
+
+        def is_ready() -> bool:
+            return supervisor.opened.is_set() and not endpoint.draining
+
+        limits = ConnectionLimits(
+            settings.max_connections,
+            settings.max_connections_per_address,
+            settings.read_timeout,
+            settings.write_timeout,
+        )
+        web = _Server(_configuration(HttpApp(endpoint, settings, is_ready), limits, tls))
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(process.release_memory)
+                tasks.start_soon(limits.watch)
+                tasks.start_soon(_complete_instructions, supervisor, server)
+                async with sessions.run():
+                    tasks.start_soon(_serve, web, listener, tasks.cancel_scope)
+                    while not web.started:  # noqa: ASYNC110 - uvicorn has no event for it
+                        await anyio.sleep(LOOK_SECONDS)
+                    listening()
+                    logger.info("%s: leaving", (await anext(signals)).name)
+                    endpoint.draining = True
+                    await _drain(calls, endpoint, settings.drain_timeout, signals)
+                    endpoint.closed = True
+                # Streams have ended with their sessions.
+                web.should_exit = True
+                await anyio.sleep_forever()
+    return supervisor.error
+
+
+def _configuration(app: ASGIApp, limits: ConnectionLimits, tls: Tls | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=limits.protocol(),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        lifespan="off",
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=LAST_SECONDS,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        ssl_certfile=tls and str(tls.certificate),
+        ssl_keyfile=str(tls.key) if tls and tls.key else None,
+    )
+
+
+async def _serve(web: uvicorn.Server, listener: socket.socket, scope: anyio.CancelScope) -> None:
+    """Serve until `should_exit`, and then end everything."""
+    with anyio.CancelScope(shield=True):
+        await web.serve(sockets=[listener])
+    scope.cancel()
+
+
+async def _complete_instructions(supervisor: BridgeSupervisor, server: Server[Any]) -> None:
+    """Name the servers in the instructions, once they are known: clients come long after the start."""
+    await supervisor.opened.wait()
+    server.instructions = server_instructions(supervisor)
+
+
+async def _drain(
+    calls: RunningCalls, endpoint: Endpoint, seconds: float, signals: AsyncIterator[signal.Signals]
+) -> None:
+    """Wait until the running calls have been answered, at most so long, and at most until another signal."""
+    with anyio.move_on_after(seconds) as limit:
+        async with anyio.create_task_group() as tasks:
+
+            async def finish() -> None:
+                while calls.count or not endpoint.is_idle:  # noqa: ASYNC110 - many places end a request
+                    await anyio.sleep(LOOK_SECONDS)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(finish)
+            await anext(signals)
+            tasks.cancel_scope.cancel()
+    if limit.cancelled_caught:
+        logger.warning("calls that were running after %g s are ended", seconds)

@@ -1,0 +1,310 @@
+"""The MCP endpoint: who asks, how much, how fast; then the SDK's transports.
+
+A request is authenticated before its body is read. The SDK's transports decide by the protocol version which era it is
+of: up to 2025-11-25 it belongs to a session; from 2026-07-28 on it stands alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+import mcp_types as types
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
+from mcp_bridge.server.app import PRINCIPAL_KEY
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+    from mcp_bridge.error_codes import Code
+    from mcp_bridge.governance.principals import Principal
+    from mcp_bridge.http_settings import HttpSettings
+    from mcp_bridge.server.http.sessions import Sessions
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_BYTES = 64 << 20
+"""Bodies of all requests that are in progress; further requests get status 503."""
+
+MAX_RATES = 10_000
+"""Principals whose rate is remembered."""
+
+RETRY_SECONDS = 5
+"""When a client that was refused for a lack of room may try again."""
+
+MAX_DISCARDED_BYTES, DISCARD_SECONDS = 16 << 20, 1.0
+"""How much of a refused request is read, and for how long, before it is answered."""
+
+SESSION_HEADER = b"mcp-session-id"
+
+
+class Authenticates(Protocol):
+    """Tells who a request is from."""
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether anything is configured; otherwise everybody is `LOCAL_PRINCIPAL`."""
+        ...
+
+    async def principal(self, request: HTTPConnection) -> Principal:
+        """The principal.
+
+        Raises:
+            RefusedRequest: It isn't known, or not allowed.
+        """
+        ...
+
+
+class NoAuthentication:
+    """Everybody is whoever started the bridge: for loopback addresses only."""
+
+    authenticates = False
+
+    async def principal(self, _: HTTPConnection) -> Principal:
+        """`LOCAL_PRINCIPAL`."""
+        return LOCAL_PRINCIPAL
+
+
+class RefusedRequest(Exception):  # noqa: N818 - it is an answer
+    """A request that is answered with an error status.
+
+    Args:
+        status: The HTTP status.
+        error: The error.
+        headers: Further headers of the response.
+    """
+
+    def __init__(self, status: int, error: BridgeError, **headers: str) -> None:
+        super().__init__(str(error))
+        self.status = status
+        self.error = error
+        self.headers = headers
+
+    def response(self) -> Response:
+        """The response: a JSON-RPC error without an id. It ends the connection, whose body may not have been read."""
+        data = {"code": self.error.code}
+        error = {"code": types.INVALID_REQUEST, "message": str(self.error), "data": data}
+        headers = {name.replace("_", "-"): value for name, value in self.headers.items()}
+        return Response(
+            json.dumps({"jsonrpc": "2.0", "id": None, "error": error}),
+            self.status,
+            {"connection": "close", "cache-control": "no-store"} | headers,
+            media_type="application/json",
+        )
+
+
+def refused(status: int, code: Code, message: str, hint: str | None = None, **headers: str) -> RefusedRequest:
+    """A refusal with a new error."""
+    return RefusedRequest(status, BridgeError(code, message, hint=hint), **headers)
+
+
+class Endpoint:
+    """The endpoint as an ASGI application.
+
+    Args:
+        sessions: The SDK's session manager.
+        authenticator: Tells who a request is from.
+        settings: The settings of HTTP.
+    """
+
+    def __init__(self, sessions: Sessions, authenticator: Authenticates, settings: HttpSettings) -> None:
+        self._sessions = sessions
+        self._authenticator = authenticator
+        self._settings = settings
+        self._rates: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._waiting_bytes = 0
+        self._posts = 0
+        self.draining = False
+        """Whether new requests are refused."""
+        self.closed = False
+        """Whether all requests are refused, because the sessions have ended."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no POST request is in progress."""
+        return not self._posts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        is_post = scope["method"] == "POST"
+        self._posts += is_post
+        try:
+            await self._handle(scope, receive, watched)
+        except RefusedRequest as exc:
+            await _discard(receive)
+            await exc.response()(scope, receive, send)
+        except Exception:
+            # The client is told no more than that.
+            logger.exception("a request could not be handled")
+            if started:
+                raise
+            error = BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
+            await RefusedRequest(500, error).response()(scope, receive, send)
+        finally:
+            self._posts -= is_post
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.closed:
+            raise _ending()
+        principal = await self._authenticator.principal(HTTPConnection(scope))
+        self._count(principal)
+        body = await self._body(scope, receive)
+        try:
+            if self.draining and _is_request(scope["method"], body):
+                raise _ending()
+            scope[PRINCIPAL_KEY] = principal
+            # The SDK compares the user with the one that has opened the session.
+            scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.name, scopes=[]))
+            await self._pass_on(scope, body, receive, send)
+        finally:
+            self._waiting_bytes -= len(body)
+
+    def _count(self, principal: Principal) -> None:
+        """Count a request against the principal's rate (a token bucket that holds a minute's requests).
+
+        Raises:
+            RefusedRequest: There were too many.
+        """
+        rate = principal.limits.requests_per_minute
+        if rate is None:
+            return
+        now = time.monotonic()
+        left, then = self._rates.pop(principal.name, (float(rate), now))
+        left = min(float(rate), left + (now - then) * rate / 60)
+        allowed = left >= 1
+        self._rates[principal.name] = (left - 1 if allowed else left, now)
+        if len(self._rates) > MAX_RATES:
+            self._rates.popitem(last=False)
+        if not allowed:
+            wait = math.ceil((1 - left) * 60 / rate)
+            raise refused(
+                429, "too_many_requests", f"At most {rate} requests a minute are answered.", retry_after=str(wait)
+            )
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """The request's body. It is counted in `_waiting_bytes`.
+
+        Raises:
+            RefusedRequest: It is too large, too slow, incomplete, or there is no room for it.
+        """
+        limit = self._settings.max_body_size
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if declared.isdigit() and int(declared[:20]) > limit:
+            raise _too_large(limit)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            with anyio.fail_after(self._settings.read_timeout):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        raise refused(400, "bad_request", "The request ended before its body was complete.")
+                    part = message.get("body", b"")
+                    size += len(part)
+                    self._waiting_bytes += len(part)
+                    if size > limit:
+                        raise _too_large(limit)
+                    if self._waiting_bytes > MAX_WAITING_BYTES:
+                        raise refused(
+                            503,
+                            "too_many_requests",
+                            "Too many large requests are in progress.",
+                            retry_after=str(RETRY_SECONDS),
+                        )
+                    parts.append(part)
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            self._waiting_bytes -= size
+            raise refused(
+                408, "request_timeout", f"The request took longer than {self._settings.read_timeout:g} s to arrive."
+            ) from None
+        except BaseException:
+            self._waiting_bytes -= size
+            raise
+
+    async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Hand a request to the SDK. A client that disconnects cancels it, unless it belongs to a session."""
+        given = False
+
+        async def replay() -> Message:
+            nonlocal given
+            if not given:
+                given = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await receive()
+
+        if not self._settings.json_answers or scope["method"] != "POST" or _has_session(scope):
+            await self._sessions.handle_request(scope, replay, send)
+            return
+        # The SDK doesn't watch the connection while it makes an answer of JSON.
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_when_disconnected, receive, tasks.cancel_scope)
+            await self._sessions.handle_request(scope, replay, send)
+            tasks.cancel_scope.cancel()
+
+
+async def _discard(receive: Receive) -> None:
+    """Read the rest of a refused request's body, within bounds.
+
+    A connection that is closed with unread bytes is reset, and the client may lose the answer.
+    """
+    size = 0
+    with anyio.move_on_after(DISCARD_SECONDS):
+        while size < MAX_DISCARDED_BYTES:
+            message = await receive()
+            size += len(message.get("body", b""))
+            if message["type"] != "http.request" or not message.get("more_body", False):
+                return
+
+
+async def _cancel_when_disconnected(receive: Receive, scope: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+def _has_session(scope: Scope) -> bool:
+    return any(name == SESSION_HEADER for name, _ in scope["headers"])
+
+
+def _is_request(method: str, body: bytes) -> bool:
+    """Whether it asks for something new. Answers and notifications belong to calls that are running."""
+    if method != "POST":
+        return method == "GET"
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return True
+    return not isinstance(message, dict) or ("method" in message and "id" in message)
+
+
+def _ending() -> RefusedRequest:
+    return refused(503, "bridge_ending", "The bridge is being stopped.", "Ask again.", retry_after=str(RETRY_SECONDS))
+
+
+def _no_room() -> RefusedRequest:
+    message = "Too many large requests are in progress."
+    return refused(503, "too_many_requests", message, retry_after=str(RETRY_SECONDS))
+
+
+def _too_large(limit: int) -> RefusedRequest:
+    return refused(413, "request_too_large", f"The request has more than {limit} bytes.")

@@ -1,0 +1,167 @@
+"""Events of a session that are kept so that a client can resume a broken stream (MCP 2025-11-25, resumability).
+
+Each session has a store of its own: the SDK names streams by the client's request ids, which two sessions share. An
+event's id is valid in its own session only.
+
+A resumed stream is sent by `replay_events_after` to its end, which doesn't return before. The SDK would otherwise
+register the stream only after the replay, and an answer that came in between would be sent by nobody.
+"""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+import mcp_types as types
+from mcp.server.streamable_http import EventMessage, EventStore
+
+if TYPE_CHECKING:
+    from mcp.server.streamable_http import EventCallback
+
+MAX_EVENTS = 1000
+"""Events of one session, whatever their size."""
+
+MAX_TOTAL_BYTES = 64 << 20
+"""Events of all sessions."""
+
+EVENT_BYTES = 500
+"""What an event takes besides its text."""
+
+
+class _Event(NamedTuple):
+    stream: _Stream
+    message: types.JSONRPCMessage | None
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """The events of one request, or of the session's own stream.
+
+    Attributes:
+        number: Its number in the session.
+        last: The number of its last event.
+        ended: Whether it has had the request's answer.
+        changed: Set when there is another event, or no further one.
+    """
+
+    number: int
+    last: int = 0
+    ended: bool = False
+    changed: anyio.Event = field(default_factory=anyio.Event)
+
+    def notify(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
+
+
+class ReplayMemory:
+    """What all sessions keep together. The oldest events are dropped first.
+
+    Args:
+        per_session: Bytes of one session.
+        total: Bytes of all sessions.
+    """
+
+    def __init__(self, per_session: int, total: int = MAX_TOTAL_BYTES) -> None:
+        self.per_session = per_session
+        self.total = total
+        self._order: collections.OrderedDict[tuple[SessionEvents, int], int] = collections.OrderedDict()
+        self._bytes = 0
+
+    def add(self, session: SessionEvents, number: int, size: int) -> None:
+        """Count an event, and drop the oldest ones that it leaves no room for."""
+        self._order[session, number] = size
+        self._bytes += size
+        while self._bytes > self.total:
+            oldest, position = next(iter(self._order))
+            oldest.drop(position)
+
+    def remove(self, session: SessionEvents, number: int) -> None:
+        """Forget a dropped event."""
+        self._bytes -= self._order.pop((session, number), 0)
+
+
+class SessionEvents(EventStore):
+    """The events of one session.
+
+    Args:
+        memory: What all sessions share.
+    """
+
+    def __init__(self, memory: ReplayMemory) -> None:
+        self._memory = memory
+        self._events: dict[int, _Event] = {}
+        self._bytes = 0
+        self._count = 0
+        self._current: dict[str, _Stream] = {}
+        self._streams: dict[int, _Stream] = {}
+        self._closed = False
+
+    async def store_event(self, stream_id: str, message: types.JSONRPCMessage | None) -> str:
+        """Keep an event; None begins the stream of a request. Returns the event's id."""
+        stream = self._current.get(stream_id)
+        if stream is None or (message is None and stream.ended):
+            self._count += 1
+            stream = _Stream(self._count)
+            self._current[stream_id] = self._streams[stream.number] = stream
+        self._count += 1
+        number = stream.last = self._count
+        size = EVENT_BYTES
+        if message is not None:
+            size += len(message.model_dump_json(by_alias=True, exclude_unset=True))
+        # An error without an id answers no request: it belongs to the session's own stream.
+        stream.ended = isinstance(message, (types.JSONRPCResponse, types.JSONRPCError)) and message.id is not None
+        if stream.ended and self._current.get(stream_id) is stream:
+            del self._current[stream_id]
+        if not self._closed:
+            self._events[number] = _Event(stream, message, size)
+            self._bytes += size
+            self._memory.add(self, number, size)
+            while self._bytes > self._memory.per_session or len(self._events) > MAX_EVENTS:
+                self.drop(next(iter(self._events)))
+        stream.notify()
+        return f"{stream.number}-{number}"
+
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
+        """Send the stream's events after this one, to its end. An unknown id gets none."""
+        first, _, second = last_event_id.partition("-")
+        stream = self._streams.get(_number(first))
+        sent = _number(second)
+        while stream is not None and not self._closed:
+            for number in [
+                number for number, event in self._events.items() if event.stream is stream and number > sent
+            ]:
+                # It may have been dropped while the client was reading.
+                event = self._events.get(number)
+                if event is not None and event.message is not None:
+                    await send_callback(EventMessage(event.message, f"{stream.number}-{number}"))
+                sent = number
+            if stream.last > sent and stream.last in self._events:
+                continue
+            if stream.ended:
+                return
+            await stream.changed.wait()
+
+    def drop(self, number: int) -> None:
+        """Drop an event."""
+        event = self._events.pop(number)
+        self._bytes -= event.size
+        self._memory.remove(self, number)
+        if event.stream.ended and event.stream.last == number:
+            self._streams.pop(event.stream.number, None)
+
+    def close(self) -> None:
+        """Drop all events, and end the streams that are being resumed."""
+        self._closed = True
+        for number in list(self._events):
+            self.drop(number)
+        for stream in self._streams.values():
+            stream.notify()
+
+
+def _number(text: str) -> int:
+    """The number, or 0 for any other text: a client may send anything."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0  # noqa: PLR2004

@@ -1,0 +1,106 @@
+"""A bridge that serves MCP over HTTP, as a process; a test module asks for it with `pytest_plugins`."""
+
+import asyncio
+import contextlib
+import re
+import signal
+from dataclasses import dataclass
+
+import anyio
+import httpx2
+from bridge_fixtures import COMMAND, DEADLINE_SECONDS, MAX_LINE_BYTES
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+
+
+@dataclass
+class HttpBridge:
+    """A bridge that listens on loopback."""
+
+    process: asyncio.subprocess.Process
+    url: str
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    @property
+    def base(self):
+        return self.url.removesuffix("/mcp")
+
+    @property
+    def port(self):
+        return int(self.base.rpartition(":")[2])
+
+    @contextlib.asynccontextmanager
+    async def client(self, mode="legacy", **options):
+        """The SDK's own client, connected."""
+        # The SDK's own limit of 1 MiB for an event is less than an answer may have.
+        target = streamable_http_client(self.url, max_sse_event_size=MAX_LINE_BYTES)
+        async with Client(target, mode=mode, read_timeout_seconds=DEADLINE_SECONDS, **options) as client:
+            yield client
+
+    @contextlib.asynccontextmanager
+    async def http(self, **headers):
+        """A client of plain HTTP."""
+        async with httpx2.AsyncClient(base_url=self.base, timeout=DEADLINE_SECONDS, headers=headers) as client:
+            yield client
+
+    @contextlib.asynccontextmanager
+    async def connection(self):
+        """A connection that is spoken to in bytes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def ended(self, seconds=DEADLINE_SECONDS):
+        """The exit status."""
+        with anyio.fail_after(seconds):
+            return await self.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def serving(setup, *arguments, env=None):
+    """A bridge of this configuration. Whatever the test does to it, nothing of it is left."""
+    process = await asyncio.create_subprocess_exec(
+        COMMAND,
+        "--config",
+        str(setup.config),
+        "serve",
+        "--transport",
+        "http",
+        "--port",
+        "0",
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=setup.env | (env or {}),
+        cwd=setup.home,
+    )
+    logged = bytearray()
+    reading = asyncio.ensure_future(_read(process.stderr, logged))
+    try:
+        with anyio.fail_after(DEADLINE_SECONDS):
+            line = (await process.stdout.readline()).decode()
+        url = re.fullmatch(r"MCP over HTTP: (\S+)\n", line)
+        assert url, (line, bytes(logged).decode())
+        bridge = HttpBridge(process, url[1])
+        bridge.logged = logged
+        yield bridge
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGKILL)
+        await process.wait()
+        await reading
+
+
+async def _read(stream, into):
+    while part := await stream.read(1 << 16):
+        into.extend(part)
