@@ -75,7 +75,8 @@ Code = Literal[
     "security_module", "server", "server_busy", "server_died", "server_exists", "server_not_configured",
     "server_start_failed", "server_unauthorized", "server_unavailable", "servers", "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
-    "syntax_error", "tampered", "timeout", "token_needed", "too_large", "too_many_artifacts", "too_many_calls",
+    "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_large", "too_many_artifacts",
+    "too_many_calls",
     "too_many_failures", "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references",
     "too_many_requests", "too_many_tokens",
     "too_many_viewers",
@@ -633,6 +634,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "log_unwritable": Description(
             "`log_file` can't be written.",
             "Name a file in a folder that is there.", _COMMAND, exit_status=2),
+        "telemetry_missing": Description(
+            "`[telemetry]` configures what needs a library that isn't installed.",
+            "Install `mcp-code-bridge[otel]`, or `mcp-code-bridge[prometheus]` for `telemetry.listen`.", exit_status=2),
         "nested_bridge": Description(
             "This bridge was started by a bridge, as one of its servers.",
             "Take it out of the servers, or set `MCP_BRIDGE_ALLOW_SELF_SERVER=1`.", _COMMAND, exit_status=4),

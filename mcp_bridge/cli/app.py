@@ -145,13 +145,14 @@ def run(
 def ui(
     ctx: typer.Context,
     listen: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Port 0 takes a free one, each time another. At a port that is always the same, other users of this "
-            "machine can listen while no viewer runs, and leave scripts in your browser that read the next token.",
+            help="By default this machine alone, at port 0, which takes a free one, each time another. At a port that "
+            "is always the same, other users of this machine can listen while no viewer runs, and leave scripts in "
+            "your browser that read the next token.",
         ),
-    ] = "127.0.0.1:0",
+    ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
     config: Config = None,
 ) -> None:
@@ -264,6 +265,7 @@ def install(
 ) -> None:
     """Put the bridge behind a client. Shows the change of the client's file first, asks, and keeps a backup."""
     from mcp_bridge.cli import configuring
+    from mcp_bridge.cli.client_setup.planned_changes import Request
     from mcp_bridge.cli.commands import install as work
 
     def done() -> int:
@@ -271,7 +273,7 @@ def install(
         # The folder must not determine what is written where.
         loaded = configuring.load(named, folder=False)
         folder = Path.cwd() if project else None
-        request = work.Request(client, folder, name, take_over, yes, named and named.absolute())
+        request = Request(client, folder, name, take_over, yes, named and named.absolute())
         return work.uninstall(loaded, request) if uninstall else work.install(loaded, request)
 
     finish(done)

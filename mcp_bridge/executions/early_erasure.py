@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.retention import START_SECONDS, erase_old, finish, under_way
-from mcp_bridge.ledger.storage import erasure
+from mcp_bridge.executions.erasure import START_SECONDS, erase_old, finish, under_way
+from mcp_bridge.ledger.storage import erasure, retention
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ async def _make_room(database: Database, files: Files, config: LedgerConfig) -> 
     if config.keep_payloads_days == "forever" or most is None:
         return
     while (await database.measure()).used > ENOUGH * most:
-        chosen = await erasure.erasure_candidates(database, most // LARGE_SHARE)
+        chosen = await retention.candidates_for_room(database, most // LARGE_SHARE)
         erased = chosen and await _erase_ended(database, files, chosen)
         if not erased:
             break

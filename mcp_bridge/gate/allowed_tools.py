@@ -6,14 +6,35 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import LOCAL
-from mcp_bridge.governance.tool_names import split
+from mcp_bridge.governance.tool_names import resolve, split
 from mcp_bridge.near_names import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from mcp_bridge.downstream.catalog.bound_tool import BoundTool
     from mcp_bridge.downstream.catalog.catalog import Catalog
+
+
+def narrowed(everything: Mapping[str, str], servers: Sequence[str] | None, missing: Sequence[str]) -> dict[str, str]:
+    """The servers that an execution may use, with their aliases.
+
+    Args:
+        everything: Configured names of all servers, with their aliases.
+        servers: Names or aliases of those that are asked for, which can only leave servers out; None for all.
+        missing: What to say of servers that couldn't be read, where one isn't found.
+
+    Raises:
+        BridgeError: `unknown_server`.
+    """
+    if servers is None:
+        return dict(everything)
+    try:
+        return {(name := resolve(asked, everything)): everything[name] for asked in servers}
+    except BridgeError as exc:
+        if exc.code == "unknown_server" and missing:
+            exc.hint = " ".join([exc.hint or "", *missing]).strip()
+        raise
 
 
 class AllowedTools:

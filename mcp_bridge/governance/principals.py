@@ -36,6 +36,8 @@ MAX_PRINCIPALS = 10_000
 
 PRINCIPAL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
+PRINCIPAL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
 
 @dataclass(frozen=True, slots=True)
 class PrincipalLimits:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.client.remote_auth import RemoteAccess
+from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 from mcp_bridge.downstream.oauth.login_store import LoginStore
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.secrets.secret_stores import LOGINS_FILE_NAME, SecretFile, SystemKeyring

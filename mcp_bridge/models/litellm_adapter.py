@@ -22,15 +22,8 @@ from urllib.parse import quote
 import anyio
 import anyio.to_thread
 
-from mcp_bridge.models.model import (
-    ModelError,
-    amount,
-    answer_within,
-    completion,
-    smaller_limit,
-    timeout_error,
-    usage_of,
-)
+from mcp_bridge.models.answer_checks import completion
+from mcp_bridge.models.model import ModelError, amount, answer_within, smaller_limit, timeout_error, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

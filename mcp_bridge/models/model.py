@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
     from mcp_bridge.error_codes import Code
 
-MAX_ANSWER_CHARS = 1 << 20
-"""The longest answer that is accepted from a model. It becomes a part of a program's state."""
-
 BYTES_PER_TOKEN = 3
 """For estimates. Tokenizers encode 3 to 5 bytes of UTF-8 per token. Budgets rely on the estimates, so these should
 rather be too high."""
@@ -171,32 +168,6 @@ def timeout_error(seconds: float | None) -> ModelError:
     """The error for an answer that didn't arrive in time."""
     within = "" if seconds is None else f" within {seconds:g} s"
     return ModelError("model_timeout", f"The model didn't answer{within}.", hint="Raise timeout in [model].")
-
-
-def completion(text: object, usage: Usage, *, truncated: bool = False) -> Completion:
-    """Validate an answer.
-
-    Args:
-        text: The provider's text.
-        usage: The answer's usage.
-        truncated: Whether it was cut off at the token limit.
-
-    Raises:
-        ModelError: `model_bad_answer`: not a text, blank, or longer than `MAX_ANSWER_CHARS`.
-    """
-    if not isinstance(text, str) or not text.strip():
-        hint = "It used up max_tokens before it wrote any: raise max_tokens." if truncated else None
-        error = ModelError("model_bad_answer", "The model answered without any text.", hint=hint, usage=usage)
-        error.blank = text[:MAX_ANSWER_CHARS] if isinstance(text, str) else None
-        raise error
-    if len(text) > MAX_ANSWER_CHARS:
-        raise ModelError(
-            "model_bad_answer",
-            f"The model's answer has {len(text)} characters; the limit is {MAX_ANSWER_CHARS}.",
-            hint="Set max_tokens in [model].",
-            usage=usage,
-        )
-    return Completion(well_formed(text), usage, truncated)
 
 
 def well_formed(text: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from mcp_bridge.models.model import ModelError, answer_within, completion, smaller_limit, usage_of
+from mcp_bridge.models.answer_checks import completion
+from mcp_bridge.models.model import ModelError, answer_within, smaller_limit, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,9 @@ import anyio
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.models.answer_checks import completion
 from mcp_bridge.models.config import Script
-from mcp_bridge.models.model import ModelError, answer_within, completion, smaller_limit, usage_of
+from mcp_bridge.models.model import ModelError, answer_within, smaller_limit, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

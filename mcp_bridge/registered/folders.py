@@ -124,17 +124,18 @@ def unload() -> None:
 class Folders:
     """Folders of modules, which can import each other."""
 
-    def __init__(self, folders: Iterable[Path], trusted: Content | None = None) -> None:
+    def __init__(self, folders: Iterable[str | Path], base: Path, trusted: Content | None = None) -> None:
         """Register the folders.
 
         Args:
-            folders: Absolute paths, with symbolic links resolved.
+            folders: Their paths.
+            base: Where a relative path begins: the folder of the configuration file.
             trusted: The only content that may be imported from them; None for everything.
 
         Raises:
             BridgeError: `bad_tools`: one is not a folder, or can't be read.
         """
-        self.folders = list(dict.fromkeys(folders))
+        self.folders = list(dict.fromkeys((base / folder).resolve() for folder in folders))
         self._entries: list[Path] = []
         for folder in self.folders:
             try:

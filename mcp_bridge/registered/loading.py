@@ -63,7 +63,7 @@ def load_declarations(config: ToolsConfig, base: Path, trusted: Content | None =
         BridgeError: `folder_changed`; `bad_tools`: a folder or module that doesn't exist or can't be imported, one
             without tools that `modules` or an entry point names, a module that is shadowed by another.
     """
-    folders = Folders(((base / path).resolve() for path in config.path), trusted)
+    folders = Folders(config.path, base, trusted)
     declarations: list[Declaration] = []
     # Declarations are stored in the modules, so loading a module twice returns the same ones.
     for name in config.modules:

@@ -27,10 +27,10 @@ from oauth_fixtures import (
     server_spec,
 )
 
-from mcp_bridge.downstream.client.remote_auth import RemoteAccess, open_auth
+from mcp_bridge.downstream.http.remote_auth import RemoteAccess, open_auth
 from mcp_bridge.downstream.oauth import authorization_client, token_sources
-from mcp_bridge.downstream.oauth.login import log_out
 from mcp_bridge.downstream.oauth.login_record import keep_login, read_login
+from mcp_bridge.downstream.oauth.logout import log_out
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.server_credentials import login_store as governed_login_store
 from mcp_bridge.settings import Settings

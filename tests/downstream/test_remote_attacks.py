@@ -14,11 +14,11 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from mcp_bridge.downstream.client import http_client, remote_auth
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.client.http_transport import HttpTransport
-from mcp_bridge.downstream.client.remote_auth import RemoteAccess, without_secrets
 from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
+from mcp_bridge.downstream.http import http_client, remote_auth
+from mcp_bridge.downstream.http.remote_auth import RemoteAccess, without_secrets
 from mcp_bridge.downstream.oauth.login_record import Login, keep_login
 from mcp_bridge.downstream.oauth.login_store import LoginStore
 from mcp_bridge.errors import BridgeError

@@ -13,19 +13,10 @@ from pydantic import ValidationError
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.models import litellm_adapter
+from mcp_bridge.models.answer_checks import MAX_ANSWER_CHARS
 from mcp_bridge.models.config import ModelConfig
 from mcp_bridge.models.factory import make_model
-from mcp_bridge.models.model import (
-    MAX_ANSWER_CHARS,
-    Message,
-    ModelError,
-    Prices,
-    Usage,
-    estimate,
-    estimate_text,
-    usage_of,
-    well_formed,
-)
+from mcp_bridge.models.model import Message, ModelError, Prices, Usage, estimate, estimate_text, usage_of, well_formed
 from mcp_bridge.models.sampling import DEFAULT_MAX_TOKENS, SamplingReply
 
 

@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from mcp_bridge.executions import retention
+from mcp_bridge.executions import erasure as executions_erasure
 from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.ledger.storage import erasure
 from mcp_bridge.ledger.storage.database import Database
@@ -22,7 +22,7 @@ POINTS = {
     "before the files": (Files, "remove", "before"),
     "after the files": (Files, "remove", "after"),
     "before it is taken for finished": (Database, "write", "before"),
-    "finished": (retention, "finish", "after"),
+    "finished": (executions_erasure, "finish", "after"),
 }
 
 
@@ -55,7 +55,7 @@ def kill_at(point):
 async def main(state, execution, point):
     kill_at(point)
     async with Database(state / FILE_NAME) as database:
-        await retention.erase(database, Files(state), "execution", execution, by="me", reason=None)
+        await executions_erasure.erase(database, Files(state), "execution", execution, by="me", reason=None)
 
 
 if __name__ == "__main__":

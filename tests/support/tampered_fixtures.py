@@ -13,7 +13,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.admin import accepted_losses, key_rotation
+from mcp_bridge.ledger.admin import accepted_clock, key_rotation
 from mcp_bridge.ledger.audit.audit import verify_file
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import decode, encode, leaf_hash
@@ -249,7 +249,7 @@ async def build(folder):  # noqa: PLR0915  (a long story, told once)
         now = time.time_ns
         try:
             time.time_ns = lambda: now() - 3600 * 10**9
-            await accepted_losses.accept_clock(database, "me")
+            await accepted_clock.accept_clock(database, "me")
             writer.recorder.post(Entry("violation", WAITING, {"message": "SECRET"}))
             await writer.recorder.append(Entry("violation", WAITING, {"message": "SECRET"}))
         finally:

@@ -277,7 +277,7 @@ def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) ->
     """
 
     def work() -> int:
-        from mcp_bridge.ledger.storage import compacting
+        from mcp_bridge.ledger.admin import compacting
         from mcp_bridge.sandbox.ownership import owner_label
         from mcp_bridge.sizes import shown_size
 
@@ -368,10 +368,10 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
 
     def work() -> int:
         from mcp_bridge.cli.asking import login_name
-        from mcp_bridge.ledger.admin import accepted_losses
+        from mcp_bridge.ledger.admin import accepted_clock
 
         async def accepted(database: Database) -> float:
-            return await accepted_losses.accept_clock(database, login_name())
+            return await accepted_clock.accept_clock(database, login_name())
 
         behind = run_with_database(configuring.load(config or ctx.obj).settings, accepted)
         showing.echo(f"accepted: the clock is {behind:.0f} s behind the entry before")

@@ -31,11 +31,11 @@ def erase(
     """Erase what is stored of an execution, a subject, or a reference; return the exit status.
 
     Raises:
-        BridgeError: `bad_argument`; as `executions.retention.erase`.
+        BridgeError: `bad_argument`; as `executions.erasure.erase`.
     """
     from mcp_bridge.cli.asking import login_name
     from mcp_bridge.executions.artifacts import Files
-    from mcp_bridge.executions.retention import erase as work
+    from mcp_bridge.executions.erasure import erase as work
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
     targets: list[tuple[What, str]] = []

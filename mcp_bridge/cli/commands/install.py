@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 import os
-import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import asking, configuring, exit_statuses, showing
+from mcp_bridge.cli import asking, exit_statuses, showing
 from mcp_bridge.cli.client_setup.file_edits import ConfigurationFile
 from mcp_bridge.cli.client_setup.installation_records import Installation, Installations, hash_of
-from mcp_bridge.cli.client_setup.server_entries import bridge_entry, own_command
-from mcp_bridge.cli.client_setup.take_over import Change, entries_of, move_servers, put_back, servers_path
+from mcp_bridge.cli.client_setup.planned_changes import planned
+from mcp_bridge.cli.client_setup.take_over import Change, put_back
 from mcp_bridge.downstream.configuration.clients import CLIENTS
-from mcp_bridge.downstream.configuration.discovery import is_the_bridge
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from mcp_bridge.downstream.configuration.clients import Client, ClientName
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked for.
-
-    Attributes:
-        client: The client.
-        folder: The folder whose file is meant; None for the user's.
-        name: What the bridge is to be called there.
-        take_over: Whether to move the client's other servers behind the bridge.
-        yes: Whether to skip the question.
-        config: The configuration that the bridge is to be started with, or None for the usual.
-    """
-
-    client: ClientName
-    folder: Path | None
-    name: str
-    take_over: bool
-    yes: bool
-    config: Path | None
+    from mcp_bridge.cli.client_setup.planned_changes import Request
+    from mcp_bridge.downstream.configuration.clients import Client
 
 
 def install(loaded: settings.Loaded, request: Request) -> int:
@@ -59,7 +36,7 @@ def install(loaded: settings.Loaded, request: Request) -> int:
         )
     file = ConfigurationFile(_file_of(client, request.folder), client.syntax)
     installations = Installations(loaded.settings.state_dir)
-    change = _planned(client, file, installations.load(file.target), request)
+    change = planned(client, file, installations.load(file.target), request)
     if not _show(change):
         showing.echo(escaping.escape_line(f"{client.title} has the bridge already: {file.path} stays as it is."))
         return exit_statuses.OK
@@ -83,46 +60,6 @@ def install(loaded: settings.Loaded, request: Request) -> int:
     if backup is not None:
         showing.echo(escaping.escape_line(f"As it was: {backup}"))
     return exit_statuses.OK
-
-
-def _planned(client: Client, file: ConfigurationFile, kept: Installation | None, request: Request) -> Change:
-    """The changes of the client's file and of our configuration."""
-    entries = entries_of(client, file)
-    present = [name for name, entry in entries.items() if is_the_bridge(entry)]
-    others = [name for name in entries if name not in present]
-    if kept is None:
-        record = Installation(client.name, str(file.target), was_there=file.old is not None or bool(present))
-    else:
-        record = kept
-        if file.old is None or kept.sha256 != hash_of(file.old):
-            # What somebody has changed since would be lost, if the file were given back as it was.
-            record.original, record.was_there = None, True
-    change = Change(file, record, begins=kept is None and not present)
-    if request.folder is not None and not file.target.is_relative_to(request.folder.resolve()):
-        # Whoever made the folder chose what is written to.
-        change.notes.append(f"{file.path} leads out of the folder: {file.target} is changed.")
-    servers = servers_path(client, file)
-    command, args = own_command()
-    entry = bridge_entry(client.name, command, [*args, *(("--config", str(request.config)) if request.config else ())])
-    if not present:
-        if request.name in entries:
-            raise BridgeError(
-                "server_exists",
-                f"{file.path} has another server of the name {request.name!r}.",
-                hint="Choose another with --name.",
-            )
-        file.set((*servers, request.name), entry)
-    elif not _can_be_started(entries[present[0]]):
-        # It was upgraded or moved. What else its entry has is the user's.
-        file.set((*servers, present[0]), entries[present[0]] | entry)
-    if request.take_over:
-        move_servers(client, others, servers, change, request.config or settings.user_file())
-    elif others and request.folder is None:
-        change.notes.append(
-            f"{client.title} keeps its other servers ({_listed(others)}) and shows their tools to its model; "
-            f"`mcp-bridge install {client.name} --take-over` moves them behind the bridge."
-        )
-    return change
 
 
 def uninstall(loaded: settings.Loaded, request: Request) -> int:
@@ -168,12 +105,6 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
     return exit_statuses.OK
 
 
-def _can_be_started(entry: Any) -> bool:
-    """Whether the program of the bridge's entry is still there."""
-    command = entry["command"]
-    return shutil.which(command[0] if isinstance(command, list) else command) is not None
-
-
 def _file_of(client: Client, folder: Path | None) -> Path:
     if folder is None:
         return client.user_path(Path.home(), os.environ)
@@ -204,7 +135,3 @@ def _confirm(question: str, command: str) -> bool:
         "not_asked", "Nothing was written: there is no terminal to ask in.", hint=f"Write `{command}`."
     )
     return asking.confirm(question, refusal)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[: configuring.MAX_NAMED]) + (", …" if len(names) > configuring.MAX_NAMED else "")

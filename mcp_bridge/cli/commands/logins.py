@@ -19,9 +19,9 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_bridge.downstream.client.remote_auth import RemoteAccess
     from mcp_bridge.downstream.configuration.environment import Environment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.downstream.http.remote_auth import RemoteAccess
     from mcp_bridge.downstream.oauth.login_record import Login
     from mcp_bridge.downstream.oauth.login_store import LoginStore
     from mcp_bridge.downstream.oauth.redirects import Answer
@@ -68,7 +68,7 @@ def login(
 async def _log_in(spec: ServerSpec, access: RemoteAccess, store: LoginStore, person: _Terminal) -> Login:
     import anyio.to_thread
 
-    from mcp_bridge.downstream.client.http_client import tls_context
+    from mcp_bridge.downstream.http.http_client import tls_context
     from mcp_bridge.downstream.oauth.login import log_in
 
     # Both may block: a keyring may ask for its password.
@@ -105,8 +105,8 @@ def logout(ctx: typer.Context, name: Name, config: Config = None) -> None:
 async def _log_out(spec: ServerSpec, access: RemoteAccess, store: LoginStore) -> str | None:
     import anyio.to_thread
 
-    from mcp_bridge.downstream.client.http_client import tls_context
-    from mcp_bridge.downstream.oauth.login import log_out
+    from mcp_bridge.downstream.http.http_client import tls_context
+    from mcp_bridge.downstream.oauth.logout import log_out
 
     try:
         oauth = await anyio.to_thread.run_sync(access.oauth_settings, spec)
@@ -170,7 +170,7 @@ async def _rows(specs: list[ServerSpec], store: LoginStore) -> list[dict[str, An
 
 
 def _state(spec: ServerSpec, made: Login | None) -> str:
-    from mcp_bridge.downstream.client.remote_auth import has_own_authorization
+    from mcp_bridge.downstream.http.remote_auth import has_own_authorization
 
     if not spec.is_remote:
         return "a process"

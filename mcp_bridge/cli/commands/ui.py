@@ -12,7 +12,7 @@ from mcp_bridge.cli.asking import login_name
 from mcp_bridge.cli.browser import page_that_leads_to
 from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.cli.opening import run_with_database
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.database import Database
 
 
-def ui(config: Path | None, asked: str, *, browser: bool) -> int:
+DEFAULT_ADDRESS = "127.0.0.1:0"
+"""This machine alone, at any free port."""
+
+
+def ui(config: Path | None, asked: str | None, *, browser: bool) -> int:
     """Serve the viewer until it is interrupted; return the exit status.
 
     Args:
         config: The file given by `--config`, or None.
-        asked: The address to listen at.
+        asked: The address to listen at; None for the default.
         browser: Whether to open a browser.
 
     Raises:
@@ -38,7 +42,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
     from mcp_bridge.server.ui.app import Address, build, serve
     from mcp_bridge.server.ui.live import Live
 
-    host, port = address(asked)
+    host, port = address(asked or DEFAULT_ADDRESS)
     loaded = configuring.load(config)
     configuring.refuse_nesting(loaded)
     listener = listening(host, port)
@@ -71,7 +75,7 @@ def ui(config: Path | None, asked: str, *, browser: bool) -> int:
             live = Live(database)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, signals, tasks.cancel_scope)
-                await serve(build(live, PRINCIPAL, token, login_name()), live, listener)
+                await serve(build(live, LOCAL_PRINCIPAL.name, token, login_name()), live, listener)
                 tasks.cancel_scope.cancel()
 
     with listener:

@@ -21,9 +21,9 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.downstream.client.connection import Connection
-    from mcp_bridge.downstream.client.http_client import RemoteFailure
     from mcp_bridge.downstream.configuration.environment import Environment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.downstream.http.http_client import RemoteFailure
     from mcp_bridge.error_codes import Code
 
 # The exit status of a process is known shortly after its pipes have closed.
@@ -115,20 +115,10 @@ def withheld_variable(spec: ServerSpec, environment: Environment) -> BridgeError
     return None
 
 
-def may_speak_sse(launched: Sequence[Connection]) -> bool:
-    """Whether a server that wasn't ready may speak the other one of the two HTTP transports.
-
-    Args:
-        launched: The connections of this start.
-    """
-    failure = _remote_failure(launched[-1].failure) if launched else None
-    return failure is not None and failure.kind in {"refused", "bad_answer"}
-
-
-def _remote_failure(failure: BaseException | None) -> RemoteFailure | None:
+def remote_failure(failure: BaseException | None) -> RemoteFailure | None:
     """What a request to a remote server failed with, if that is why a connection did."""
     # The SDK is loaded already: a connection exists.
-    from mcp_bridge.downstream.client.http_client import RemoteFailure, RequestFailedError  # noqa: PLC0415
+    from mcp_bridge.downstream.http.http_client import RemoteFailure, RequestFailedError  # noqa: PLC0415
 
     if isinstance(failure, RequestFailedError):
         return failure.failure
@@ -208,7 +198,7 @@ def _connect_failure(spec: ServerSpec, connection: Connection) -> BridgeError:
     refused = failure if isinstance(failure, BridgeError) else data if isinstance(data, BridgeError) else None
     if refused is not None:
         return copy_to_raise(refused)
-    remote = _remote_failure(failure)
+    remote = remote_failure(failure)
     if remote is not None and remote.kind == "unauthorized":
         return _unauthorized(spec, remote)
     hint: str | None = f"Check its url; {_SHOW_MORE}."
@@ -352,7 +342,7 @@ async def call_failure(
     if isinstance(cause, MCPError):
         if isinstance(cause.data, BridgeError):
             return copy_to_raise(cause.data)
-        if (remote := _remote_failure(cause)) is not None:
+        if (remote := remote_failure(cause)) is not None:
             return _remote_call_failure(spec, remote, tool)
         if isinstance(cause.data, OversizedResult):
             if cause.data.parts:

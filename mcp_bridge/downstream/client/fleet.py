@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from mcp_bridge.downstream.catalog.aliases import assign
-from mcp_bridge.downstream.client.remote_auth import RemoteAccess, without_secrets
 from mcp_bridge.downstream.client.supervisor import MAX_RESULT_BYTES, DownstreamServer
 from mcp_bridge.downstream.configuration.environment import Environment
+from mcp_bridge.downstream.http.remote_auth import RemoteAccess, without_secrets
 from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.near_names import nearest
 

@@ -15,6 +15,7 @@ from mcp_bridge.downstream.catalog.describe import call_hint
 from mcp_bridge.downstream.client import failures
 from mcp_bridge.downstream.client.starting import first_ready, load_sdk
 from mcp_bridge.downstream.client.status import ServerStatus, State
+from mcp_bridge.downstream.client.transport_choice import TransportChoice
 from mcp_bridge.downstream.configuration.remote_entries import shown_url
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.fair_share import MAX_WAIT_SECONDS, Tenant
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
     from mcp_bridge.downstream.client.connection import Connection
     from mcp_bridge.downstream.client.failures import MaskOutput
-    from mcp_bridge.downstream.client.remote_auth import RemoteAccess
     from mcp_bridge.downstream.configuration.environment import Environment
-    from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +146,6 @@ class DownstreamServer:
         self._max_result_bytes = max_result_bytes
         self._environment = environment
         self._access = access
-        self._speaks_sse = False
         self._mask_output = mask_output
         self._on_listing = on_listing
         self._connection: Connection | None = None
@@ -153,7 +153,7 @@ class DownstreamServer:
         self._connections: set[Connection] = set()
         self._tenant: Tenant | None = None
         self._starting: _Start | None = None
-        self._speaks_legacy_only = False
+        self._choice = TransportChoice(spec)
         self._failures = 0
         self._retry_at = 0.0
         self._last_error: BridgeError | None = None
@@ -279,15 +279,13 @@ class DownstreamServer:
         try:
             await anyio.to_thread.run_sync(load_sdk)
             with anyio.move_on_after(self.spec.start_timeout):
-                era = "legacy" if self._speaks_legacy_only and self.spec.era == "auto" else self.spec.era
+                era = self._choice.era
                 start.connection = await first_ready(self._launch, era, self.spec.start_timeout, launched)
-                if start.connection is None and self.spec.type == "auto" and failures.may_speak_sse(launched):
-                    # It speaks one of the two, and says so with its status (specification, backwards compatibility).
-                    self._speaks_sse = not self._speaks_sse
+                if start.connection is None and self._choice.try_other(launched):
                     start.connection = await first_ready(self._launch, era, self.spec.start_timeout, launched)
             if start.connection is not None and start.connection.usable:
                 self._connection = self._latest = start.connection
-                self._speaks_legacy_only = self.spec.era == "auto" and start.connection.mode == "legacy"
+                self._choice.learn(start.connection)
                 self._last_error = None
                 self._set_listing(start.connection.listing)
             else:
@@ -322,17 +320,15 @@ class DownstreamServer:
         tenant = self._tenant = self._tenant or Tenant()
         limit = self._max_result_bytes + _ENVELOPE_BYTES
         environment = self._environment.of(self.spec)
-        kind: ServerType = "sse" if self._speaks_sse or self.spec.type == "sse" else self.spec.type
         connection = Connection(
             self.spec,
             self.alias,
-            # Server-sent events are of the old era.
-            "legacy" if kind == "sse" and mode == "auto" else mode,
+            self._choice.mode(mode),
             tenant,
             environment=environment,
             max_message=limit,
             access=self._access,
-            kind=kind,
+            kind=self._choice.kind,
         )
         self._starts += 1
         self._connections.add(connection)

@@ -1,4 +1,4 @@
-"""Logging in to a remote server, and out again."""
+"""Logging in to a remote server."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
 from mcp_bridge.downstream.oauth.authorization_client import authorization_client
 from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.downstream.oauth.failures import UnreachableError, login_failed
-from mcp_bridge.downstream.oauth.login_record import Login, keep_login, read_login
+from mcp_bridge.downstream.oauth.login_record import Login, keep_login
+from mcp_bridge.downstream.oauth.logout import revoke
 from mcp_bridge.downstream.oauth.providers import (
     FlowError,
     PersonProvider,
-    RefreshProvider,
     as_login_failure,
     challenge,
     drive,
@@ -107,7 +107,7 @@ async def log_in(
                 await keep_login(store, spec, login)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await _revoke(client, login, settings.client_secret)
+                await revoke(client, login, settings.client_secret)
             raise
     return login
 
@@ -210,51 +210,3 @@ async def _try_out(
             "Its authorization server may give tokens for another server, or too few scopes:"
             f" see scopes in [servers.{spec.name}.oauth].",
         )
-
-
-async def log_out(
-    spec: ServerSpec,
-    settings: OAuthSettings | None,
-    store: LoginStore,
-    tls: ssl.SSLContext,
-) -> str | None:
-    """Forget a server's login, and have its tokens revoked where the authorization server does that (RFC 7009).
-
-    Args:
-        spec: The server.
-        settings: As `log_in`.
-        store: Where the login is kept.
-        tls: As `authorization_client`.
-
-    Returns:
-        What became of the tokens, in half a sentence; None if there was no login.
-
-    Raises:
-        BridgeError: As the store; `login_unavailable`: another process keeps the login.
-    """
-    async with store.lock(spec):
-        login = await read_login(store, spec)
-        # One that can't be read goes, too.
-        await store.remove(spec)
-    if login is None:
-        return None
-    async with authorization_client(login.url, tls) as client:
-        return await _revoke(client, login, settings.client_secret if settings else None)
-
-
-async def _revoke(client: AuthorizationClient, login: Login, secret: str | None) -> str:
-    provider = RefreshProvider(login, secret)
-    tokens = [(login.tokens.refresh_token, "refresh_token"), (login.tokens.access_token, "access_token")]
-    for token, kind in tokens:
-        request = provider.revocation(token, kind) if token is not None else None
-        if token is None:
-            continue
-        if request is None:
-            return f"{login.issuer} has no way to revoke its tokens"
-        try:
-            answer = await client.send(request)
-        except UnreachableError as error:
-            return f"they could not be revoked at {login.issuer}: {error.reason}"
-        if not httpx2.codes.is_success(answer.status_code):
-            return f"they could not be revoked at {login.issuer}: status {answer.status_code}"
-    return f"they are revoked at {login.issuer}"

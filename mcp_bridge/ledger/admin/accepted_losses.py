@@ -1,19 +1,18 @@
-"""What a person has accepted about the log: a clock that was put back, and entries that are lost.
+"""Entries that are lost, and whose loss a person has accepted.
 
-Entries are lost when the file was damaged or put back, or aren't in the backup that was restored.
+They are lost when the file was damaged or put back, or aren't in the backup that was restored.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log import Log, Posted
-from mcp_bridge.ledger.log.payloads import AcceptedClock, AcceptedLoss, to_entry
+from mcp_bridge.ledger.log.payloads import AcceptedLoss, to_entry
 from mcp_bridge.ledger.log.reading import master_of, open_ledger
 from mcp_bridge.ledger.log.transaction import posted, run
 from mcp_bridge.ledger.storage.failures import unusable
@@ -26,27 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.ledger.log.transaction import Transaction
-    from mcp_bridge.ledger.storage.database import Database
-
-
-async def accept_clock(database: Database, by: str) -> float:
-    """Take the clock for right although it is behind the last entry; by how many seconds it is.
-
-    Raises:
-        BridgeError: `clock_is_right`: it isn't behind.
-    """
-
-    def work(transaction: Transaction) -> float:
-        now = time.time_ns() // 1000
-        behind = (transaction.log.time - now) / 1e6
-        if behind <= 0:
-            raise BridgeError("clock_is_right", "The clock is not behind the last entry.")
-        was = transaction.log.time / 1e6
-        transaction.log.accept_clock(now)
-        transaction.append(to_entry(AcceptedClock(was, behind, by), LEDGER))
-        return behind
-
-    return await database.transact(work)
 
 
 def accept_loss(path: Path, master: str | Sequence[str], by: str) -> Loss:
@@ -143,5 +121,5 @@ def _is_behind(path: Path, position: PositionFile) -> bool:
 
 def _append_loss(transaction: Transaction, entry: Posted) -> None:
     # No clock is accepted before the loss is.
-    entry.time = max(entry.time, transaction.log.time)
+    entry.time = max(entry.time, transaction.log.clock.last)
     write_entries(transaction.connection, transaction.log, [entry])

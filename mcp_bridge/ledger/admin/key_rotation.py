@@ -101,7 +101,7 @@ def replace_lost_key(path: Path, master: str | Sequence[str]) -> str:
         take_next_key(transaction.connection, directory)
         _write_next(directory, seed)
         # No clock is accepted without the key.
-        _append(transaction, KeyEvent("lost", new.vkey, old), log.time)
+        _append(transaction, KeyEvent("lost", new.vkey, old), log.clock.last)
 
     try:
         try:

@@ -28,6 +28,7 @@ from mcp_bridge.ledger.audit.table_audit import tells_of_tables
 from mcp_bridge.ledger.log.entry_encoding import LEDGER, leaf_hash
 from mcp_bridge.ledger.log.reading import ENTRY_BYTES, Ledger, open_snapshot
 from mcp_bridge.ledger.proofs import merkle
+from mcp_bridge.ledger.proofs.entry_checks import check_place
 from mcp_bridge.ledger.proofs.exports import STRETCH, STRETCH_LEVEL, Stretch
 from mcp_bridge.ledger.storage.position import position_of
 from mcp_bridge.ledger.storage.sealing import MasterKey
@@ -180,13 +181,11 @@ def _checked(ledger: Ledger, first: int) -> Stretch | None:
     began = last = 0
     size = 0
     for leaf, entry, payload, _, own in ledger.read(first, first + STRETCH):
+        check_place(leaf, first + frontier.size, ends.get(leaf.execution, leaf.previous), last)
         expected = frontier.append(leaf_hash(entry))
         if (
             leaf.execution == LEDGER
             or leaf.kind == "key"
-            or leaf.sequence + 1 != first + frontier.size
-            or leaf.time < last
-            or leaf.previous != ends.get(leaf.execution, leaf.previous)
             # What the last one has of the tree above is checked by the reader.
             or (own != expected and not (frontier.size == STRETCH and own.startswith(expected)))
             or (payload is not None and len(payload) > ENTRY_BYTES)

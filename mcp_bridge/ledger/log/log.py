@@ -7,12 +7,12 @@ file, whichever process wrote last.
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.log.clock import LogClock
 from mcp_bridge.ledger.log.entry_encoding import LEDGER, MAX_ENTRY_BYTES, decode, encode_fields, fitting, leaf_hash
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.log.pieces import Snapshot, label_of, manifest, pack
@@ -32,13 +32,8 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.position import PositionFile
     from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
 
-CLOCK_STEP_SECONDS = 60
-"""Seconds that the clock may be behind the last entry, since clocks are adjusted. The new entry gets its time."""
-
 MAX_REMEMBERED = 10_000
 """Executions whose last entry and data key are cached."""
-
-_SECOND = 1_000_000
 
 INSERT_ENTRY = "INSERT INTO entries (sequence, execution, kind, entry, nodes) VALUES (?, ?, ?, ?, ?)"
 INSERT_KEY = "INSERT INTO data_keys (execution, subject, wrapped, mac) VALUES (?, ?, ?, ?)"
@@ -136,7 +131,7 @@ class Log:
         self._frontier = Frontier()
         self._root = b""
         """The root hash of the entries that are committed, or about to be."""
-        self._time = 0
+        self.clock = LogClock()
         self._executions: OrderedDict[str, _Execution] = OrderedDict()
         self._changed = False
         self._wrote = False
@@ -172,7 +167,7 @@ class Log:
         if self._frontier.root() != root:
             raise damaged("its entries are not those that its head was signed for")
         self._root = root
-        self._time = _time_of(connection, size - 1) if size else 0
+        self.clock.last = _time_of(connection, size - 1) if size else 0
         self.position.check_numbers(size, self._writes)
         if vkey != self.signer.vkey:
             self.signer = self._reload(vkey)
@@ -204,7 +199,7 @@ class Log:
                 one.program,
                 sequence,
                 None if one.step is None else fitting(one.step),
-                self._next_time(one.time),
+                self.clock.next(one.time),
             )
             if len(data) > MAX_ENTRY_BYTES:
                 raise BridgeError("bad_entry", f"An entry of {execution} has {len(data)} bytes.")
@@ -280,11 +275,6 @@ class Log:
         """The checkpoint as a signed note."""
         return sign_checkpoint(self.checkpoint(), self.signer)
 
-    @property
-    def time(self) -> int:
-        """The time of the last entry, in microseconds since 1970."""
-        return self._time
-
     def seal(self, connection: sqlite3.Connection, execution: str, data: bytes, label: bytes) -> bytes | None:
         """Encrypt data under an execution's key; None if the execution is erased."""
         key = self._known(connection, execution).key
@@ -292,24 +282,6 @@ class Log:
             return None
         self.stored[execution] += len(data)
         return key.seal(data, label)
-
-    def _next_time(self, posted: int) -> int:
-        if posted < self._time:
-            # An entry that has waited (its process was stopped, another wrote meanwhile) says nothing about the clock.
-            behind = (self._time - max(posted, time.time_ns() // 1000)) / _SECOND
-            if behind > CLOCK_STEP_SECONDS:
-                raise BridgeError(
-                    "clock_went_back",
-                    f"The clock is {behind:.0f} s behind the last entry of the record.",
-                    hint="Set the clock. If it is right now and was wrong before: mcp-bridge audit accept-clock.",
-                )
-            return self._time
-        self._time = posted
-        return posted
-
-    def accept_clock(self, time: int) -> None:
-        """Accept a time that is earlier than the last entry's."""
-        self._time = min(self._time, time)
 
     def _known(self, connection: sqlite3.Connection, execution: str) -> _Execution:
         known = self._executions.get(execution)

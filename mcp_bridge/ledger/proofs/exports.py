@@ -22,6 +22,7 @@ from mcp_bridge.ledger.log.key_history import KeyHistory
 from mcp_bridge.ledger.log.payloads import AcceptedLoss, Erasure
 from mcp_bridge.ledger.proofs import disclosures, merkle, notes, signing
 from mcp_bridge.ledger.proofs.disclosures import Disclosed
+from mcp_bridge.ledger.proofs.entry_checks import check_place, names_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -403,21 +404,9 @@ class _Reader:
             found = ReadEntry(decoded, disclosed.entry, disclosed.payload, disclosed.salt)
         leaf, data, payload, salt, nodes = found
         sequence = self._size
-        if leaf.sequence != sequence:
-            raise BridgeError("tampered", f"Entry {leaf.sequence} is in the place of entry {sequence}.")
-        if leaf.previous != self._heads.get(leaf.execution):
-            raise BridgeError("tampered", f"Entry {sequence} doesn't follow its execution's entry before it.")
-        # A person has accepted that the clock had gone back.
-        if leaf.time < self._time and leaf.kind != "clock":
-            raise BridgeError("tampered", f"Entry {sequence} has an earlier time than the entry before it.")
-        if sequence == 0 and leaf.kind != "key":
-            raise BridgeError("bad_entry", "The first entry doesn't name the log's key.")
-        if leaf.kind == "key":
-            if leaf.execution != entry_encoding.LEDGER or payload is None:
-                raise BridgeError(
-                    "bad_entry", f"Entry {sequence} is to name a key: it doesn't, or is not the log's own."
-                )
-            self._keys.take(sequence, payload)
+        check_place(leaf, sequence, self._heads.get(leaf.execution), self._time)
+        if (key := names_key(leaf, payload)) is not None:
+            self._keys.take(sequence, key)
         nodes = nodes or self._frontier.append(entry_encoding.leaf_hash(data))
         self._nodes.write(nodes)
         self._size += 1

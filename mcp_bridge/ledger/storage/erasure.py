@@ -19,6 +19,7 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.payloads import Erasure, to_entry
+from mcp_bridge.ledger.storage import retention
 from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_macs
 from mcp_bridge.ledger.storage.old_references import erase_value, forget_execution
 from mcp_bridge.ledger.storage.schema import ERASED, UNFINISHED
@@ -37,18 +38,6 @@ What = Literal["execution", "subject", "reference", "age"]
 
 EXECUTIONS_AN_ENTRY = 100
 """In one entry, and in one transaction of an erasure by age."""
-
-EXECUTIONS_AT_ONCE = 50
-"""Erased before the free room is measured again."""
-
-_ENDED = "status <> ? AND (status NOT IN ('running', 'suspended', 'interrupted') OR (kind = 'script' AND key IS NULL))"
-"""Selects ended executions: those that can't be resumed. A script without a key can't, once its process has died. The
-parameter is ERASED."""
-
-_OLD = (
-    f"SELECT changed, id FROM executions WHERE {_ENDED} AND changed < ? AND (changed, id) > (?, ?)"  # noqa: S608
-    " ORDER BY changed, id LIMIT ?"
-)
 
 CHECKPOINT_SECONDS = 30.0
 """How long to wait for readers of the write-ahead log."""
@@ -156,14 +145,14 @@ async def _erase_old(
         def work(
             transaction: Transaction, after: tuple[float, str] = last
         ) -> tuple[list[tuple[float, str]], list[str]]:
-            rows = transaction.connection.execute(_OLD, (ERASED, before, *after, EXECUTIONS_AN_ENTRY)).fetchall()
+            rows = retention.ended_before(transaction.connection, before, after, EXECUTIONS_AN_ENTRY)
             found = [execution for _, execution in rows]
             running = set(_running(transaction, found, under_way))
-            chosen = [one for one in found if one not in running and not _is_needed(transaction, one)]
+            chosen = [one for one in found if one not in running and not retention.is_needed(transaction, one)]
             _erase_all(transaction, chosen, erasure)
             return rows, chosen
 
-        if not await database.read(_OLD, (ERASED, before, *last, 1)):
+        if not await retention.has_ended_before(database, before, last):
             # No transaction for nothing.
             return Erased(tuple(erased))
         found, chosen = await database.transact(work)
@@ -190,40 +179,15 @@ async def erase_ended(
     erasure = Erasure("age", by, None, time.time(), ())
 
     def work(transaction: Transaction) -> list[str]:
-        found = [one for one in chosen if _has_ended(transaction, one)]
+        found = [one for one in chosen if retention.has_ended(transaction, one)]
         running = set(_running(transaction, found, under_way))
-        going = [one for one in found if one not in running and not _is_needed(transaction, one)]
+        going = [one for one in found if one not in running and not retention.is_needed(transaction, one)]
         _erase_all(transaction, going, erasure)
         return going
 
     erased = await database.transact(work)
     await purge(database, erased)
     return Erased(tuple(erased))
-
-
-def _has_ended(transaction: Transaction, execution: str) -> bool:
-    query = f"SELECT 1 FROM executions WHERE id = ? AND {_ENDED}"  # noqa: S608 - a constant
-    return transaction.connection.execute(query, (execution, ERASED)).fetchone() is not None
-
-
-async def erasure_candidates(database: Database, large: int) -> list[str]:
-    """Ended executions, to make room: one with more than `large` bytes if there is any, otherwise the oldest ones."""
-    found = await database.read(
-        # The sum is made by an index alone.
-        "SELECT id FROM (SELECT execution, sum(size) AS total FROM pieces GROUP BY execution HAVING total > ?2)"  # noqa: S608
-        f" JOIN executions ON id = execution WHERE {_ENDED.replace('?', '?1')} ORDER BY changed LIMIT 1",
-        (ERASED, large),
-    )
-    if not found:
-        query = f"SELECT id FROM executions WHERE {_ENDED} ORDER BY changed LIMIT {EXECUTIONS_AT_ONCE}"  # noqa: S608
-        found = await database.read(query, (ERASED,))
-    return [execution for (execution,) in found]
-
-
-async def unfinished_executions(database: Database) -> set[str]:
-    """Ids of the executions that run or can be resumed."""
-    query = f"SELECT id FROM executions WHERE NOT ({_ENDED})"  # noqa: S608 - a constant
-    return {execution for (execution,) in await database.read(query, ("",))}
 
 
 async def finish(database: Database, remove: Callable[[str], None], seconds: float | None = None) -> None:
@@ -350,16 +314,6 @@ def _chosen(transaction: Transaction, database: Database, what: What, name: str)
     found = _with_holders(transaction, master, [execution for (execution,) in rows])
     is_there = "SELECT 1 FROM data_keys WHERE execution = ? AND wrapped IS NOT NULL"
     return sorted(one for one in found if do(is_there, (one,)).fetchone())
-
-
-def _is_needed(transaction: Transaction, execution: str) -> bool:
-    """Whether an execution that can be resumed has started this one, or read of it, and may ask for its result."""
-    rows = transaction.connection.execute(
-        "SELECT 1 FROM holders JOIN executions ON id = holder WHERE subject = ?"
-        " AND status IN ('running', 'suspended', 'interrupted') AND (kind = 'program' OR key IS NOT NULL) LIMIT 1",
-        (held_execution_mac(transaction.log.master, execution),),
-    )
-    return rows.fetchone() is not None
 
 
 def _with_holders(transaction: Transaction, master: MasterKey, executions: Iterable[str]) -> set[str]:

@@ -90,7 +90,7 @@ def _tell(connection: sqlite3.Connection, log: Log, tokens: list[str], named: li
     erasure = Erasure("reference", "mcp-bridge", None, time.time(), (), references=sorted(tokens), withheld=named)
     entry = to_entry(erasure, LEDGER)
     # A clock that is behind must not fail this: the command that accepts it opens the file, too.
-    posted = Posted(entry, capture(entry.payload), max(time.time_ns() // 1000, log.time))
+    posted = Posted(entry, capture(entry.payload), max(time.time_ns() // 1000, log.clock.last))
     for statement, rows in zip((INSERT_ENTRY, INSERT_PAYLOAD), log.append(connection, [posted]), strict=True):
         connection.executemany(statement, rows)
     connection.execute("INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps([])))

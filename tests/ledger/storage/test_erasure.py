@@ -17,7 +17,7 @@ from erasing_host import POINTS
 from tampered_fixtures import Writer, verdict
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions import retention
+from mcp_bridge.executions import erasure as executions_erasure
 from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.host import upkeep
 from mcp_bridge.host.service import open_bridge
@@ -28,7 +28,7 @@ from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import notes, tlog_proof
 from mcp_bridge.ledger.proofs.exports import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.storage import erasure
+from mcp_bridge.ledger.storage import erasure, retention
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
@@ -102,7 +102,7 @@ def erased(state, what, name, **more):
 
     async def work():
         async with Database(state / FILE_NAME) as database:
-            return await retention.erase(database, Files(state), what, name, by="me", reason=None, **more)
+            return await executions_erasure.erase(database, Files(state), what, name, by="me", reason=None, **more)
 
     return asyncio.run(work())
 
@@ -112,7 +112,7 @@ def started(state, config=None):
 
     async def work():
         async with Database(state / FILE_NAME) as database:
-            await retention.tidy(database, Files(state), config or LedgerConfig())
+            await executions_erasure.tidy(database, Files(state), config or LedgerConfig())
 
     asyncio.run(work())
 
@@ -201,7 +201,7 @@ def test_a_reference_deep_within_a_value_resolves_to_nothing_once_it_is_erased(s
             await writer.start(NESTED, before.values_behind(nested))
             await writer.recorder.append(Entry("outcome", NESTED, {"effect": 1, "status": "ok", "value": nested}))
             await writer.end(NESTED)
-            await retention.erase(database, Files(state), "reference", name, by="me", reason=None)
+            await executions_erasure.erase(database, Files(state), "reference", name, by="me", reason=None)
             rows = await writer.recorder.read(NESTED)
             return rows[1].entry.payload["value"], await writer.store.values(NESTED)
 
@@ -384,7 +384,7 @@ def test_age_erases_many_in_parts_and_others_write_in_between(state, monkeypatch
 
             monkeypatch.setattr(database, "transact", noted)
             more = {"by": "me", "reason": None}
-            erased = await retention.erase(database, Files(state), "age", time.time() + 1, **more)
+            erased = await executions_erasure.erase(database, Files(state), "age", time.time() + 1, **more)
             return len(erased.executions), len(parts)
 
     erased, parts = asyncio.run(work())
@@ -479,7 +479,7 @@ async def test_one_that_holds_something_of_it_and_is_being_executed_keeps_it(sta
         await writer.start("d" * 32, owner=owner_label())
         await writer.hold("d" * 32, execution=ANNA)
         with pytest.raises(BridgeError, match="is being executed now"):
-            await retention.erase(database, Files(state), "execution", ANNA, by="me", reason=None)
+            await executions_erasure.erase(database, Files(state), "execution", ANNA, by="me", reason=None)
         assert (await writer.store.execution(ANNA)).status == "suspended"
 
 
@@ -505,7 +505,7 @@ async def test_whoever_has_it_open_writes_nothing_of_it_again(state):
         for database in (two, one):
             await Writer(database).recorder.append(Entry("violation", ANNA, {"message": "SECRET"}))
         needles = sealed(state, ANNA)
-        await retention.erase(one, Files(state), "execution", ANNA, by="me", reason=None)
+        await executions_erasure.erase(one, Files(state), "execution", ANNA, by="me", reason=None)
         assert not places(state, needles)
         for database in (one, two):
             writer = Writer(database)
@@ -522,7 +522,7 @@ async def test_of_two_who_erase_at_once_one_does(state):
     async with Database(state / FILE_NAME) as one, Database(state / FILE_NAME) as two:
         results = await asyncio.gather(
             *(
-                retention.erase(database, Files(state), "execution", ANNA, by="me", reason=None)
+                executions_erasure.erase(database, Files(state), "execution", ANNA, by="me", reason=None)
                 for database in (one, two)
             ),
             return_exceptions=True,
@@ -533,7 +533,7 @@ async def test_of_two_who_erase_at_once_one_does(state):
 
 def test_a_reader_keeps_it_unfinished_and_the_next_start_finishes_it(state, monkeypatch, caplog):
     monkeypatch.setattr(erasure, "CHECKPOINT_SECONDS", 0.1)
-    monkeypatch.setattr(retention, "START_SECONDS", 0.1)
+    monkeypatch.setattr(executions_erasure, "START_SECONDS", 0.1)
     needles = sealed(state, ANNA, ("data_keys",))
     with closing(sqlite3.connect(state / FILE_NAME)) as reader:
         reader.execute("BEGIN")

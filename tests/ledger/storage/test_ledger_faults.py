@@ -22,7 +22,7 @@ from crash_fixtures import ended, lines, tool
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.admin.accepted_losses import accept_clock
+from mcp_bridge.ledger.admin.accepted_clock import accept_clock
 from mcp_bridge.ledger.admin.key_rotation import rotate_key
 from mcp_bridge.ledger.audit.audit import verify_file
 from mcp_bridge.ledger.log.entries import Entry

@@ -19,7 +19,8 @@ from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.admin import accepted_losses
-from mcp_bridge.ledger.admin.accepted_losses import accept_clock, accept_loss, is_behind
+from mcp_bridge.ledger.admin.accepted_clock import accept_clock
+from mcp_bridge.ledger.admin.accepted_losses import accept_loss, is_behind
 from mcp_bridge.ledger.admin.key_rotation import replace_lost_key, rotate_key
 from mcp_bridge.ledger.audit.audit import verify_file
 from mcp_bridge.ledger.audit.overview import entries, newest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING
 
 import anyio
@@ -11,7 +10,7 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.status import is_under_way
-from mcp_bridge.ledger.storage import erasure
+from mcp_bridge.ledger.storage import erasure, retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.erasure import Erased, What
 
 logger = logging.getLogger(__name__)
-
-_DAY_SECONDS = 24 * 3600.0
 
 START_SECONDS = 1.0
 """How long to wait for readers of the write-ahead log at the start. What isn't finished then is finished later."""
@@ -98,8 +95,8 @@ async def erase_old(database: Database, files: Files, config: LedgerConfig) -> N
     Raises:
         BridgeError: As `erase`.
     """
-    if config.keep_payloads_days != "forever":
-        before = time.time() - config.keep_payloads_days * _DAY_SECONDS
+    before = retention.cutoff(config.keep_payloads_days)
+    if before is not None:
         await erase(database, files, "age", before, by="keep_payloads_days", reason=None)
 
 
@@ -110,8 +107,8 @@ async def sweep(database: Database, files: Files, config: LedgerConfig) -> None:
         OSError: A file can't be removed.
         BridgeError: As `Database.read`.
     """
-    if config.keep_files_days == "forever":
+    before = retention.cutoff(config.keep_files_days)
+    if before is None:
         return
-    wanted = await erasure.unfinished_executions(database)
-    before = time.time() - config.keep_files_days * _DAY_SECONDS
+    wanted = await retention.unfinished_executions(database)
     await anyio.to_thread.run_sync(files.sweep, before, wanted)

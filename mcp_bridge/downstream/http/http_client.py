@@ -26,8 +26,8 @@ import anyio.lowlevel
 import httpx2
 
 from mcp_bridge import __version__
-from mcp_bridge.downstream.client.remote_auth import open_auth
 from mcp_bridge.downstream.configuration.remote_entries import shown_url, value_problem
+from mcp_bridge.downstream.http.remote_auth import open_auth
 from mcp_bridge.downstream.oauth.endpoints import unproxied
 from mcp_bridge.errors import BridgeError
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
     from http.cookiejar import Cookie
 
-    from mcp_bridge.downstream.client.remote_auth import RemoteAccess
     from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 
 # How long a TCP and TLS connection may take; servers in reach take less than a second.
 CONNECT_TIMEOUT = 10.0
@@ -210,7 +210,7 @@ def tls_context(spec: ServerSpec) -> ssl.SSLContext:
 async def opened(
     client: httpx2.AsyncClient,
     method: str,
-    url: str,
+    url: str | httpx2.URL,
     *,
     headers: Mapping[str, str],
     attempt: Attempt,

@@ -1,0 +1,60 @@
+"""Which transport, and which era of the protocol, a server is spoken to: as configured, or as its starts have shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp_bridge.downstream.client.failures import remote_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.downstream.client.connection import Connection
+    from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
+
+
+class TransportChoice:
+    """What a server is spoken to.
+
+    A remote server of the type `auto` speaks one of the two HTTP transports, streamable HTTP or server-sent events, and
+    says which by how it refuses the other (specification, backwards compatibility).
+
+    Args:
+        spec: The server's configuration.
+    """
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self._spec = spec
+        self._speaks_sse = False
+        self._speaks_legacy_only = False
+
+    @property
+    def kind(self) -> ServerType:
+        """The transport."""
+        return "sse" if self._speaks_sse or self._spec.type == "sse" else self._spec.type
+
+    @property
+    def era(self) -> str:
+        """The era of the protocol that a start begins with: `auto`, `legacy` or a modern version."""
+        return "legacy" if self._speaks_legacy_only and self._spec.era == "auto" else self._spec.era
+
+    def mode(self, era: str) -> str:
+        """The era in which a connection of this transport is made, when a start asks for one."""
+        # Server-sent events are of the old era.
+        return "legacy" if self.kind == "sse" and era == "auto" else era
+
+    def try_other(self, launched: Sequence[Connection]) -> bool:
+        """Choose the other one of the two HTTP transports, if the server may speak that; whether it may.
+
+        Args:
+            launched: The connections of a start of which none is ready.
+        """
+        failure = remote_failure(launched[-1].failure) if launched and self._spec.type == "auto" else None
+        if failure is None or failure.kind not in {"refused", "bad_answer"}:
+            return False
+        self._speaks_sse = not self._speaks_sse
+        return True
+
+    def learn(self, connection: Connection) -> None:
+        """Note in which era a server has become ready."""
+        self._speaks_legacy_only = self._spec.era == "auto" and connection.mode == "legacy"
