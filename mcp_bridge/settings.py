@@ -1,7 +1,7 @@
 """All settings: their names, types, defaults, and sources.
 
 A setting is a key of the TOML file, and an environment variable with the key in capitals after `MCP_BRIDGE_`, which
-takes precedence. The tables `ledger`, `search` and `http` can only be set in the file.
+takes precedence. The tables `ledger`, `search`, `telemetry` and `http` can only be set in the file.
 
 The file is the one given by `--config` or `$MCP_BRIDGE_CONFIG`, which a person has chosen; otherwise the user's own
 `config.toml` in their configuration directory, overlaid by `./mcp-bridge.toml` if the user has trusted its content. A
@@ -32,6 +32,7 @@ from mcp_bridge.http_settings import HttpSettings
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.near_names import spelled_like
 from mcp_bridge.sizes import Size, parse_size
+from mcp_bridge.telemetry.config import TelemetryConfig
 from mcp_bridge.toml_lines import line_of
 from mcp_bridge.workspace.content import CONFIG_NAME, real_folder
 from mcp_bridge.workspace.trust import IgnoredFile, TrustStore, trusted
@@ -49,16 +50,19 @@ FILE_NAME = CONFIG_NAME
 ENV_ALIASES = {"OUTPUT_MODE": "output"}
 """Names of an earlier bridge that differ from ours."""
 
-TABLES = ("policy", "tools", "programs", "secrets", "projection", "model")
+TABLES = ("policy", "tools", "programs", "secrets", "projection", "model", "principals", "authentication")
 """Tables of the file in addition to `[servers.NAME]`; `governance.governance` passes each to its decoder."""
 
 OWN_TABLES = {
     "search": "its model would be sent your queries",
+    "telemetry": "its collector would be told what you run",
     "http": "it would say who reaches your bridge, and how",
+    "principals": "it would say who may use your bridge, and how",
+    "authentication": "it would say whom your bridge believes",
 }
 """Tables that a folder's file can't have, and why."""
 
-NESTED = {"ledger", "search", "http"}
+NESTED = {"ledger", "search", "telemetry", "http"}
 """Settings that are tables, and so can't be set by environment variables."""
 
 ENV_OTHER = {"CONFIG", "NESTED"}
@@ -203,7 +207,11 @@ class Settings(BaseModel):
         BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
         Field(description="What is logged to standard error"),
     ] = "warning"
-
+    log_format: Annotated[
+        Literal["text", "json"],
+        BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
+        Field(description="Form of log records: text, or json with one object a line"),
+    ] = "text"
     log_file: Annotated[Path | None, Field(description="A file that is logged to as well")] = None
 
     ledger: Annotated[LedgerConfig, Field(description="What is kept of executions; a table of the file")] = (
@@ -211,6 +219,10 @@ class Settings(BaseModel):
     )
 
     search: Annotated[SearchConfig, Field(description="How tools are searched; a table of the file")] = SearchConfig()
+
+    telemetry: Annotated[TelemetryConfig, Field(description="Where traces and metrics go; a table of the file")] = (
+        TelemetryConfig()
+    )
 
     http: Annotated[HttpSettings, Field(description="How it is served over HTTP; a table of the file")] = HttpSettings()
 
@@ -568,6 +580,8 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
         "max_call_size": "256m",
         "state_dir": "/home/me/mcp-bridge-state",
         "log_file": "/home/me/mcp-bridge.log",
+        "telemetry.otlp": "http://127.0.0.1:4318",
+        "telemetry.listen": "127.0.0.1:9464",
         "ledger.max_size": "4g",
         "ledger.max_run_size": "512m",
         "ledger.max_files_size": "1g",

@@ -265,7 +265,7 @@ async def test_a_script_that_is_held_up_uses_none_of_its_own_time_and_has_not_co
 async def test_who_waits_for_its_turn_keeps_nobody_from_a_memory(stuck, tmp_path):
     memories = Memories(tmp_path)
     gate = SimpleNamespace(tools=SimpleNamespace(catalog=None, servers={}), values=None)
-    requests = Requests(memories, None, None, gate, None, None, _Script())
+    requests = Requests("local", memories, None, None, gate, None, None, _Script())
 
     class Call:
         async def announce(self):
@@ -332,7 +332,7 @@ async def test_a_request_that_fails_is_not_kept_by_its_error(tmp_path):
     script = _Script()
     script.hold = SimpleNamespace(calls=())
     gate = SimpleNamespace(tools=SimpleNamespace(catalog=None, servers={}), values=None)
-    requests = Requests(Memories(tmp_path), None, None, gate, None, None, script)
+    requests = Requests("local", Memories(tmp_path), None, None, gate, None, None, script)
     request = messages.MemorySave("key", Large("x" * 100), call="0#2")
     seen = weakref.ref(request.value)
 

@@ -87,6 +87,7 @@ OTHER_VALUES = {
     "allow_self_server": ("1", True),
     "state_dir": ("/somewhere", Path("/somewhere")),
     "log_level": ("DEBUG", "debug"),
+    "log_format": ("JSON", "json"),
     "log_file": ("/somewhere/log", Path("/somewhere/log")),
     "max_output_chars": ("5000", 5000),
     "env_pass": ("KUBECONFIG, SSL_CERT_*", ("KUBECONFIG", "SSL_CERT_*")),
@@ -404,6 +405,42 @@ def test_only_the_users_own_file_names_an_embedding_model(tmp_path, monkeypatch)
         with pytest.raises(BridgeError) as caught:
             load(file, environ={}, cwd=tmp_path)
         assert caught.value.code == "bad_config"
+
+
+def test_a_folders_file_sets_no_telemetry(nowhere):
+    file = nowhere / FILE_NAME
+    file.write_text('[telemetry]\notlp = "https://collector.example"\n')
+    with pytest.raises(BridgeError) as caught:
+        trust(nowhere)
+        load(environ={}, cwd=nowhere)
+    assert caught.value.code == "bad_config"
+    assert "telemetry is not a folder's to set" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'otlp = "collector.example"',
+        'otlp = "https://user:pass@collector.example"',
+        'otlp = "https://collector.example/?key=1"',
+        "otlp = 1",
+        "sample = 1.5",
+        "sample = -1",
+        "interval = 0",
+        "interval = inf",
+        'listen = "0.0.0.0:9464"',
+        'listen = "192.0.2.1:9464"',
+        'listen = "localhost"',
+        'listen = ":9464"',
+        'other = "x"',
+    ],
+)
+def test_a_bad_line_about_telemetry_is_told_with_its_place(tmp_path, line):
+    file = tmp_path / "telemetry.toml"
+    file.write_text(f"[telemetry]\n{line}\n")
+    with pytest.raises(BridgeError) as caught:
+        load(file, environ={}, cwd=tmp_path)
+    assert (caught.value.code, caught.value.details["line"]) == ("bad_config", 2)
 
 
 def test_a_folder_names_no_embedding_model(nowhere):

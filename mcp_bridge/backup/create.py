@@ -59,7 +59,7 @@ KEYS = (MASTER, KEY_FILE, OLD_KEY)
 """What a ledger's keys are called, in a backup and in a state directory. A further one is one more name here, and in
 `needs` if the ledger can't go on without it. What they are is not looked at: one may be sealed under another."""
 
-CREDENTIALS = (secret_stores.FILE_NAME, witness_position.KEY_FILE)
+CREDENTIALS = (secret_stores.FILE_NAME, secret_stores.PRINCIPAL_TOKENS_FILE_NAME, witness_position.KEY_FILE)
 """What else is in a backup with keys alone."""
 
 DATABASES = (FILE_NAME, witness_files.STATE_FILE)
@@ -80,7 +80,7 @@ LEFT_OUT = (
     # that they share, pages that lead to a viewer, builds.
     *("owners", "run", "oci", "ui-*.html", "image-build-work-*"),
     *("files.total", "memory.lock", "image-build.lock", "login-locks"),
-    *(f".{name}.lock" for name in (secret_stores.FILE_NAME, secret_stores.LOGINS_FILE_NAME)),
+    *(f".{name}.lock" for name in secret_stores.FILE_NAMES),
     # A refresh token that was replaced since must not be used again: that would end the login, and look like a theft.
     secret_stores.LOGINS_FILE_NAME,
     # What is found out anew.

@@ -18,6 +18,7 @@ from mcp_bridge.cli.commands.backups import backup, backup_key, restore
 from mcp_bridge.cli.commands.executions import executions
 from mcp_bridge.cli.commands.images import images
 from mcp_bridge.cli.commands.policy import policy
+from mcp_bridge.cli.commands.principals import principals
 from mcp_bridge.cli.commands.programs import programs
 from mcp_bridge.cli.commands.secrets import secrets
 from mcp_bridge.cli.commands.servers import servers
@@ -44,6 +45,7 @@ for name, group in (
     ("audit", audit),
     ("policy", policy),
     ("secret", secrets),
+    ("principal", principals),
     ("servers", servers),
     ("image", images),
 ):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge import settings
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.escaping import escape_controls, escape_line
+from mcp_bridge.escaping import escape_line
+from mcp_bridge.telemetry.log_format import formatter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,13 +25,6 @@ NESTED = "MCP_BRIDGE_NESTED"
 
 MAX_LISTED, MAX_LISTED_CHARS = 10, 500
 """Limits on the names of servers that a message lists: their number and characters."""
-
-
-class _Formatter(logging.Formatter):
-    """Log formatter for a terminal: messages may contain text of servers and scripts."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return escape_controls(super().format(record))
 
 
 class Configuration(NamedTuple):
@@ -64,12 +58,12 @@ def load(file: Path | None, *, folder: bool = True, quiet: bool = False) -> sett
     if not quiet:
         warn_ignored_files(loaded.ignored_files)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter("mcp-bridge: %(levelname)s: %(message)s"))
+    handler.setFormatter(formatter(loaded.settings.log_format, dated=False))
     logging.basicConfig(level=loaded.settings.log_level.upper(), handlers=[handler])
     if loaded.settings.log_file is not None:
         from mcp_bridge.cli.log_file import log_to
 
-        log_to(loaded.settings.log_file)
+        log_to(loaded.settings.log_file, loaded.settings.log_format)
     if loaded.settings.log_level != "debug":
         # The SDK would log a server's malformed message completely, with any secrets in it.
         logging.getLogger("mcp").setLevel(logging.CRITICAL)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.governance.tool_names import PRINCIPAL
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
@@ -92,7 +91,7 @@ async def execution(store: ProgramStore, prefix: str) -> StoredExecution:
         BridgeError: `unknown_trace`, `ambiguous_id`.
     """
     typed = prefix.strip().lower()
-    ids = await store.ids(PRINCIPAL, typed, _SHOWN_IDS + 1) if typed else []
+    ids = await store.ids(typed, _SHOWN_IDS + 1) if typed else []
     row = await store.execution(typed if typed in ids else ids[0]) if ids else None
     if row is None:
         raise BridgeError(
@@ -109,7 +108,7 @@ async def execution(store: ProgramStore, prefix: str) -> StoredExecution:
 async def short_id(store: ProgramStore, execution_id: str) -> str:
     """The shortest displayed prefix of an id that identifies the execution."""
     length = SHORT_CHARS
-    while length < len(execution_id) and len(await store.ids(PRINCIPAL, execution_id[:length], 2)) > 1:
+    while length < len(execution_id) and len(await store.ids(execution_id[:length], 2)) > 1:
         length += 1
     return execution_id[:length]
 

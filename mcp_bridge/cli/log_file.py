@@ -8,17 +8,17 @@ from contextlib import suppress
 from logging.handlers import WatchedFileHandler
 from typing import TYPE_CHECKING
 
-from mcp_bridge import escaping
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.telemetry.log_format import formatter
 
 if TYPE_CHECKING:
     from io import TextIOWrapper
     from pathlib import Path
 
+    from mcp_bridge.telemetry.log_format import LogFormat
+
 MAX_BYTES = 10 << 20
 """Size at which the file is rotated; one rotated file is kept."""
-
-_FORMAT = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
 
 
 class LogFile(WatchedFileHandler):
@@ -43,14 +43,12 @@ class LogFile(WatchedFileHandler):
         """Ignore errors: the record is on standard error as well."""
 
 
-class _Lines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        # Untrusted text must not start a line, which could be mistaken for a record.
-        return escaping.escape_controls(super().format(record)).replace("\n", "\n    ")
-
-
-def log_to(file: Path) -> None:
+def log_to(file: Path, form: LogFormat = "text") -> None:
     """Log to a file in addition.
+
+    Args:
+        file: The file.
+        form: The format of its records.
 
     Raises:
         BridgeError: `log_unwritable`.
@@ -66,5 +64,5 @@ def log_to(file: Path) -> None:
             f"log_file: {file} can't be written: {exc.strerror}.",
             hint='Name a file in a folder that is there, such as log_file = "~/mcp-bridge.log".',
         ) from None
-    handler.setFormatter(_Lines(_FORMAT))
+    handler.setFormatter(formatter(form, dated=True))
     root.addHandler(handler)

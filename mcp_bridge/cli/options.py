@@ -13,3 +13,5 @@ Config = Annotated[
 """Accepted before and after a command; the latter takes precedence."""
 
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+Principal = Annotated[str | None, typer.Option("--principal", metavar="NAME", help="Only that principal's.")]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.cli.opening import run_with_database
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.governance.program_files import (
     SUFFIXES,
     decoded,
@@ -16,7 +17,6 @@ from mcp_bridge.governance.program_files import (
     programs_config,
     read_file,
 )
-from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.kernel.program_parser import MAX_BYTES, InvalidProgramError, Program, parse
 from mcp_bridge.kernel.program_schema import Fault
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
@@ -213,4 +213,4 @@ def one(loaded: Loaded, file_or_name: str) -> tuple[Program, str]:
 
 
 async def _saved(database: Database) -> list[SavedProgram]:
-    return await ProgramStore(database).programs(PRINCIPAL)
+    return await ProgramStore(database).programs(LOCAL_PRINCIPAL.name)

@@ -46,23 +46,20 @@ class ApprovalRequest:
 
 
 async def approval_requests(
-    store: ProgramStore, principal: str, execution: str | None = None, *, open_only: bool = False
+    store: ProgramStore, principal: str | None, execution: str | None = None, *, open_only: bool = False
 ) -> list[ApprovalRequest]:
     """The approval requests of a principal's executions, oldest first.
 
     Args:
         store: The store of approvals.
-        principal: The executions' owner.
+        principal: The executions' owner; None for all principals.
         execution: The execution's id; None for all executions.
         open_only: Whether to leave out decided ones. Some of the others may be void.
     """
-    rows = await store.approvals(execution, open_only=open_only)
+    rows = await store.approvals(execution, open_only=open_only, principal=principal)
     known = {one: await store.execution(one) for one in dict.fromkeys(row.execution for row in rows)}
     values = {one: await store.values(one) for one in known}
-    requests = [
-        ApprovalRequest(row, known[row.execution], fill_in(row.question, values[row.execution])) for row in rows
-    ]
-    return [row for row in requests if row.execution is None or row.execution.principal == principal]
+    return [ApprovalRequest(row, known[row.execution], fill_in(row.question, values[row.execution])) for row in rows]
 
 
 async def decide(

@@ -18,11 +18,13 @@ from urllib.parse import quote, unquote
 
 from mcp_bridge.atomic_files import sync_directory, sync_file, write_private
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.memories import MEMORY_FOLDER, PRINCIPALS_FOLDER
 from mcp_bridge.file_locks import locked
+from mcp_bridge.governance.principals import PRINCIPAL_NAME
 from mcp_bridge.private_files import private_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
 TOTAL_NAME = "files.total"
 """File in the state directory with the total size of artifacts and outputs, in bytes. Changed only under its lock."""
@@ -52,7 +54,7 @@ _OUTPUT = re.compile(r"[a-z]{1,20}(-[0-9]{1,4})?")
 _ID = re.compile(r"[0-9a-f]+")
 _MEMORY = re.compile(r"[0-9a-f]{64}\.json")
 
-FOLDERS = ("files", "outputs", "memory")
+FOLDERS = ("files", "outputs", MEMORY_FOLDER, PRINCIPALS_FOLDER)
 """The folders of this store and of the store of memories, in the state directory."""
 
 
@@ -66,6 +68,8 @@ def is_kept(name: str) -> bool:
             return bool(_ID.fullmatch(execution)) and _valid_name(file) and not file.startswith(".")
         case ["memory", file]:
             return bool(_MEMORY.fullmatch(file))
+        case ["memory-of", principal, file]:
+            return bool(PRINCIPAL_NAME.fullmatch(principal) and _MEMORY.fullmatch(file))
     return False
 
 
@@ -183,24 +187,23 @@ class Files:
                     # A byte that is not UTF-8 takes four characters.
                     part, taken = _whole_characters(data[: count // 4], is_last=False)
                 return part, start + taken if taken < len(data) else None
-        raise BridgeError(
-            "unknown_output",
-            f"No output {name[:50]!r} is kept of the execution {execution[:50]!r}.",
-            hint="Only what an answer had to cut is kept, for some days. Run the script again, and print less of it.",
-        )
+        raise unknown_output(execution, name)
 
-    def artifacts(self) -> list[tuple[str, int]]:
-        """The URIs and sizes of the newest artifacts, newest first; at most MAX_ARTIFACTS_LISTED."""
+    def executions(self) -> list[str]:
+        """The executions that have artifacts, the one whose folder has changed last first."""
+        folders = [folder for folder in self._root.glob("*") if _EXECUTION.fullmatch(folder.name)]
+        return [folder.name for folder in sorted(folders, key=_changed, reverse=True)]
+
+    def artifacts(self, executions: Iterable[str]) -> list[tuple[str, int]]:
+        """The URIs and sizes of executions' newest artifacts, newest first; at most MAX_ARTIFACTS_LISTED."""
         rows: list[tuple[float, str, int]] = []
-        for folder in heapq.nlargest(MAX_ARTIFACTS_LISTED, self._root.glob("*"), key=_changed):
-            if not _EXECUTION.fullmatch(folder.name):
-                continue
+        for execution in executions:
             # Another bridge may remove it meanwhile.
             with suppress(OSError):
-                for path in folder.iterdir():
+                for path in (self._root / execution).iterdir():
                     if _valid_name(path.name):
                         status = path.stat()
-                        rows.append((status.st_mtime, artifact_uri(folder.name, path.name), status.st_size))
+                        rows.append((status.st_mtime, artifact_uri(execution, path.name), status.st_size))
         return [(uri, size) for _, uri, size in heapq.nlargest(MAX_ARTIFACTS_LISTED, rows)]
 
     def full(self) -> BridgeError:
@@ -226,7 +229,7 @@ class Files:
                 return (self._root / execution / name).read_bytes()
             except OSError:
                 pass
-        raise BridgeError("unknown_artifact", f"There is no artifact {uri[:200]!r}.")
+        raise unknown_artifact(uri)
 
     def remove(self, execution: str) -> None:
         """Remove the files of an execution, if there are any.
@@ -261,6 +264,20 @@ class Files:
                 if path.name not in wanted and path.stat().st_mtime < before:
                     self._remove(path)
         self.recount()
+
+
+def unknown_artifact(uri: str) -> BridgeError:
+    """The error for an artifact that there isn't, or that is another principal's."""
+    return BridgeError("unknown_artifact", f"There is no artifact {uri[:200]!r}.")
+
+
+def unknown_output(execution: str, name: str) -> BridgeError:
+    """The error for an output that isn't kept, or that is of another principal's execution."""
+    return BridgeError(
+        "unknown_output",
+        f"No output {name[:50]!r} is kept of the execution {execution[:50]!r}.",
+        hint="Only what an answer had to cut is kept, for some days. Run the script again, and print less of it.",
+    )
 
 
 def artifact_uri(execution: str, name: str) -> str:

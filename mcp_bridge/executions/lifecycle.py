@@ -75,10 +75,10 @@ class Lifecycle:
         """An execution of a principal.
 
         Raises:
-            BridgeError: `unknown_trace`.
+            BridgeError: `unknown_trace`: there is none, or it is another's.
         """
-        execution_row = await self.store.execution(execution)
-        if execution_row is None or execution_row.principal != principal:
+        execution_row = await self.store.execution(execution, principal)
+        if execution_row is None:
             raise BridgeError("unknown_trace", f"There is no trace {execution[:100]!r}.")
         return execution_row
 

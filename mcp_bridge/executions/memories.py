@@ -1,6 +1,6 @@
 """Memories: JSON values that a script stores by key, and that later scripts read.
 
-Each is a file in the state directory, named by the hash of its key.
+Each is a file in the state directory, named by the hash of its key. Each principal has a folder of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import anyio
 from mcp_bridge.atomic_files import sync_directory, write_private
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.file_locks import locked
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.large_json import dumps, loads
 from mcp_bridge.private_files import private_directory
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 MEMORY_LOCK_NAME = "memory.lock"
 """File in the state directory whose lock protects the memories."""
+
+MEMORY_FOLDER = "memory"
+PRINCIPALS_FOLDER = "memory-of"
+"""Folders in the state directory: the memories of `local`, and those of other principals in a folder by name each."""
 
 MAX_MEMORY_BYTES = 4 << 20
 MAX_MEMORIES = 1000
@@ -40,10 +45,12 @@ class Memories:
 
     Args:
         state_dir: The state directory.
+        principal: Whose they are. The limits are for each principal.
     """
 
-    def __init__(self, state_dir: Path) -> None:
-        self._root = state_dir / "memory"
+    def __init__(self, state_dir: Path, principal: str = LOCAL_PRINCIPAL.name) -> None:
+        is_local = principal == LOCAL_PRINCIPAL.name
+        self._root = state_dir / MEMORY_FOLDER if is_local else state_dir / PRINCIPALS_FOLDER / principal
         self._lock = state_dir / MEMORY_LOCK_NAME
         self.turn = anyio.Lock()
         """Held by callers around every call, because a merge reads and then writes."""

@@ -26,6 +26,7 @@ class ExecutionValues:
         vault: The secrets.
         patterns: What is sensitive.
         store: Keeps the values behind an execution's references, with what is recorded next; None keeps nothing.
+        usable: The ids of the secrets that the execution's principal may use; None for all.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class ExecutionValues:
         vault: Vault,
         patterns: Sequence[Pattern],
         store: Callable[[str, Mapping[str, Scalar]], None] | None = None,
+        usable: frozenset[str] | None = None,
     ) -> None:
         self._vault = vault
+        self._usable = usable
         self._patterns = tuple(patterns)
         self._store = store
         self._references = MemoryReferences()
@@ -47,7 +50,8 @@ class ExecutionValues:
     async def projector(self) -> Projector:
         """Projects values. The first use reads the secrets, which may wait for a keyring."""
         if self._projector is None:
-            self.secrets = await anyio.to_thread.run_sync(self._vault.load)
+            secrets = await anyio.to_thread.run_sync(self._vault.load)
+            self.secrets = secrets if self._usable is None else secrets.limited(self._usable)
             self._projector = Projector(self.secrets, self._references, self._patterns)
         return self._projector
 

@@ -27,16 +27,17 @@ from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.budgets import Amounts, Budget, Share, cut_short
 from mcp_bridge.policy.rules.trusted_hints import is_trusted_idempotent
+from mcp_bridge.telemetry import measurements, tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractAsyncContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from mcp_bridge.downstream.catalog.bound_tool import BoundTool
     from mcp_bridge.gate.allowed_tools import AllowedTools
     from mcp_bridge.gate.callers import Caller, ModelCaller
     from mcp_bridge.gate.execution_values import ExecutionValues
-    from mcp_bridge.gate.policy_check import Asker
+    from mcp_bridge.gate.policy_check import Admitted, Asker
     from mcp_bridge.governance.governance import Governance
     from mcp_bridge.ledger.log.allowance import Allowance
     from mcp_bridge.models.model import Completion
@@ -133,7 +134,7 @@ class Gate:
         """
         async with self.room(undoes=_undoes(caller.step)):
             projector = await self.values.projector()
-            admitted = await self._admission.admit(tool, arguments, caller)
+            admitted = await self._admit(tool, arguments, caller)
             try:
                 await caller.request.effect_begins()
                 size = await self._size(admitted.sent)
@@ -149,7 +150,8 @@ class Gate:
                 self.values.keep(caller.execution, [admitted.asked, admitted.recorded])
                 await caller.begin(admitted.intent(), is_repeatable=self._is_idempotent(admitted.tool))
                 try:
-                    result = await admitted.tool.call(admitted.prepared, self._teller(tool, projector), raw=raw)
+                    with measurements.call(tool.info.server, tool.info.name), _span_of_own_tool(tool):
+                        result = await admitted.tool.call(admitted.prepared, self._teller(tool, projector), raw=raw)
                     result = await off_loop(
                         [result.value, result.raw], functools.partial(_shown, result, projector, raw=raw)
                     )
@@ -160,6 +162,18 @@ class Gate:
                 except BridgeError as exc:
                     raise await off_loop([exc.message, exc.details], projected, exc, projector) from None
             return result
+
+    async def _admit(self, tool: BoundTool, arguments: dict[str, Any], caller: Caller) -> Admitted:
+        names = {"mcp_bridge.server": tool.info.server, "gen_ai.tool.name": tool.info.name}
+        with tracing.span("decide call", attributes=names) as span:
+            try:
+                admitted = await self._admission.admit(tool, arguments, caller)
+            except BaseException as exc:
+                measurements.call_refused(tool.info.server, tool.info.name, exc)
+                raise
+            if span is not None:
+                span.set_attribute("mcp_bridge.decision", admitted.decision.effect)
+            return admitted
 
     async def ask_model(
         self,
@@ -261,6 +275,15 @@ class Gate:
                     news(f"{tool.info.server}.{tool.info.name}: {shown[:MAX_NEWS_CHARS]}")
 
         return tell
+
+
+def _span_of_own_tool(tool: BoundTool) -> AbstractContextManager[object]:
+    """A span for a call of the operator's own tool; the connection to a server makes its own."""
+    if not tool.is_operators:
+        return nullcontext()
+    name = tool.info.name
+    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
+    return tracing.span(f"execute_tool {name}", attributes=attributes)
 
 
 def _undoes(step: StepContext | None) -> bool:

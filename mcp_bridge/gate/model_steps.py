@@ -12,6 +12,7 @@ from mcp_bridge.models.model import Completion, Message, ModelError
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.budgets import Amounts
 from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX
+from mcp_bridge.telemetry.model_spans import model_span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +50,8 @@ class ModelSteps:
         self._secrets = secrets
         self._budget = budget
         self._most = config.max_tokens if config else None
+        self._provider = config.provider if config else "none"
+        self._name = (config.name if config else None) or self._provider
         self._model: Model = make_model(config, resolve_secret=self._key, sampler=sampler, directory=directory)
 
     async def complete(
@@ -70,9 +73,11 @@ class ModelSteps:
         limit = min((count for count in (max_tokens, self._most) if count is not None), default=None)
         with self._budget.reserve(Amounts(model_tokens=size + (limit or 0))) as reservation:
             try:
-                completion = await self._model.complete(
-                    shown, max_tokens=max_tokens, temperature=temperature, timeout=timeout
-                )
+                with model_span(self._provider, self._name) as answered:
+                    completion = await self._model.complete(
+                        shown, max_tokens=max_tokens, temperature=temperature, timeout=timeout
+                    )
+                    answered.usage = completion.usage
             except ModelError as exc:
                 reservation.settle(amounts(exc.usage))
                 raise

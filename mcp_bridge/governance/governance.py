@@ -9,7 +9,7 @@ policy, grants and patterns are a floor beneath the folder's.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.governance.principals import Principal
     from mcp_bridge.kernel.program_parser import Program
     from mcp_bridge.models.config import ModelConfig
     from mcp_bridge.policy.redaction.patterns import Pattern
@@ -57,6 +58,7 @@ class Governance:
         model: Which model answers; None for none.
         base: The folder that paths in the configuration are relative to.
         refuses_denied_steps: Whether a program with a step that the policy denies in any case isn't begun.
+        principals: Who else than `local` may use the bridge, by name.
     """
 
     snapshot: PolicySnapshot
@@ -67,6 +69,7 @@ class Governance:
     model: ModelConfig | None
     base: Path
     refuses_denied_steps: bool = False
+    principals: Mapping[str, Principal] = field(default_factory=dict)
 
 
 def load_governance(tables: Mapping[str, Any], file: Path | None, base: Path, state_dir: Path) -> Governance:
@@ -180,6 +183,22 @@ def snapshot_of(policies: Sequence[WrittenPolicy]) -> PolicySnapshot:
     """What decides: the user's own policy, the folder's, or the folder's over the user's."""
     said = [written.snapshot for written in policies if "policy" in written.layer.tables]
     return functools.reduce(layered, said) if said else policies[0].snapshot
+
+
+def policy_over(snapshot: PolicySnapshot, table: Mapping[str, Any], programs: Mapping[str, Program]) -> PolicySnapshot:
+    """What decides for one principal: its own policy over everybody's.
+
+    Args:
+        snapshot: Everybody's.
+        table: The principal's, as `[policy]`; empty for none.
+        programs: The operator's programs, by name.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    if not table:
+        return snapshot
+    return layered(snapshot, freeze(read(table), {name: program.hash for name, program in programs.items()}))
 
 
 def secrets_of(

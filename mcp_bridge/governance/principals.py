@@ -1,12 +1,42 @@
-"""Principals: who uses a bridge, what each may do, and which rules lie over everybody's for one."""
+"""Principals: who uses a bridge, what each may do, and which rules lie over everybody's for one.
+
+```toml
+[principals.anna]
+approver = true                 # decides what others' executions wait for
+sees_all = true                 # sees others' executions in the viewer
+secrets = ["github-token"]      # all of [secrets] by default
+max_concurrent = 2
+requests_per_minute = 120
+
+[principals.anna.policy]        # as [policy]; allows no more than that
+preset = "read-only"
+```
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.policy.rules.policy_settings import Source, read
+from mcp_bridge.toml_lines import line_of
+from mcp_bridge.toml_tables import bad_config, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from mcp_bridge.settings import Layer
+
+MAX_PRINCIPALS = 10_000
+
+PRINCIPAL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+PRINCIPAL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +77,84 @@ class Principal:
 
 LOCAL_PRINCIPAL = Principal("local", may_approve=True, may_see_all=True)
 """Whoever has started the bridge as a process of theirs, and who uses the command line."""
+
+
+_NAME_RULE = "Use 1 to 64 of a-z, 0-9, '-', '_' and '.', a letter or digit first."
+
+
+class PrincipalTable(BaseModel):
+    """One `[principals.NAME]` table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    approver: bool = False
+    sees_all: bool = False
+    policy: dict[str, Any] = Field(default_factory=dict)
+    secrets: Annotated[
+        frozenset[str] | None, BeforeValidator(lambda value: frozenset(value) if _is_texts(value) else value)
+    ] = None
+    max_concurrent: Annotated[int | None, Field(ge=1)] = None
+    max_queued: Annotated[int | None, Field(ge=0)] = None
+    requests_per_minute: Annotated[int | None, Field(ge=1)] = None
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def load_principals(layers: Sequence[Layer]) -> dict[str, Principal]:
+    """The principals of the user's own configuration, by name. A folder's file has none (`settings.OWN_TABLES`).
+
+    Args:
+        layers: As `settings.Loaded.layers`.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    own = layers[0]
+    table = own.tables.get("principals", {})
+    if len(table) > MAX_PRINCIPALS:
+        raise bad_config(f"has more than {MAX_PRINCIPALS} principals", own.file, "principals")
+    return {name: _principal(name, each, own.file) for name, each in table.items()}
+
+
+def _principal(name: str, table: Any, file: Path | None) -> Principal:
+    if not PRINCIPAL_NAME.fullmatch(name):
+        raise bad_config("is no name for a principal", file, "principals", name, hint=_NAME_RULE)
+    if name == LOCAL_PRINCIPAL.name:
+        raise bad_config(
+            "is the principal who starts the bridge and uses the command line, with all rights",
+            file,
+            "principals",
+            name,
+            hint="Use another name.",
+        )
+    config = decode(PrincipalTable, table, file, "principals", name)
+    if file is None:
+        read(config.policy)
+    else:
+        read(config.policy, Source(str(file), lambda *path: line_of(file, "principals", name, *path)))
+    return Principal(
+        name,
+        may_approve=config.approver,
+        may_see_all=config.sees_all,
+        policy=config.policy,
+        secrets=config.secrets,
+        limits=PrincipalLimits(config.max_concurrent, config.max_queued, config.requests_per_minute),
+    )
+
+
+def check_principal_name(name: str) -> None:
+    """Refuse what no principal over HTTP can be called.
+
+    Raises:
+        BridgeError: `bad_principal`.
+    """
+    if not PRINCIPAL_NAME.fullmatch(name):
+        raise BridgeError("bad_principal", f"{name[:100]!r} is no name for a principal.", hint=_NAME_RULE)
+    if name == LOCAL_PRINCIPAL.name:
+        raise BridgeError(
+            "bad_principal",
+            f"{name!r} is the principal who starts the bridge and uses the command line.",
+            hint="Use another name: what has all rights isn't given away by a token.",
+        )

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import ToolInfo
 
 
-PRINCIPAL = "local"
-"""Whose executions are those of a bridge that one person has started."""
-
-
 def tool_names(tool: ToolInfo) -> ToolNames:
     """A tool's names, for the policy."""
     return _names(tool.server, tool.name, tool.server_alias, tool.alias)

@@ -20,7 +20,7 @@ from mcp_bridge.executions.programs.planning import plan_program
 from mcp_bridge.executions.programs.programs import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.session import Session
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-from mcp_bridge.governance.tool_names import PRINCIPAL, resolve, split
+from mcp_bridge.governance.tool_names import resolve, split
 from mcp_bridge.kernel.program_parser import MAX_BYTES as MAX_PROGRAM_BYTES
 from mcp_bridge.offload import is_large, is_over, off_loop, on_blocking_thread, on_thread
 from mcp_bridge.policy.redaction.json_walk import leaves
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
-    from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+    from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.memories import Memories
+    from mcp_bridge.executions.own_files import OwnFiles
     from mcp_bridge.executions.programs.programs import Programs
     from mcp_bridge.executions.programs.run import Effects
     from mcp_bridge.executions.scripts.run import ScriptRun
@@ -60,8 +61,9 @@ class Requests:
     """Answers one execution's requests.
 
     Args:
-        memories: What scripts keep.
-        files: What earlier executions' answers had to cut.
+        principal: Whose execution it is.
+        memories: What the principal's scripts keep.
+        files: What answers of the principal's earlier executions had to cut.
         artifacts: This execution's artifacts.
         gate: What every call passes.
         effects: Does what programs want, through the gate.
@@ -71,8 +73,9 @@ class Requests:
 
     def __init__(
         self,
+        principal: str,
         memories: Memories,
-        files: Files,
+        files: OwnFiles,
         artifacts: ArtifactWriter,
         gate: Gate,
         effects: Effects,
@@ -88,7 +91,7 @@ class Requests:
         self._programs = Session(
             programs,
             script.execution,
-            PRINCIPAL,
+            principal,
             effects,
             functools.partial(plan_program, gate),
             script.program_ended,
@@ -362,7 +365,7 @@ class Requests:
 
     async def _output(self, request: messages.OutputRead) -> dict[str, Any]:
         asked = (request.execution, request.name, request.start, OUTPUT_PART_BYTES)
-        text, following = await on_thread(self._files.read_output, *asked)
+        text, following = await self._files.read_output(*asked)
         if self._script.live and request.execution not in self._has_read:
             self._has_read.add(request.execution)
             self._programs.has_read(request.execution)

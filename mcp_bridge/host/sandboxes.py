@@ -20,6 +20,7 @@ from mcp_bridge.host.removals import Removals
 from mcp_bridge.host.warm_pool import PoolSize, WarmPool
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, STARTED_AHEAD, Limits, SandboxSpec
 from mcp_bridge.sandbox.ownership import owner_label, sweep
+from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -172,7 +173,8 @@ class Sandboxes:
                 break
             run, requests = make_run(warm, first, replace(limit, start=HANDOVER_SECONDS))
             try:
-                record = await run.run()
+                with tracing.span("run sandbox", attributes={"mcp_bridge.sandbox.was_ready": True}):
+                    record = await run.run()
             except BridgeError as exc:
                 if run.has_begun or exc.code == "not_recorded":
                     await warm.aclose()
@@ -188,10 +190,12 @@ class Sandboxes:
             # Nothing of the script was heard, so it has had no effect: another container may begin it.
             logger.info("a container that was started ahead was lost before its execution %s began", execution)
             self.removals.end(warm)
-        process = await prepared.engine.start(self.spec(execution, prepared))
+        with tracing.span("start sandbox"):
+            process = await prepared.engine.start(self.spec(execution, prepared))
         run, requests = make_run(process, guest_bundle.bundle(prepared.image.magic) + first, limit)
         try:
-            return Ran(process, requests, await run.run())
+            with tracing.span("run sandbox", attributes={"mcp_bridge.sandbox.was_ready": False}):
+                return Ran(process, requests, await run.run())
         except BaseException:
             await process.aclose()
             raise

@@ -2,6 +2,9 @@
 
 The only place that knows of every part. Whatever serves the bridge (an MCP server, a command) enters it once, calls
 `run`, and leaves it; leaving ends every container and every server.
+
+A `Bridge` is what one principal has of it; `Bridge.for_principal` gives another's. Servers, the catalog, sandboxes and
+the ledger are shared. Everything that is kept or counted is each principal's own.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ import functools
 import logging
 import secrets
 import time
+from collections import OrderedDict
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -26,12 +31,14 @@ from mcp_bridge.executions.early_erasure import make_room
 from mcp_bridge.executions.erasure import sweep as sweep_files
 from mcp_bridge.executions.erasure import tidy
 from mcp_bridge.executions.memories import Memories
+from mcp_bridge.executions.own_files import OwnFiles
 from mcp_bridge.executions.scripts.job import Job
-from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, refuse_local
+from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, policy_over, refuse_local
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal
 from mcp_bridge.governance.search_embedder import search_embedder
 from mcp_bridge.governance.server_credentials import login_store, remote_access
 from mcp_bridge.governance.server_environment import environment, shown_output
-from mcp_bridge.governance.tool_names import PRINCIPAL, servers_named
+from mcp_bridge.governance.tool_names import servers_named
 from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.engine_setup import not_enforced
 from mcp_bridge.host.log_masking import masked_logs
@@ -50,6 +57,7 @@ from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import SandboxProcess
 from mcp_bridge.sandbox.ownership import owner_label
+from mcp_bridge.telemetry.opening import telemetry
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
@@ -90,45 +98,199 @@ logger = logging.getLogger(__name__)
 MAX_CODE_BYTES = 8 << 20
 
 
-class Bridge:
-    """Runs scripts. An async context manager, made by `open_bridge`."""
+MAX_IDLE_PRINCIPALS = 1000
+"""How many principals' views are kept that nothing uses at the moment."""
+
+
+class Shared:
+    """What all principals of a bridge share.
+
+    Args:
+        settings: The settings.
+        fleet: The servers.
+        tasks: Runs what outlives a request.
+        database: The ledger.
+        governance: The operator's word: for everybody.
+        loop_watch: What has held up this bridge's event loop.
+    """
 
     def __init__(
-        self, settings: Settings, fleet: Fleet, tasks: TaskGroup, database: Database, governance: Governance
+        self,
+        settings: Settings,
+        fleet: Fleet,
+        tasks: TaskGroup,
+        database: Database,
+        governance: Governance,
+        loop_watch: LoopWatch | None = None,
     ) -> None:
         self.settings = settings
         self.fleet = fleet
+        self.tasks = tasks
+        self.database = database
+        self.governance = governance
+        self.restricted_to: PolicySnapshot | None = None
+        """What the configuration's policy has become since the start."""
+        self.loop_watch = loop_watch or LoopWatch()
         self.catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
+        self.catalog.add_local(governance.registry)
         self.files = Files(settings.state_dir, settings.ledger.max_files_size)
-        self._memories = Memories(settings.state_dir)
-        self.loop_watch = LoopWatch()
-        """What has held up this bridge's event loop."""
-        self._tasks = tasks
-        self._governance = governance
-        self._began_under = governance.snapshot
+        self.queue = RunQueue(settings.max_concurrent, settings.max_queued)
+        self.sandboxes = Sandboxes(settings, tasks, self._sweep_files)
+        self.withdrawn: frozenset[str] = frozenset()
+        """The servers that have been taken out of the configuration since, `LOCAL` among them."""
+        self.views: WeakValueDictionary[str, Bridge] = WeakValueDictionary()
+        """All principals' views that anything uses, or that are kept for later."""
+        self.kept: OrderedDict[str, Bridge] = OrderedDict()
+        """The views that are kept, the one that was asked for last at the end."""
+
+    @functools.cached_property
+    def usages(self) -> Usages:
+        """What principals have used."""
+        from mcp_bridge.policy.rules.budgets import Usages
+
+        return Usages()
+
+    async def _sweep_files(self) -> None:
+        await sweep_files(self.database, self.files, self.settings.ledger)
+
+
+class Bridge:
+    """What one principal has of a bridge: runs its scripts, and goes on with its executions.
+
+    Args:
+        shared: What all principals share.
+        principal: Whose view it is.
+
+    Attributes:
+        settings: The settings.
+        fleet: The servers.
+        catalog: Their tools.
+        sandboxes: The containers that scripts run in.
+        files: The artifacts and cut outputs of all principals.
+    """
+
+    def __init__(self, shared: Shared, principal: Principal = LOCAL_PRINCIPAL) -> None:
+        self._shared = shared
+        self.principal = principal
+        self.settings = shared.settings
+        self.fleet = shared.fleet
+        self.catalog = shared.catalog
+        self.sandboxes = shared.sandboxes
+        self.files = shared.files
+        self._database = shared.database
+        self._own = principal
+        """The principal as this view was made: what it gets later is never more."""
+        self._lane = shared.queue.lane(principal.name, principal.limits)
+        self._memories = Memories(shared.settings.state_dir, principal.name)
         self._were_in_force: dict[str, int] = {}
         """As `usage_from_history` has similar policies: every policy of this bridge lies over the first one."""
-        self._withdrawn: frozenset[str] = frozenset()
-        """The servers that have been taken out of the configuration since, `LOCAL` among them."""
-        self._database = database
-        self.catalog.add_local(governance.registry)
-        self._queue = RunQueue(settings.max_concurrent, settings.max_queued)
-        self.sandboxes = Sandboxes(settings, tasks, self._sweep_files)
-        """The containers that scripts run in."""
+        self._governance = self._governed()
+        self._began_under = policy_over(shared.governance.snapshot, principal.policy, shared.governance.programs)
+        shared.views[principal.name] = self
+
+    def for_principal(self, principal: Principal) -> Bridge:
+        """A principal's view of the bridge: one object as long as anything uses it.
+
+        What the principal has become since the view was made holds from now on, but never allows more calls or secrets
+        than it did then.
+
+        Raises:
+            BridgeError: `bad_config`: its policy names a program that there isn't, or isn't valid.
+        """
+        shared = self._shared
+        view = shared.views.get(principal.name)
+        if view is None:
+            if not PRINCIPAL_NAME.fullmatch(principal.name):
+                raise ValueError(f"{principal.name!r} is no name for a principal")
+            view = Bridge(shared, principal)
+        elif view.principal != principal:
+            view.change(principal)
+        if principal.name != LOCAL_PRINCIPAL.name:
+            shared.kept[principal.name] = view
+            shared.kept.move_to_end(principal.name)
+            if len(shared.kept) > MAX_IDLE_PRINCIPALS:
+                shared.kept.popitem(last=False)
+        return view
+
+    def for_owner(self, execution: StoredExecution) -> Bridge:
+        """The view of an execution's principal, by its configuration: for the operator, who goes on with anybody's.
+
+        Raises:
+            BridgeError: As `for_principal`.
+        """
+        known = self._shared.governance.principals.get(execution.principal)
+        name = execution.principal
+        return self.for_principal(known or (LOCAL_PRINCIPAL if name == LOCAL_PRINCIPAL.name else Principal(name)))
+
+    def change(self, principal: Principal) -> None:
+        """From now on hold what begins to what the principal has become, too.
+
+        Raises:
+            BridgeError: As `for_principal`. Nothing is changed.
+        """
+        before, self.principal = self.principal, principal
+        try:
+            self._apply(self._governed())
+        except BridgeError:
+            self.principal = before
+            raise
+        self._lane.limits = principal.limits
 
     def restrict(self, servers: AbstractSet[str], policy: PolicySnapshot) -> None:
         """From now on hold what begins to what the configuration has become, too: never to less than at the start.
+
+        It holds for all principals.
 
         Args:
             servers: The names of the servers that there still are; `LOCAL` for the operator's own tools.
             policy: What decides, by the configuration as it is.
         """
-        self._withdrawn = frozenset({*self.fleet.servers, LOCAL}) - servers
-        started = self._began_under
-        snapshot = started if policy.hash == started.hash else layered(started, policy)
-        self._governance = replace(self._governance, snapshot=snapshot)
+        shared = self._shared
+        shared.withdrawn = frozenset({*self.fleet.servers, LOCAL}) - servers
+        shared.restricted_to = None if policy.hash == shared.governance.snapshot.hash else policy
+        for view in list(shared.views.values()):
+            view._apply(view._governed())  # noqa: SLF001 - of the same class
+
+    def _governed(self) -> Governance:
+        """The operator's word for this principal: the policies of the start, and over them those of now."""
+        everybody, programs = self._shared.governance, self._shared.governance.programs
+        snapshot = policy_over(everybody.snapshot, self._own.policy, programs)
+        if self._shared.restricted_to is not None:
+            snapshot = layered(snapshot, self._shared.restricted_to)
+        if self.principal.policy != self._own.policy:
+            snapshot = policy_over(snapshot, self.principal.policy, programs)
+        return replace(everybody, snapshot=snapshot)
+
+    def _apply(self, governance: Governance) -> None:
+        started, snapshot = self._began_under, governance.snapshot
+        self._governance = governance
         self._were_in_force |= dict.fromkeys((started.hash, snapshot.hash), started.count)
         self.lifecycle.policy_hash, self.lifecycle.similar_policies = snapshot.hash, self._were_in_force
+
+    @property
+    def _usable_secrets(self) -> frozenset[str] | None:
+        """The secrets that both the principal of the start and that of now may use; None for all."""
+        own, now = self._own.secrets, self.principal.secrets
+        return own if now is None else now if own is None else own & now
+
+    @property
+    def loop_watch(self) -> LoopWatch:
+        """What has held up this bridge's event loop."""
+        return self._shared.loop_watch
+
+    @functools.cached_property
+    def own_files(self) -> OwnFiles:
+        """The principal's artifacts, and its answers' outputs that were cut."""
+        return OwnFiles(self.files, self.lifecycle.store, self.principal.name)
+
+    @property
+    def database(self) -> Database:
+        """The ledger's file."""
+        return self._database
+
+    def runs_under_way(self) -> tuple[int, int]:
+        """How many scripts run, and how many wait for a place."""
+        return self._shared.queue.running, self._shared.queue.waiting
 
     def measured(self) -> Measured:
         """How large the ledger is."""
@@ -156,7 +318,7 @@ class Bridge:
         rules = ProgramRules(
             self._denied_steps, self._governance.refuses_denied_steps, self.settings.ledger.subject_fields
         )
-        return Programs(self.lifecycle, self._governance.programs, self._tasks, rules)
+        return Programs(self.lifecycle, self._governance.programs, self._shared.tasks, rules)
 
     async def _denied_steps(self, program: Program, origin: Origin) -> list[DeniedStep]:
         from mcp_bridge.governance.denied_steps import denied_steps
@@ -171,13 +333,7 @@ class Bridge:
         """The bridge's scripts."""
         from mcp_bridge.executions.scripts.scripts import Scripts
 
-        return Scripts(self.lifecycle, PRINCIPAL, self)
-
-    @functools.cached_property
-    def _usages(self) -> Usages:
-        from mcp_bridge.policy.rules.budgets import Usages
-
-        return Usages()
+        return Scripts(self.lifecycle, self.principal.name, self)
 
     async def run(
         self,
@@ -220,7 +376,7 @@ class Bridge:
         job = Job(code, servers, timeout, client)
         self._check(code, timeout)
         self._start_line("", job)
-        with self._queue.admitted(), self.sandboxes.expected():
+        with self._lane.admitted(), self.sandboxes.expected():
             return await self.scripts.run(job, key)
 
     def gate(
@@ -237,11 +393,11 @@ class Bridge:
         allowance = Allowance(self._database)
         allowance.counts(execution)
         return Gate(
-            PRINCIPAL,
+            self.principal.name,
             governance,
             AllowedTools(self.catalog, self._narrow(servers), governance.registry.tools),
-            ExecutionValues(governance.vault, governance.patterns, store),
-            self._usages,
+            ExecutionValues(governance.vault, governance.patterns, store, self._usable_secrets),
+            self._shared.usages,
             client.asker,
             client.sampler,
             allowance,
@@ -271,7 +427,7 @@ class Bridge:
         script, gate, job, *_ = active
         execution = script.execution
         limit = self._check(job.code, job.timeout)
-        async with self._queue.place:
+        async with self._lane.place():
             allowed = self._narrow(job.servers)
             if script.live and not script.history.calls:
                 # While its sandbox starts: one after the other, each would take the second that it is first used in.
@@ -310,7 +466,14 @@ class Bridge:
 
         script, gate, job, _, recorded = active
         requests = Requests(
-            self._memories, self.files, artifacts, gate, self.programs.effects(gate), self.programs, script
+            self.principal.name,
+            self._memories,
+            self.own_files,
+            artifacts,
+            gate,
+            self.programs.effects(gate),
+            self.programs,
+            script,
         )
         client = job.client
         run = SandboxRun(
@@ -370,7 +533,7 @@ class Bridge:
         Raises:
             BridgeError: `unknown_trace`; as `Commands.resume`.
         """
-        stored = await self.lifecycle.stored(execution, PRINCIPAL)
+        stored = await self.lifecycle.stored(execution, self.principal.name)
         client = Client(began=time.monotonic(), asker=asker, sampler=sampler)
         return await self._commands(stored).resume(stored, event, client)
 
@@ -380,7 +543,7 @@ class Bridge:
         Raises:
             BridgeError: `unknown_trace`; as `Commands.cancel`.
         """
-        stored = await self.lifecycle.stored(execution, PRINCIPAL)
+        stored = await self.lifecycle.stored(execution, self.principal.name)
         return await self._commands(stored).cancel(stored, reason)
 
     async def settle_execution(
@@ -398,7 +561,7 @@ class Bridge:
         Raises:
             BridgeError: `unknown_trace`; as `Commands.settle`.
         """
-        stored = await self.lifecycle.stored(execution, PRINCIPAL)
+        stored = await self.lifecycle.stored(execution, self.principal.name)
         client = Client(began=time.monotonic(), asker=asker)
         return await self._commands(stored).settle(stored, name, settlement, client, and_resume=and_resume)
 
@@ -409,7 +572,7 @@ class Bridge:
     def _program_commands(self) -> ProgramCommands:
         from mcp_bridge.executions.programs.commands import ProgramCommands
 
-        return ProgramCommands(self.programs, PRINCIPAL, self)
+        return ProgramCommands(self.programs, self.principal.name, self)
 
     @functools.cached_property
     def _script_commands(self) -> ScriptCommands:
@@ -436,7 +599,7 @@ class Bridge:
         from mcp_bridge.executions.programs.planning import plan_program
 
         gate = self.gate(secrets.token_hex(8), Client())
-        return await self.programs.library.plan(intent, PRINCIPAL, functools.partial(plan_program, gate))
+        return await self.programs.library.plan(intent, self.principal.name, functools.partial(plan_program, gate))
 
     def _check(self, code: str, timeout: float | None) -> RunLimits:
         settings = self.settings
@@ -471,14 +634,11 @@ class Bridge:
         everything = {
             name: server.alias
             for name, server in self.fleet.servers.items()
-            if server.spec.enabled and name not in self._withdrawn
+            if server.spec.enabled and name not in self._shared.withdrawn
         }
-        if self._governance.registry.tools and LOCAL not in self._withdrawn:
+        if self._governance.registry.tools and LOCAL not in self._shared.withdrawn:
             everything[LOCAL] = LOCAL
         return narrowed(everything, servers, self.fleet.missing)
-
-    async def _sweep_files(self) -> None:
-        await sweep_files(self._database, self.files, self.settings.ledger)
 
 
 def _looked_for_a_server(record: ExecutionRecord) -> bool:
@@ -505,16 +665,19 @@ async def open_bridge(
 
     Raises:
         BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
-            `key_unusable`, `keyring_missing`, `state_unusable`.
+            `key_unusable`, `keyring_missing`, `state_unusable`, `telemetry_missing`.
     """
     state_directory(settings.state_dir, durable=True)
     if governance is None:
         governance = load_governance({}, None, Path.cwd(), settings.state_dir)
     refuse_local(governance, specs)
     with masked_logs(governance.vault), watched() as watch:
-        async with Database(
-            settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label(), settings.ledger.quota
-        ) as database:
+        async with (
+            telemetry(settings.telemetry),
+            Database(
+                settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label(), settings.ledger.quota
+            ) as database,
+        ):
             # What fails does so before there is a task group: out of one, an error comes as one of a group.
             files = Files(settings.state_dir, settings.ledger.max_files_size)
             if database.is_new:
@@ -539,8 +702,7 @@ async def open_bridge(
                 upkeep(database, files, settings.ledger, publisher, tasks),
             ):
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
-                bridge = Bridge(settings, fleet, tasks, database, governance)
-                bridge.loop_watch = watch
+                bridge = Bridge(Shared(settings, fleet, tasks, database, governance, watch))
                 try:
                     yield bridge
                 finally:

@@ -30,6 +30,7 @@ from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
 from mcp_bridge.server.cut_output import cut
 from mcp_bridge.server.progress import LIVE_SECONDS, ProgressReporter
 from mcp_bridge.server.questions import Conversations, Questions
+from mcp_bridge.server.request_measurements import RequestMeasurements
 from mcp_bridge.server.stdio import stdio_transport
 from mcp_bridge.server.structured_content import add_record, add_refusal
 from mcp_bridge.server.tool_description import TOOL, error_instructions, instructions, tool
@@ -164,7 +165,7 @@ def mcp_server(
 
         return types.ListResourceTemplatesResult(resource_templates=resources.templates())
 
-    return Server(
+    server = Server(
         "mcp-code-bridge",
         version=__version__,
         instructions=server_instructions(supervisor),
@@ -175,6 +176,8 @@ def mcp_server(
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
     )
+    server.middleware.append(RequestMeasurements({TOOL, *(offered.NAMES if offered else ())}))
+    return server
 
 
 def principal_of(ctx: ServerRequestContext[dict[str, Any]]) -> Principal:

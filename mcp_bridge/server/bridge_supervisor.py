@@ -140,6 +140,10 @@ class BridgeSupervisor:
                 self.opened.set()
                 self._attempt.over.set()
                 tasks.start_soon(self._ahead, bridge)
+                if bridge.settings.telemetry.listen is not None:
+                    from mcp_bridge.server.http.metrics import serve_metrics_of  # noqa: PLC0415 - an extra
+
+                    tasks.start_soon(serve_metrics_of, bridge, bridge.settings.telemetry.listen)
                 await self._left.wait()
                 tasks.cancel_scope.cancel()
         except Exception as exc:

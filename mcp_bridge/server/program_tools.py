@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.trace_record import to_record
-from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.server.cut_output import cut
 
@@ -79,7 +78,7 @@ class DeleteProgram(_Arguments):
 async def _run_program(bridge: Bridge, arguments: RunProgram, questions: Questions) -> dict[str, Any]:
     name = arguments.program if isinstance(arguments.program, str) else arguments.save_as
     if arguments.save_as:
-        await bridge.programs.library.save(arguments.save_as, arguments.program, PRINCIPAL)
+        await bridge.programs.library.save(arguments.save_as, arguments.program, bridge.principal.name)
     record = await bridge.run_program(
         arguments.program,
         arguments.context,
@@ -98,20 +97,20 @@ async def _resume_program(bridge: Bridge, arguments: ResumeProgram, questions: Q
 
 
 async def _get_trace(bridge: Bridge, arguments: GetTrace, _: Questions) -> dict[str, Any]:
-    return to_record(await bridge.lifecycle.stored(arguments.trace_id, PRINCIPAL))
+    return to_record(await bridge.lifecycle.stored(arguments.trace_id, bridge.principal.name))
 
 
 async def _list_programs(bridge: Bridge, _: ListPrograms, __: Questions) -> dict[str, Any]:
-    rows = await bridge.programs.library.listed(PRINCIPAL)
+    rows = await bridge.programs.library.listed(bridge.principal.name)
     return {"programs": [{"id": row["name"], **row} for row in rows]}
 
 
 async def _get_program(bridge: Bridge, arguments: GetProgram, _: Questions) -> dict[str, Any]:
-    return (await bridge.programs.library.find(arguments.program_id, PRINCIPAL)).program.data
+    return (await bridge.programs.library.find(arguments.program_id, bridge.principal.name)).program.data
 
 
 async def _delete_program(bridge: Bridge, arguments: DeleteProgram, _: Questions) -> dict[str, Any]:
-    if not await bridge.programs.library.delete(arguments.program_id, PRINCIPAL):
+    if not await bridge.programs.library.delete(arguments.program_id, bridge.principal.name):
         raise BridgeError("unknown_program", f"There is no program {arguments.program_id[:100]!r}.")
     return {"deleted": True, "program_id": arguments.program_id}
 

@@ -13,7 +13,6 @@ import mcp_types as types
 
 from mcp_bridge.executions.artifacts import ARTIFACT_SCHEME, OUTPUT_SCHEME
 from mcp_bridge.executions.trace_record import to_record
-from mcp_bridge.governance.tool_names import PRINCIPAL
 from mcp_bridge.kernel.program_schema import json_schema
 from mcp_bridge.offload import on_thread
 from mcp_bridge.server.displays import is_text
@@ -43,7 +42,7 @@ async def listed(bridge: Bridge) -> list[types.Resource]:
     schema = types.Resource(
         uri=SCHEMA_URI, name="program schema", description="JSON Schema of programs", mime_type=JSON
     )
-    rows = await bridge.programs.library.listed(PRINCIPAL)
+    rows = await bridge.programs.library.listed(bridge.principal.name)
     return [
         schema,
         *(
@@ -57,7 +56,7 @@ async def listed(bridge: Bridge) -> list[types.Resource]:
         ),
         *(
             types.Resource(uri=uri, name=unquote(uri.rpartition("/")[2]), size=size, mime_type=mime_type(uri))
-            for uri, size in await on_thread(bridge.files.artifacts)
+            for uri, size in await bridge.own_files.artifacts()
         ),
     ]
 
@@ -99,32 +98,34 @@ async def read(bridge: Bridge, uri: str) -> types.TextResourceContents | types.B
     if uri == SCHEMA_URI:
         return _json(uri, json_schema())
     if scheme == TRACE_SCHEME:
-        return _json(uri, to_record(await bridge.lifecycle.stored(rest, PRINCIPAL)))
+        return _json(uri, to_record(await bridge.lifecycle.stored(rest, bridge.principal.name)))
     if scheme == PROGRAM_SCHEME:
-        return _json(uri, (await bridge.programs.library.find(rest, PRINCIPAL)).program.data)
+        return _json(uri, (await bridge.programs.library.find(rest, bridge.principal.name)).program.data)
     if scheme == OUTPUT_SCHEME:
-        return await on_thread(_output, bridge, uri)
-    return await on_thread(_artifact, bridge, uri)
+        return await _output(bridge, uri)
+    data = await bridge.own_files.read(uri)
+    return await on_thread(_artifact, data, uri, bridge.settings.max_output_chars)
 
 
-def _artifact(bridge: Bridge, uri: str) -> types.TextResourceContents | types.BlobResourceContents:
+def _artifact(data: bytes, uri: str, max_chars: int) -> types.TextResourceContents | types.BlobResourceContents:
     """Text as text if it is short enough for an answer, else as bytes, which no client shows to its model."""
-    data, kind = bridge.files.read(uri), mime_type(uri)
-    if is_text(kind) and len(data) <= MAX_CHAR_BYTES * bridge.settings.max_output_chars:
+    kind = mime_type(uri)
+    if is_text(kind) and len(data) <= MAX_CHAR_BYTES * max_chars:
         with suppress(UnicodeDecodeError):
             text = data.decode("utf-8")
-            if len(text) <= bridge.settings.max_output_chars:
+            if len(text) <= max_chars:
                 return types.TextResourceContents(uri=uri, text=text, mime_type=kind)
     return types.BlobResourceContents(uri=uri, blob=base64.b64encode(data).decode("ascii"), mime_type=kind)
 
 
-def _output(bridge: Bridge, uri: str) -> types.TextResourceContents:
+async def _output(bridge: Bridge, uri: str) -> types.TextResourceContents:
     """As much of an output as fits into an answer, from a byte offset; the last line names the next part's offset."""
     address, _, query = uri.partition("?")
     execution, _, name = address.partition("://")[2].partition("/")
     start = query.removeprefix("start=") if query else "0"
     number = int(start) if start.isascii() and start.isdigit() and len(start) < MAX_DIGITS else -1
-    text, following = bridge.files.read_output(execution, name, number, bridge.settings.max_output_chars - NEXT_CHARS)
+    most = bridge.settings.max_output_chars - NEXT_CHARS
+    text, following = await bridge.own_files.read_output(execution, name, number, most)
     if following is not None:
         text += f"\n[… goes on: {address}?start={following} …]"
     return types.TextResourceContents(uri=uri, text=text, mime_type="text/plain")

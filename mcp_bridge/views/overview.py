@@ -170,8 +170,8 @@ class Overview:
         Raises:
             BridgeError: `unknown_trace`.
         """
-        found = await self.store.execution(ident)
-        if found is None or found.principal != self.principal:
+        found = await self.store.execution(ident, self.principal)
+        if found is None:
             raise BridgeError("unknown_trace", "There is no such execution.")
         return await self._shown(found)
 

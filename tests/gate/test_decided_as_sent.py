@@ -18,7 +18,7 @@ from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.server.questions import _question_text
 from mcp_bridge.settings import Settings
@@ -176,7 +176,7 @@ async def test_a_question_that_waits_shows_what_the_server_is_going_to_get(opens
     async with opens(PAY, rules=[rule("approve")]) as bank:
         record = await bank.calls("bank.pay", {"iban": "$to"}, {"to": IBAN})
         assert record["status"] == "suspended"
-        (question,) = await approval_requests(bank.bridge.programs.store, PRINCIPAL)
+        (question,) = await approval_requests(bank.bridge.programs.store, LOCAL_PRINCIPAL.name)
         assert question.question["arguments"] == {"iban": IBAN}
         assert IBAN not in json.dumps(question.approval.question)
         await decide(bank.bridge.programs.store, question, approved=True, by="me", comment=None)
@@ -465,7 +465,7 @@ async def test_what_was_approved_is_not_called_once_its_default_is_another(opens
     careful = tool("wipe", ["path"], path=TEXT, recursive={"type": "boolean", "default": False})
     async with opens(careful, rules=[rule("approve")]) as bank:
         record = await bank.calls("bank.wipe", {"path": "/"})
-        (question,) = await approval_requests(bank.bridge.programs.store, PRINCIPAL)
+        (question,) = await approval_requests(bank.bridge.programs.store, LOCAL_PRINCIPAL.name)
         assert question.question["arguments"] == {"path": "/"}
         assert question.question["announced"] == {"recursive": False}
         await decide(bank.bridge.programs.store, question, approved=True, by="me", comment=None)

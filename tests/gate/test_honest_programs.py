@@ -10,7 +10,7 @@ from generated_programs import run_here
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import govern, load_governance
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.policy.rules.call import Call, ProgramRef, StepContext
 from mcp_bridge.policy.rules.decision import decide, unconditional_denial
 from mcp_bridge.policy.rules.globs import ToolNames
@@ -246,7 +246,7 @@ async def test_a_denied_step_is_told_of_before_the_first_one(desk, caplog):
         assert (
             "denies these steps of the program 'tidy', whatever their arguments: last (local.forbidden)" in caplog.text
         )
-        assert (await bridge.lifecycle.stored(record["trace_id"], PRINCIPAL)).record["warnings"] == [warning]
+        assert (await bridge.lifecycle.stored(record["trace_id"], LOCAL_PRINCIPAL.name)).record["warnings"] == [warning]
         script = await bridge.run(f"from mcp import programs\nprint((await programs.run({PROGRAM!r})).status)")
         assert printed(script) == "failed\n"
         assert any("last (local.forbidden)" in notice for notice in script.notices)

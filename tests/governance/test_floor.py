@@ -80,6 +80,18 @@ def test_nothing_that_a_folder_says_lowers_the_users_policy():
         assert decide(layered(own, folder), call(tool, read_only=True)).effect == "deny"
 
 
+def test_a_policy_that_has_a_floor_keeps_it_over_another_one():
+    # As when the user tightens their own policy while a bridge serves in a folder that has one, too.
+    started, own, folder = (
+        snapshot(rules=[{"tools": [tool], "effect": "deny"}]) for tool in ("a.start", "a.own", "a.folder")
+    )
+    both = layered(started, layered(own, folder))
+    assert [decide(both, call(tool)).effect for tool in ("a.start", "a.own", "a.folder", "a.x")] == [
+        "deny", "deny", "deny", "allow",
+    ]  # fmt: skip
+    assert both.count == 3
+
+
 def test_rules_of_both_are_counted_apart():
     own = snapshot(rules=[{"tools": ["a.*"], "effect": "allow", "max_calls": 2}])
     folder = snapshot(rules=[{"tools": ["a.read"], "effect": "allow", "max_calls": 1}])

@@ -19,7 +19,9 @@ from mcp.shared.exceptions import MCPError
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+from mcp_bridge.executions.own_files import OwnFiles
 from mcp_bridge.executions.record import ExecutionRecord
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.server import displays, render
 from mcp_bridge.server.app import build_server
 from mcp_bridge.server.decoded_output import Printed
@@ -176,6 +178,11 @@ class Bridge:
         self.record = record
         self.settings = Settings(**settings)
         self.files = Files(directory)
+        self.own_files = OwnFiles(self.files, self, "local")
+        self.principal = LOCAL_PRINCIPAL
+
+    async def owners(self, _executions):
+        return {}
 
     def aliases(self):
         return ["git"]

@@ -14,7 +14,7 @@ from mcp_bridge.cli.app import app
 from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
@@ -64,7 +64,7 @@ async def database(store):
 def client(database, token=TOKEN, **headers):
     if token is not None:
         headers = {"Authorization": f"Bearer {token}", **headers}
-    viewer = build(Live(database), PRINCIPAL, TOKEN, "anna")
+    viewer = build(Live(database), LOCAL_PRINCIPAL.name, TOKEN, "anna")
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=viewer), base_url=BASE, headers=headers)
 
 
@@ -470,7 +470,7 @@ async def test_no_other_question_is_decided(viewer, database, store, ident):
 async def test_a_decision_is_the_same_as_at_the_command_line(viewer, database, store, approved):
     answer = await viewer.post(f"/api/approvals/{store.asks}.2", json={"approved": approved, "comment": " as agreed "})
     assert (answer.status_code, answer.json()["status"]) == (200, "approved" if approved else "denied")
-    (row,) = await approval_requests(ProgramStore(database), PRINCIPAL, store.asks)
+    (row,) = await approval_requests(ProgramStore(database), LOCAL_PRINCIPAL.name, store.asks)
     assert row.approval.decision == {"approved": approved, "by": "anna", "comment": "as agreed"}
     entry = (await SqliteRecorder(database).read(store.asks))[-1].entry
     assert (entry.kind, entry.step, entry.program) == ("decision", "ask", row.execution.program)

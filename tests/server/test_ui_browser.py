@@ -18,7 +18,7 @@ from ui_fixtures import CODE, EVIL, viewing
 
 from mcp_bridge.escaping import escape_invisible
 from mcp_bridge.executions.approvals import approval_requests
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import merkle
@@ -497,7 +497,7 @@ def test_changes_are_seen_and_questions_decided_without_a_reload(chromium, store
         watched.shot("approvals-decided")
 
         async def decided(database):
-            (row,) = await approval_requests(ProgramStore(database), PRINCIPAL, store.asks)
+            (row,) = await approval_requests(ProgramStore(database), LOCAL_PRINCIPAL.name, store.asks)
             entries = await SqliteRecorder(database).read(store.asks)
             return row, entries[-1].entry
 

@@ -40,7 +40,7 @@ from mcp_bridge.executions import approvals
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.gate.gate import Gate
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host import service
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.storage import write_lock
@@ -267,7 +267,7 @@ async def decide(state, execution, effect):
     """As another process does it, a command of the operator."""
     async with Database(state / FILE_NAME) as database:
         store = ProgramStore(database)
-        for question in await approvals.approval_requests(store, PRINCIPAL, execution, open_only=True):
+        for question in await approvals.approval_requests(store, LOCAL_PRINCIPAL.name, execution, open_only=True):
             if question.approval.effect == effect:
                 await approvals.decide(store, question, approved=effect % 3 != 0, by="anna", comment=None)
 

@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
@@ -126,7 +126,7 @@ class Store:
             return thread.submit(anyio.run, opened).result()
 
 
-def script(ident, code, status="success", record=None, principal=PRINCIPAL):
+def script(ident, code, status="success", record=None, principal=LOCAL_PRINCIPAL.name):
     return StoredExecution(
         id=ident,
         kind="script",
@@ -155,7 +155,7 @@ async def _scripts(database):
     record = {"execution": ids["script"], "status": "success", "stdout": f"{EVIL}\n", "stderr": "", "value": repr(EVIL)}
     for name, ident in ids.items():
         status = "running" if name == "running" else "success"
-        whose = "somebody else" if name == "others" else PRINCIPAL
+        whose = "somebody else" if name == "others" else LOCAL_PRINCIPAL.name
         code = CODE if name == "script" else f"'{name}'"
         row = script(ident, f"{code}# a secret that the record doesn't show", status, record, whose)
         await store.add(row, {}, Entry("start", ident, {"code": code}))

@@ -239,7 +239,7 @@ async def test_another_principals_execution_is_neither_resumed_nor_seen(sandboxe
         ]  # fmt: skip
         # Nothing tells another's execution from one that isn't.
         assert told[1]["message"].replace(run.execution, "") == told[5]["message"].replace("0" * 32, "")
-        assert len(await desk.violations(thief.execution)) == 4
+        assert len(await desk.violations(thief.execution)) == 5
         assert (await desk.stored(run.execution)).status == "suspended"
         assert desk.did() == []
 

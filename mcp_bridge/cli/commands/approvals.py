@@ -8,11 +8,11 @@ import typer
 
 from mcp_bridge.cli import asking, configuring, exit_statuses, inputs, showing
 from mcp_bridge.cli.opening import finish, print_json, run_with_database
-from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_invisible, escape_name
 from mcp_bridge.executions.comments import check_text
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +38,7 @@ AndResume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with
 def list_(
     ctx: typer.Context,
     everything: Annotated[bool, typer.Option("--all", help="Those that are decided or void, too.")] = False,
+    principal: Principal = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -49,7 +50,7 @@ def list_(
 
         async def listed(database: Database) -> list[tuple[ApprovalRequest, str]]:
             store = ProgramStore(database)
-            requests = await approval_requests(store, PRINCIPAL)
+            requests = await approval_requests(store, principal)
             return [
                 (row, f"{await inputs.short_id(store, row.approval.execution)}.{row.approval.effect}")
                 for row in requests
@@ -62,11 +63,19 @@ def list_(
         elif not rows:
             showing.echo("Nothing waits for a decision.")
         else:
+            whose = len({_principal(row) for row, _ in rows} - {LOCAL_PRINCIPAL.name}) > 0
             cells = [
-                (ident, row.status, showing.moment(row.approval.asked), _location(row), _gist(row))
+                (
+                    ident,
+                    *((_principal(row),) if whose else ()),
+                    row.status,
+                    showing.moment(row.approval.asked),
+                    _location(row),
+                    _gist(row),
+                )
                 for row, ident in rows
             ]
-            showing.table(("id", "status", "asked", "program", "what"), cells)
+            showing.table(("id", *(("principal",) if whose else ()), "status", "asked", "program", "what"), cells)
             if any(gist.endswith(showing.CUT) for *_, gist in cells):
                 showing.echo_err(
                     f"mcp-bridge: what ends in {showing.CUT} is shown whole by `mcp-bridge approvals show ID`"
@@ -88,7 +97,9 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
         if as_json:
             print_json(_record(row, ident))
             return exit_statuses.OK
-        showing.echo(f"{ident}: {row.status}, asked {showing.moment(row.approval.asked)}")
+        whose = _principal(row)
+        by = "" if whose == LOCAL_PRINCIPAL.name else f" by {whose}"
+        showing.echo(f"{ident}: {row.status}, asked{by} {showing.moment(row.approval.asked)}")
         _print_question(row)
         _print_decision(row)
         if row.status == "open":
@@ -168,7 +179,7 @@ async def _find(database: Database, ident: str) -> tuple[ApprovalRequest, str]:
     prefix, dot, number = ident.strip().partition(".")
     execution = await inputs.execution(store, prefix)
     short_id = await inputs.short_id(store, execution.id)
-    rows = await approval_requests(store, PRINCIPAL, execution.id)
+    rows = await approval_requests(store, None, execution.id)
     if dot:
         rows = [row for row in rows if str(row.approval.effect) == number]
     elif len(rows) > 1:
@@ -183,6 +194,10 @@ async def _find(database: Database, ident: str) -> tuple[ApprovalRequest, str]:
         listed = ", ".join(f"{short_id}.{row.approval.effect}" for row in rows)
         raise BridgeError("ambiguous_id", f"The execution {short_id} asks more than one question: {listed}.")
     return rows[0], f"{short_id}.{rows[0].approval.effect}"
+
+
+def _principal(row: ApprovalRequest) -> str:
+    return row.execution.principal if row.execution else LOCAL_PRINCIPAL.name
 
 
 def _gist(row: ApprovalRequest) -> str:
@@ -216,6 +231,7 @@ def _record(row: ApprovalRequest, ident: str) -> dict[str, Any]:
     return {
         "id": ident,
         "execution": row.approval.execution,
+        "principal": _principal(row),
         "effect": row.approval.effect,
         "status": row.status,
         "asked": row.approval.asked,

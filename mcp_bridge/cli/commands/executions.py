@@ -10,10 +10,10 @@ import typer
 
 from mcp_bridge.cli import asking, configuring, exit_statuses, inputs, showing
 from mcp_bridge.cli.opening import drive, finish, print_json, run_with_database
-from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.comments import check_text
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +68,7 @@ _KEPT_AS = {"interrupted": ("interrupted", "running")}
 def list_(
     ctx: typer.Context,
     status: Annotated[list[Status] | None, typer.Option(help="Only those; repeatable.")] = None,
+    principal: Principal = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the latest.")] = 50,
     config: Config = None,
     as_json: Json = False,
@@ -84,7 +85,7 @@ def list_(
         async def listed(database: Database) -> list[tuple[StoredExecution, str]]:
             store = ProgramStore(database)
             stored_statuses = sorted({name for one in statuses for name in _KEPT_AS.get(one, (one,))})
-            executions_found = await store.executions(PRINCIPAL, limit, stored_statuses)
+            executions_found = await store.executions(principal, limit, stored_statuses)
             executions_found = [row for row in executions_found if effective_status(row) in statuses]
             return [(row, await inputs.short_id(store, row.id)) for row in executions_found]
 
@@ -93,6 +94,7 @@ def list_(
             facts = [
                 {
                     "id": row.id,
+                    "principal": row.principal,
                     "program": to_record(row)["program"],
                     "status": effective_status(row),
                     "started": row.started,
@@ -105,11 +107,14 @@ def list_(
         elif not rows:
             showing.echo("No execution." if status is None else "No execution of that status.")
         else:
+            # One person's bridge has no others to tell them from.
+            whose = len({row.principal for row, _ in rows} - {LOCAL_PRINCIPAL.name}) > 0
             showing.table(
-                ("id", "program", "status", "started", "waits for"),
+                ("id", *(("principal",) if whose else ()), "program", "status", "started", "waits for"),
                 [
                     (
                         ident,
+                        *((row.principal,) if whose else ()),
                         to_record(row)["program"],
                         effective_status(row),
                         showing.moment(row.started),
@@ -279,7 +284,7 @@ def resumed(
 
     async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        return await bridge.resume_execution(row.id, event, asker=terminal())
+        return await bridge.for_owner(row).resume_execution(row.id, event, asker=terminal())
 
     return showing.status_of(drive(configuration, work, named, as_json=as_json))
 
@@ -350,7 +355,9 @@ def _settled(
 
     async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
-        return await bridge.settle_execution(row.id, doubt, settlement, and_resume=and_resume, asker=terminal())
+        return await bridge.for_owner(row).settle_execution(
+            row.id, doubt, settlement, and_resume=and_resume, asker=terminal()
+        )
 
     record = drive(configuring.configure(named), work, named, as_json=as_json, settled=not and_resume)
     return showing.status_of(record) if and_resume else exit_statuses.OK
@@ -370,7 +377,7 @@ def cancel(
     def work() -> int:
         async def cancelled(bridge: Bridge) -> dict[str, Any]:
             row = await inputs.execution(bridge.programs.store, execution)
-            return await bridge.cancel_execution(row.id, reason)
+            return await bridge.for_owner(row).cancel_execution(row.id, reason)
 
         record = drive(configuring.configure(named), cancelled, named, as_json=as_json)
         return exit_statuses.OK if record["status"] == "cancelled" else showing.status_of(record)

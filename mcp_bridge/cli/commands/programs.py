@@ -12,7 +12,7 @@ from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
 from mcp_bridge.cli.opening import drive, finish, print_json, run_with_bridge
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
     from mcp_bridge.cli.program_sources import ProgramFile, Sources
@@ -251,7 +251,7 @@ def save(
         configuration = configuring.configure(config or ctx.obj)
 
         async def saved(bridge: Bridge) -> str:
-            row = await bridge.programs.library.save(name, _as_object(data, file), PRINCIPAL)
+            row = await bridge.programs.library.save(name, _as_object(data, file), LOCAL_PRINCIPAL.name)
             return str(row["hash"])
 
         showing.echo(f"saved {name}: {run_with_bridge(configuration, saved)}")
@@ -273,7 +273,7 @@ def delete(ctx: typer.Context, name: Name, config: Config = None) -> None:
 
     def work() -> int:
         async def deleted(bridge: Bridge) -> bool:
-            return await bridge.programs.library.delete(name, PRINCIPAL)
+            return await bridge.programs.library.delete(name, LOCAL_PRINCIPAL.name)
 
         if not run_with_bridge(configuring.configure(config or ctx.obj), deleted):
             raise BridgeError(
@@ -307,7 +307,7 @@ def plan(
                 bridge.programs.library.check_name(save_as)
             program = await bridge.plan_program(intent)
             if save_as is not None:
-                await bridge.programs.library.save(save_as, program, PRINCIPAL)
+                await bridge.programs.library.save(save_as, program, LOCAL_PRINCIPAL.name)
             return program
 
         print_json(run_with_bridge(configuration, planned), indent=True)

@@ -19,8 +19,6 @@ from mcp_types import (
     LOG_LEVEL_META_KEY,
     METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
-    CallToolRequest,
-    CallToolRequestParams,
     CallToolResult,
     EmptyResult,
     Implementation,
@@ -44,9 +42,11 @@ from mcp_bridge.downstream.client.http_transport import HttpTransport
 from mcp_bridge.downstream.client.idle_timeout import closed_or_idle
 from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
 from mcp_bridge.downstream.client.server_log import logger
+from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
 from mcp_bridge.downstream.client.sse_transport import SseTransport
 from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
 from mcp_bridge.offload import detach_from_time_limits, on_thread
+from mcp_bridge.telemetry import tracing
 from mcp_bridge.workspace.content import changed
 
 # Re-exported for the supervisor, which imports this module, and with it the SDK, on first use.
@@ -266,13 +266,12 @@ class Connection:
             self._listeners.append(on_message)
             progressed = _progress_teller(on_message)
         try:
-            if isinstance(self.transport, StdioTransport):
-                params = {"name": name, "arguments": arguments, **self._meta}
+            with server_span(name, self._spec, client.protocol_version) as span:
+                params = with_trace_context({"name": name, "arguments": arguments, **self._meta})
                 raw = await self.transport.request("tools/call", params, progressed)
                 result = _call_result(raw, client.protocol_version)
-            else:
-                # A request over HTTP has headers, and an exchange of its own, which the session gives it.
-                result = await self._call_by_session(client, name, arguments, progressed)
+                if span is not None and isinstance(result, CallToolResult) and result.is_error:
+                    tracing.failed(span, "tool_error")
         finally:
             if on_message is not None:
                 self._listeners.remove(on_message)
@@ -280,18 +279,6 @@ class Connection:
             objects_only = client.protocol_version not in MODERN_PROTOCOL_VERSIONS
             return await on_thread(functools.partial(reattach, result, parts, objects_only=objects_only))
         return result
-
-    async def _call_by_session(
-        self, client: Client, name: str, arguments: dict[str, Any], progressed: Progressed | None
-    ) -> CallToolResult | InputRequiredResult:
-        async def told(progress: float, total: float | None, message: str | None) -> None:
-            if progressed is not None:
-                progressed(progress, total, message)
-
-        with self.transport.outgoing.detached(arguments) as sent:
-            request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=sent))
-            callback = None if progressed is None else told
-            return await client.session.send_request(request, _CallResult, progress_callback=callback)
 
     async def ping(self) -> None:
         """Return when the server answers a ping, or in modern protocol versions the cheapest request."""

@@ -140,9 +140,8 @@ async def _known(store: ProgramStore, principal: str, key: Key) -> StoredExecuti
             return known
     if (execution := execution_of(text)) is None:
         return None
-    known = await store.execution(execution)
-    is_own = known is not None and known.principal == principal
-    if known is not None and is_own and (known.status == ERASED or (known.key, known.key_space) == (text, key.space)):
+    known = await store.execution(execution, principal)
+    if known is not None and (known.status == ERASED or (known.key, known.key_space) == (text, key.space)):
         return known
     # A mistyped key must not start a new run: the client expects the result of the one that was started.
     raise BridgeError(

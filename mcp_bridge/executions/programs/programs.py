@@ -45,6 +45,7 @@ from mcp_bridge.ledger.log.payloads import (
 )
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.secrets.value_references import equal_by_values, fill_in, ids_of
+from mcp_bridge.telemetry.runs import observed_run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -408,11 +409,13 @@ class Programs:
 
     async def drive(self, run: ProgramRun) -> dict[str, Any]:
         """Drive a run on the host until it ends or is suspended. Returns its record."""
-        try:
-            await run.drive()
-        finally:
-            with anyio.CancelScope(shield=True):
-                record = await self.keep(run)
+        with observed_run("program", run.execution, run.principal) as observed:
+            try:
+                await run.drive()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    record = await self.keep(run)
+            observed.status = record["status"]
         return record
 
     async def keep(self, run: ProgramRun, *, undo: bool = False) -> dict[str, Any]:

@@ -193,8 +193,10 @@ class Session:
             with await self._room_for(payload):
                 run = await self._service.resume(execution, Resume(payload), self._principal, self._effects)
         except BridgeError as exc:
-            if exc.code == "unknown_trace" and await self._service.store.execution(execution) is not None:
-                self._service.record_violation(self._script, f"it tried to resume another's execution {execution}")
+            if exc.code == "unknown_trace":
+                # Whether it is another's or none at all: the script's owner can read what is recorded of it.
+                what = f"it tried to resume an execution that it doesn't have, {execution[:100]!r}"
+                self._service.record_violation(self._script, what)
             raise
         return await self._driven(run)
 

@@ -50,6 +50,7 @@ from mcp_bridge.ledger.log.payloads import (
     understood,
 )
 from mcp_bridge.policy.secrets.value_references import equal_by_values
+from mcp_bridge.telemetry.runs import observed_run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -268,6 +269,12 @@ class Scripts:
         return record
 
     async def _run(self, active: ActiveScript) -> ExecutionRecord:
+        with observed_run("script", active.script.execution, self._principal) as observed:
+            record = await self._run_to_record(active)
+            observed.status = record.status
+        return record
+
+    async def _run_to_record(self, active: ActiveScript) -> ExecutionRecord:
         try:
             active, record = await run_through_losses(active, self._run_once, self._recovered)
             with anyio.CancelScope(shield=True):

@@ -11,6 +11,7 @@ from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
 from mcp_bridge.ledger.log.pieces import capture
 from mcp_bridge.ledger.storage.sealing import damaged
 from mcp_bridge.ledger.storage.write_lock import take_turn
+from mcp_bridge.telemetry import measurements
 
 if TYPE_CHECKING:
     import sqlite3
@@ -171,7 +172,9 @@ def run(connection: sqlite3.Connection, log: Log, work: Callable[[Transaction], 
         log.begin(connection)
         result = work(Transaction(connection, log))
         log.finish(connection)
+        began = time.perf_counter()
         connection.execute("COMMIT")
+        measurements.committed(time.perf_counter() - began)
     except BaseException:
         log.forget()
         if connection.in_transaction:

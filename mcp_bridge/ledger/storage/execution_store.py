@@ -398,14 +398,25 @@ class ProgramStore:
         )
         return changed == 1
 
-    async def execution(self, execution: str) -> StoredExecution | None:
+    async def execution(self, execution: str, principal: str | None = None) -> StoredExecution | None:
         """The execution of an id; None if there is none.
+
+        Args:
+            execution: The id.
+            principal: Whose it has to be; None for anybody's. Another's isn't read: that would take longer than one
+                that doesn't exist.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
-        found = await self._executions("WHERE id = ?", (execution,))
+        found = await self._executions("WHERE id = ?1 AND coalesce(?2, principal) = principal", (execution, principal))
         return found[0] if found else None
+
+    async def owners(self, executions: Sequence[str]) -> dict[str, str]:
+        """Whose executions are, by their ids, without those that there are none of; at most 1,000."""
+        among = ", ".join("?" * len(executions))
+        query = f"SELECT id, principal FROM executions WHERE id IN ({among})"  # noqa: S608 - question marks
+        return dict(await self._database.read(query, executions))
 
     async def by_key(self, principal: str, key: str, space: KeySpace = "") -> StoredExecution | None:
         """The execution of an idempotency key; None if there is none.
@@ -457,11 +468,10 @@ class ProgramStore:
             (principal, *statuses, limit),
         )
 
-    async def ids(self, principal: str, prefix: str, limit: int) -> list[str]:
-        """Ids of executions that begin with a prefix."""
+    async def ids(self, prefix: str, limit: int) -> list[str]:
+        """Ids of executions, of all principals, that begin with a prefix: for the operator alone."""
         rows = await self._database.read(
-            "SELECT id FROM executions WHERE principal = ? AND substr(id, 1, ?) = ? ORDER BY id LIMIT ?",
-            (principal, len(prefix), prefix, limit),
+            "SELECT id FROM executions WHERE substr(id, 1, ?) = ? ORDER BY id LIMIT ?", (len(prefix), prefix, limit)
         )
         return [execution for (execution,) in rows]
 
@@ -556,16 +566,19 @@ class ProgramStore:
         )
         return changed == 1
 
-    async def approvals(self, execution: str | None = None, *, open_only: bool = False) -> list[Approval]:
-        """The approvals of an execution, or all; oldest first.
+    async def approvals(
+        self, execution: str | None = None, *, open_only: bool = False, principal: str | None = None
+    ) -> list[Approval]:
+        """The approvals of an execution, or all; of a principal, or of all; oldest first.
 
         Raises:
             BridgeError: `ledger_damaged`.
         """
         rows = await self._database.read(
             "SELECT *, (SELECT wrapped FROM data_keys WHERE data_keys.execution = approvals.execution) FROM approvals"
-            " WHERE (?1 IS NULL OR execution = ?1) AND (NOT ?2 OR status = 'open') ORDER BY id",
-            (execution, open_only),
+            " WHERE (?1 IS NULL OR execution = ?1) AND (NOT ?2 OR status = 'open')"
+            " AND (?3 IS NULL OR execution IN (SELECT id FROM executions WHERE principal = ?3)) ORDER BY id",
+            (execution, open_only, principal),
         )
         found = []
         for *row, wrapped in rows:

@@ -162,7 +162,12 @@ def freeze(policy: Policy, programs: Mapping[str, str], source: Source = NOWHERE
 
 
 def layered(floor: PolicySnapshot, snapshot: PolicySnapshot) -> PolicySnapshot:
-    """A folder's policy over the user's own, which is its floor: calls have to pass both, and the lower limits hold."""
+    """A policy over another, its floor: calls have to pass both, and the lower limits hold.
+
+    Of a policy that has a floor itself, the floor goes between the two.
+    """
+    if snapshot.floor is not None:
+        floor = layered(floor, snapshot.floor)
     limits = snapshot.limits.model_dump() | {
         "principal": _lower(floor.limits.principal, snapshot.limits.principal).model_dump(),
         **_lower(floor.limits, snapshot.limits).model_dump(exclude={"principal"}),

@@ -7,7 +7,7 @@ import json
 import os
 import stat
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
@@ -15,14 +15,21 @@ from mcp_bridge.file_locks import lock
 from mcp_bridge.private_files import state_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import ModuleType
+
+T = TypeVar("T")
 
 FILE_NAME = "secrets.json"
 
 LOGINS_FILE_NAME = "logins.json"
 """What logins to remote servers are kept in: a file of its own, so that no `[secrets.NAME]` can name one."""
+
+PRINCIPAL_TOKENS_FILE_NAME = "principal-tokens.json"
+"""What is kept of the tokens that principals authenticate with: hashes, in a file of its own for the same reason."""
+
+FILE_NAMES = (FILE_NAME, LOGINS_FILE_NAME, PRINCIPAL_TOKENS_FILE_NAME)
 
 _FORMAT = 1
 
@@ -100,8 +107,7 @@ class SecretFile:
         Raises:
             BridgeError: As `read`; `secrets_file_busy`; `secrets_file_unwritable`, in which case nothing has changed.
         """
-        with self._locked():
-            self._write(self.read() | {secret_id: plaintext})
+        self.edit(lambda secrets: secrets.update({secret_id: plaintext}))
 
     def remove(self, secret_id: str) -> bool:
         """Forget a secret; whether there was one.
@@ -109,12 +115,24 @@ class SecretFile:
         Raises:
             BridgeError: As `set`.
         """
+        return self.edit(lambda secrets: secrets.pop(secret_id, None) is not None)
+
+    def edit(self, change: Callable[[dict[str, str]], T]) -> T:
+        """Change the secrets, with no other writer in between; what `change` returns.
+
+        Args:
+            change: Changes the secrets in place. Nothing is written if it raises, or leaves them as they were.
+
+        Raises:
+            BridgeError: As `set`; as `change`.
+        """
         with self._locked():
-            secrets = self.read()
-            if secrets.pop(secret_id, None) is None:
-                return False
-            self._write(secrets)
-            return True
+            before = self.read()
+            secrets = dict(before)
+            outcome = change(secrets)
+            if secrets != before:
+                self._write(secrets)
+            return outcome
 
     def _check(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):

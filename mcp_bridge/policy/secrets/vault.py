@@ -20,8 +20,9 @@ masked = false                  # a PIN: its tools get it, and it is hidden nowh
 
 from __future__ import annotations
 
+import itertools
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -204,14 +205,24 @@ class Secrets:
     unmasked: frozenset[str] = frozenset()
     bounds: Bounds = UNBOUNDED
 
+    def limited(self, names: frozenset[str]) -> Secrets:
+        """The secrets as one principal may use them. Others are masked in its results, too, but not named."""
+        return replace(
+            self, grants=MappingProxyType({name: self.grants[name] for name in self.grants if name in names})
+        )
+
     @property
     def hidden(self) -> Mapping[str, str]:
-        """The values that are replaced by references, by id."""
-        return {name: plaintext for name, plaintext in self.plaintexts.items() if name not in self.unmasked}
+        """The values that are replaced by references, by id; one that isn't granted here by a number."""
+        hidden = {name: plaintext for name, plaintext in self.plaintexts.items() if name not in self.unmasked}
+        withheld = sorted(hidden.keys() - self.grants.keys())
+        free = (name for number in itertools.count(1) if (name := f"withheld-{number}") not in self.plaintexts)
+        renamed = dict(zip(withheld, free, strict=False))
+        return {renamed.get(name, name): plaintext for name, plaintext in hidden.items()}
 
     @property
     def ids(self) -> frozenset[str]:
-        """The ids of all configured secrets."""
+        """The ids of all configured secrets that may be used."""
         return frozenset(self.grants)
 
     def reveal(self, secret_id: str, tool: ToolNames) -> str:
@@ -232,7 +243,7 @@ class Secrets:
             )
         plaintext = self.plaintexts.get(secret_id)
         if globs is None or plaintext is None:
-            problem = self.problems.get(secret_id)
+            problem = None if globs is None else self.problems.get(secret_id)
             raise BridgeError(
                 "secret_missing",
                 f"There is no secret {secret_id!r} that the tool {tool} could be given.",

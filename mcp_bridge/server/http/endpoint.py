@@ -43,6 +43,9 @@ MAX_RATES = 10_000
 RETRY_SECONDS = 5
 """When a client that was refused for a lack of room may try again."""
 
+MAX_DISCARDED_BYTES, DISCARD_SECONDS = 16 << 20, 1.0
+"""How much of a refused request is read, and for how long, before it is answered."""
+
 SESSION_HEADER = b"mcp-session-id"
 
 
@@ -146,6 +149,7 @@ class Endpoint:
         try:
             await self._handle(scope, receive, watched)
         except RefusedRequest as exc:
+            await _discard(receive)
             await exc.response()(scope, receive, send)
         except Exception:
             # The client is told no more than that.
@@ -256,6 +260,20 @@ class Endpoint:
             tasks.start_soon(_cancel_when_disconnected, receive, tasks.cancel_scope)
             await self._sessions.handle_request(scope, replay, send)
             tasks.cancel_scope.cancel()
+
+
+async def _discard(receive: Receive) -> None:
+    """Read the rest of a refused request's body, within bounds.
+
+    A connection that is closed with unread bytes is reset, and the client may lose the answer.
+    """
+    size = 0
+    with anyio.move_on_after(DISCARD_SECONDS):
+        while size < MAX_DISCARDED_BYTES:
+            message = await receive()
+            size += len(message.get("body", b""))
+            if message["type"] != "http.request" or not message.get("more_body", False):
+                return
 
 
 async def _cancel_when_disconnected(receive: Receive, scope: anyio.CancelScope) -> None:

@@ -25,7 +25,7 @@ from mcp_bridge.executions.scripts.held_calls import Hold
 from mcp_bridge.executions.scripts.lost_sandboxes import LOST_CODES, MAX_LOST
 from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.channel import HostChannel
 from mcp_bridge.kernel.events import Resume
@@ -101,7 +101,7 @@ class Desk:
     async def status(self, execution: str) -> str:
         stored = await self.bridge.programs.store.execution(execution)
         assert stored is not None
-        assert stored.principal == PRINCIPAL
+        assert stored.principal == LOCAL_PRINCIPAL.name
         return stored.status
 
     async def end(self, how: str, process: CliProcess | OciProcess | None = None) -> bool:
@@ -718,7 +718,7 @@ async def test_a_script_whose_sandbox_is_lost_while_it_waits_goes_on_when_that_h
         assert (await desk.run(code, key)).execution == execution
         assert len(desk.started) == 1, "nothing has come about"
         if tool == "careful":
-            (question,) = await approvals.approval_requests(store, PRINCIPAL, execution)
+            (question,) = await approvals.approval_requests(store, LOCAL_PRINCIPAL.name, execution)
             await approvals.decide(store, question, approved=True, by="anna", comment=None)
             last = await desk.run(code, key)
         else:

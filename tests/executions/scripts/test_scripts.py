@@ -23,7 +23,7 @@ from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST
 from mcp_bridge.executions.scripts.record import suspend
 from mcp_bridge.executions.scripts.scripts import Scripts
 from mcp_bridge.executions.scripts.settling import cancel_script, settle_script
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
@@ -117,7 +117,7 @@ class Desk:
         self.store, self.recorder = ProgramStore(database), SqliteRecorder(database)
         self.lifecycle = Lifecycle(self.store, self.recorder, Keys(b"k" * 32), **options)
         self.sandboxes = Sandboxes(self.recorder)
-        self.scripts = Scripts(self.lifecycle, PRINCIPAL, self.sandboxes)
+        self.scripts = Scripts(self.lifecycle, LOCAL_PRINCIPAL.name, self.sandboxes)
 
     async def run(self, *ends, key=None):
         self.sandboxes.ends[:] = ends
@@ -125,7 +125,7 @@ class Desk:
             return await self.scripts.run(JOB, key)
 
     async def approve(self, execution):
-        (question,) = await approvals.approval_requests(self.store, PRINCIPAL, execution, open_only=True)
+        (question,) = await approvals.approval_requests(self.store, LOCAL_PRINCIPAL.name, execution, open_only=True)
         await approvals.decide(self.store, question, approved=True, by="anna", comment=None)
 
     async def status(self, execution):

@@ -30,9 +30,9 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.governance.tool_names import PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host import sandbox_run
-from mcp_bridge.host.service import Bridge
+from mcp_bridge.host.service import Bridge, Shared
 from mcp_bridge.kernel import step_types
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.program_parser import parse
@@ -270,7 +270,7 @@ class World:
             programs=programs,
         )
         self.fleet._listeners.clear()
-        bridge = CaseBridge(self.settings, self.fleet, self.tasks, self.database, governance)
+        bridge = CaseBridge(Shared(self.settings, self.fleet, self.tasks, self.database, governance))
         bridge.sandboxes.prepared = self.containers or self.engine.prepared()
         for name, server in self.fleet.servers.items():
             bridge.catalog._tools[name] = server.listing.tools if server.listing else ()
@@ -453,7 +453,7 @@ class _Run:
         if self.case.ending == "run again":
             await self.bridge.run(code, key=key, asker=self.client, servers=self.case.servers)
         else:
-            stored = await self.bridge.lifecycle.stored(execution, PRINCIPAL)
+            stored = await self.bridge.lifecycle.stored(execution, LOCAL_PRINCIPAL.name)
             with contextlib.suppress(BridgeError):
                 await self.bridge.replay_execution(stored)
 
@@ -570,7 +570,7 @@ class _Run:
         program, context = program_of(attack)
         payload = None
         if attack.path == "saved":
-            await self.bridge.programs.library.save("saved", program, PRINCIPAL)
+            await self.bridge.programs.library.save("saved", program, LOCAL_PRINCIPAL.name)
             program = running("saved", context)
         elif attack.path in {"operators", "by a step", "copied"}:
             context = call_of(attack, written=False)[1]
@@ -596,7 +596,7 @@ class _Run:
         if change is not None and change.when == "suspended":
             self.tampered = True
             await self.world.change(self.case.server, change)
-        for question in await approvals.approval_requests(store, PRINCIPAL, record["trace_id"]):
+        for question in await approvals.approval_requests(store, LOCAL_PRINCIPAL.name, record["trace_id"]):
             told = question.question
             seen.shown.append(Shown(told["tool"], told["arguments"], approved=self.case.person is True))
             if self.case.person is not None:
@@ -624,7 +624,7 @@ class _Run:
                 if self.case.attacks[0].path == "run":
                     await self.bridge.run_program(program)
                 else:
-                    await self.bridge.programs.library.save(name, program, PRINCIPAL)
+                    await self.bridge.programs.library.save(name, program, LOCAL_PRINCIPAL.name)
             except BridgeError as exc:
                 if name == "shopping":
                     self.outcome.refused.append(f"{name}: {exc}")

@@ -1,0 +1,214 @@
+"""`mcp-bridge principal add|list|rotate|revoke`: the tokens that principals use a bridge over HTTP with."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from mcp_bridge.cli import configuring, exit_statuses, showing
+from mcp_bridge.cli.opening import finish, print_json
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from mcp_bridge.governance.principal_tokens import NewToken, TokenRecord, TokenStore
+    from mcp_bridge.governance.principals import Principal
+    from mcp_bridge.settings import Loaded
+
+principals = typer.Typer(
+    help="Make and revoke the tokens of principals over HTTP. A bridge that serves sees it at once.",
+    no_args_is_help=True,
+)
+
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="As in [principals.NAME].")]
+Expires: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="TIME", help="When the token ends: 12h, 90d, 52w from now; by default never.")
+]
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+_MAX_SECONDS = 100 * 365 * 86400
+"""A century: dates beyond the year 9999 can't be shown."""
+
+
+@principals.command(epilog="Examples:\n\nmcp-bridge principal add anna\n\nmcp-bridge principal add ci --expires 90d")
+def add(ctx: typer.Context, name: Name, expires: Expires = None, config: Config = None, as_json: Json = False) -> None:
+    """Make a token for a principal, beside those that it has. It is printed once, and kept as a hash."""
+
+    def work() -> int:
+        store, configured = _opened(configuring.load(config or ctx.obj), name)
+        made = store.add(name, seconds=_seconds(expires, "--expires"), restricted=name in configured)
+        _show(made, 0, configured, as_json=as_json)
+        return exit_statuses.OK
+
+    finish(work, as_json=as_json)
+
+
+@principals.command("list")
+def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> None:
+    """List principals and their tokens: ids and dates, never a token."""
+
+    def work() -> int:
+        store, configured = _opened(configuring.load(config or ctx.obj))
+        now = time.time()
+        tokens = sorted(store.read().items(), key=lambda item: (item[1].principal, item[1].created))
+        without = sorted(configured.keys() - {record.principal for _, record in tokens})
+        if as_json:
+            rows = [_row(token, record, configured, now) for token, record in tokens]
+            print_json({"tokens": rows, "without_tokens": without})
+        elif not tokens and not without:
+            showing.echo("No principals: `mcp-bridge principal add NAME` makes a token for one.")
+        else:
+            cells = [
+                (record.principal, token, _date(record.created), _end(record.expires), _state(record, configured, now))
+                for token, record in tokens
+            ]
+            cells += [(name, "none", "", "", "") for name in without]
+            showing.table(("principal", "token", "made", "ends", "state"), cells)
+        return exit_statuses.OK
+
+    finish(work, as_json=as_json)
+
+
+@principals.command(
+    epilog="Examples:\n\nmcp-bridge principal rotate anna\n\nmcp-bridge principal rotate ci --grace 1h --expires 90d"
+)
+def rotate(
+    ctx: typer.Context,
+    name: Name,
+    grace: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long the old tokens stay good, such as 1h; by default not.")
+    ] = None,
+    expires: Expires = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Make a token in place of all that a principal has."""
+
+    def work() -> int:
+        store, configured = _opened(configuring.load(config or ctx.obj), name)
+        made, replaced = store.rotate(
+            name,
+            grace=_seconds(grace, "--grace") or 0.0,
+            seconds=_seconds(expires, "--expires"),
+            restricted=name in configured,
+        )
+        _show(made, replaced, configured, as_json=as_json)
+        return exit_statuses.OK
+
+    finish(work, as_json=as_json)
+
+
+@principals.command(
+    epilog="Examples:\n\nmcp-bridge principal revoke anna\n\nmcp-bridge principal revoke anna --token 0123456789abcdef"
+)
+def revoke(
+    ctx: typer.Context,
+    name: Name,
+    token: Annotated[str | None, typer.Option(metavar="ID", help="Only this one, as `list` shows it.")] = None,
+    config: Config = None,
+) -> None:
+    """End a principal's tokens, and what is connected with them."""
+
+    def work() -> int:
+        store, _ = _opened(configuring.load(config or ctx.obj), name)
+        showing.echo(f"revoked {_tokens(store.revoke(name, token))} of {name}")
+        return exit_statuses.OK
+
+    finish(work)
+
+
+def _opened(loaded: Loaded, name: str | None = None) -> tuple[TokenStore, dict[str, Principal]]:
+    """The tokens, and the principals that are configured.
+
+    Raises:
+        BridgeError: `bad_config`; `bad_principal`: there can't be one of this name.
+    """
+    from mcp_bridge.governance.principal_tokens import TokenStore
+    from mcp_bridge.governance.principals import check_principal_name, load_principals
+
+    if name is not None:
+        check_principal_name(name)
+    return TokenStore(loaded.settings.state_dir), load_principals(loaded.layers)
+
+
+def _seconds(text: str | None, option: str) -> float | None:
+    """The seconds of a time such as 90d.
+
+    Raises:
+        BridgeError: `bad_argument`.
+    """
+    if text is None:
+        return None
+    parts = re.fullmatch(r"([0-9]{1,9})([smhdw])", text)
+    seconds = int(parts[1]) * _UNITS[parts[2]] if parts else 0
+    if not 0 < seconds <= _MAX_SECONDS:
+        raise BridgeError(
+            "bad_argument", f"{option} is no time.", hint=f"Write {option} 90d: a number, and s, m, h, d or w."
+        )
+    return float(seconds)
+
+
+def _show(made: NewToken, replaced: int, configured: dict[str, Principal], *, as_json: bool) -> None:
+    name = made.record.principal
+    if as_json:
+        print_json(
+            {
+                "principal": name,
+                "token": made.text,
+                "id": made.id,
+                "expires": _json_date(made.record.expires),
+                "replaced": replaced,
+            }
+        )
+        return
+    # Alone on standard output, so that a script can take it.
+    showing.echo(made.text)
+    sys.stdout.flush()
+    ends = f"ends {_date(made.record.expires)}" if made.record.expires is not None else "doesn't end by itself"
+    instead = f", in place of {_tokens(replaced)}" if replaced else ""
+    showing.echo_err(f"mcp-bridge: that is the token {made.id} of {name}{instead}. It {ends}, and isn't shown again.")
+    if name not in configured:
+        showing.echo_err(
+            f"mcp-bridge: there is no [principals.{name}] in your configuration: {name} may do what everybody may, and"
+            " approves nothing."
+        )
+
+
+def _row(token: str, record: TokenRecord, configured: dict[str, Principal], now: float) -> dict[str, object]:
+    return {
+        "principal": record.principal,
+        "id": token,
+        "created": _json_date(record.created),
+        "expires": _json_date(record.expires),
+        "state": _state(record, configured, now),
+    }
+
+
+def _state(record: TokenRecord, configured: dict[str, Principal], now: float) -> str:
+    if record.has_expired(now):
+        return "expired"
+    if record.restricted and record.principal not in configured:
+        return "refused: not configured"
+    return "good"
+
+
+def _end(expires: float | None) -> str:
+    return "never" if expires is None else _date(expires)
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _json_date(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _tokens(number: int) -> str:
+    return "one token" if number == 1 else f"{number} tokens"

@@ -1,0 +1,60 @@
+"""One principal's artifacts and kept outputs. Others' are unknown, in the same words as what doesn't exist."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp_bridge.executions.artifacts import MAX_ARTIFACTS_LISTED, unknown_artifact, unknown_output
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
+from mcp_bridge.offload import on_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.executions.artifacts import Files
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore
+
+_BATCH = 500
+"""Executions whose owners are looked up together."""
+
+
+class OwnFiles:
+    """The files of one principal's executions.
+
+    Args:
+        files: The store of artifacts and outputs.
+        store: The executions.
+        principal: The principal's name.
+    """
+
+    def __init__(self, files: Files, store: ProgramStore, principal: str) -> None:
+        self._files = files
+        self._store = store
+        self._principal = principal
+
+    async def artifacts(self) -> list[tuple[str, int]]:
+        """As `Files.artifacts`, of the principal's newest executions."""
+        found: list[str] = []
+        executions = await on_thread(self._files.executions)
+        for start in range(0, len(executions), _BATCH):
+            found += await self._own(executions[start : start + _BATCH])
+            if len(found) >= MAX_ARTIFACTS_LISTED:
+                break
+        return await on_thread(self._files.artifacts, found[:MAX_ARTIFACTS_LISTED])
+
+    async def read(self, uri: str) -> bytes:
+        """As `Files.read`."""
+        if not await self._own([uri.partition("://")[2].partition("/")[0]]):
+            raise unknown_artifact(uri)
+        return await on_thread(self._files.read, uri)
+
+    async def read_output(self, execution: str, name: str, start: int, count: int) -> tuple[str, int | None]:
+        """As `Files.read_output`."""
+        if not await self._own([execution]):
+            raise unknown_output(execution, name)
+        return await on_thread(self._files.read_output, execution, name, start, count)
+
+    async def _own(self, executions: Sequence[str]) -> list[str]:
+        """Those of some executions that are the principal's. Files of no recorded execution belong to `local`."""
+        owners = await self._store.owners(executions)
+        return [one for one in executions if owners.get(one, LOCAL_PRINCIPAL.name) == self._principal]

@@ -1,0 +1,42 @@
+"""How often something may happen: for each name, so many times a minute."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MINUTE = 60.0
+
+
+class RateLimits:
+    """Token buckets by name: each holds what is allowed in a minute, and fills up evenly.
+
+    Args:
+        most: For how many names; the one that was used the longest ago is forgotten first.
+        clock: A clock that only goes forward, in seconds.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, name: str, per_minute: int) -> float:
+        """Count one for a name; 0.0 if it may happen, else the seconds until the next one may.
+
+        Args:
+            name: The name.
+            per_minute: How many may happen in a minute.
+        """
+        now = self._clock()
+        left, since = self._buckets.pop(name, (float(per_minute), now))
+        left = min(float(per_minute), left + (now - since) * per_minute / _MINUTE)
+        wait = 0.0 if left >= 1 else (1 - left) * _MINUTE / per_minute
+        self._buckets[name] = (left if wait else left - 1, now)
+        if len(self._buckets) > self._most:
+            self._buckets.popitem(last=False)
+        return wait

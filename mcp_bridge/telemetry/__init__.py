@@ -1,0 +1,1 @@
+"""What operators watch a bridge by: logs, traces and metrics."""

@@ -1,0 +1,217 @@
+"""Traces and metrics, sent to a collector over OTLP/HTTP by the SDK of OpenTelemetry.
+
+Imported only where a collector is configured: it needs the extra `otel`. Spans and metrics are queued in memory, within
+bounds, and sent by threads of the SDK; nothing of a call waits for a collector. While one can't be reached, what
+doesn't fit into the queue is dropped, and one warning is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from opentelemetry import metrics, propagate, trace
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    MetricExporter,
+    MetricExportResult,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import Status
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from mcp_bridge._version import __version__
+from mcp_bridge.telemetry import measurements, tracing
+from mcp_bridge.telemetry.otel_metrics import OtelMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.telemetry.config import TelemetryConfig
+
+logger = logging.getLogger(__name__)
+
+MAX_VALUE_CHARS = 256
+"""Most characters of an attribute, and of a span's name: a client may name a tool that there isn't."""
+
+MAX_QUEUED_SPANS = 2048
+"""Ended spans that wait to be sent; further ones are dropped."""
+
+MAX_BATCH = 512
+
+SEND_SECONDS = 5.0
+"""How long one transmission may take, with its attempts."""
+
+FLUSH_SECONDS = 2.0
+"""How long the end of a bridge waits for the last spans and metrics to be sent."""
+
+SCHEDULE_MILLIS = 1000.0
+"""The longest that an ended span waits to be sent."""
+
+
+class _Reachability:
+    """Logs a collector's failures: once, and again after it has worked."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._is_failing = False
+
+    def note(self, *, sent: bool) -> None:
+        if not sent and not self._is_failing:
+            logger.warning("nothing can be sent to the OpenTelemetry collector %s; calls go on", self._address)
+        elif sent and self._is_failing:
+            logger.warning("the OpenTelemetry collector %s can be reached again", self._address)
+        self._is_failing = not sent
+
+
+class SafeSpanExporter(SpanExporter):
+    """Passes spans on without what may quote a value, and tells whether they were sent.
+
+    The MCP SDK gives its spans an error's message as their status, which a tool or a client may have written.
+    """
+
+    def __init__(self, exporter: SpanExporter, reachability: _Reachability | None = None) -> None:
+        self._exporter = exporter
+        self._reachability = reachability
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """As `SpanExporter.export`."""
+        result = self._exporter.export([_without_messages(span) for span in spans])
+        if self._reachability is not None:
+            self._reachability.note(sent=result is SpanExportResult.SUCCESS)
+        return result
+
+    def shutdown(self) -> None:
+        """As `SpanExporter.shutdown`."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """As `SpanExporter.force_flush`."""
+        return self._exporter.force_flush(timeout_millis)
+
+
+def _without_messages(span: ReadableSpan) -> ReadableSpan:
+    if span.status.description is None and len(span.name) <= MAX_VALUE_CHARS:
+        return span
+    return ReadableSpan(
+        name=span.name[:MAX_VALUE_CHARS],
+        context=span.context,
+        parent=span.parent,
+        resource=span.resource,
+        attributes=span.attributes,
+        links=span.links,
+        kind=span.kind,
+        status=Status(span.status.status_code),
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )
+
+
+class _NotedMetricExporter(MetricExporter):
+    """Passes metrics on, and tells whether they were sent."""
+
+    def __init__(self, exporter: OTLPMetricExporter, reachability: _Reachability) -> None:
+        super().__init__()
+        self._exporter = exporter
+        self._reachability = reachability
+
+    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: object) -> MetricExportResult:
+        result = self._exporter.export(metrics_data, timeout_millis, **kwargs)
+        self._reachability.note(sent=result is MetricExportResult.SUCCESS)
+        return result
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: object) -> None:
+        self._exporter.shutdown(timeout_millis, **kwargs)
+
+
+def resource() -> Resource:
+    """What the spans and metrics are of; `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` add to it."""
+    name = os.environ.get("OTEL_SERVICE_NAME") or "mcp-code-bridge"
+    return Resource.create({SERVICE_NAME: name, SERVICE_VERSION: __version__})
+
+
+def tracer_provider(sample: float = 1.0) -> TracerProvider:
+    """A tracer provider whose spans have bounded attributes and no events: an exception's text may quote values.
+
+    Args:
+        sample: The fraction of traces that begin here and are recorded.
+    """
+    return TracerProvider(
+        sampler=ParentBased(TraceIdRatioBased(sample)),
+        resource=resource(),
+        shutdown_on_exit=False,
+        span_limits=SpanLimits(max_events=0, max_span_attributes=32, max_span_attribute_length=MAX_VALUE_CHARS),
+    )
+
+
+class _Exporting(NamedTuple):
+    traces: TracerProvider
+    metrics: MeterProvider
+
+
+_exporting: _Exporting | None = None
+
+
+def start(config: TelemetryConfig, address: str) -> None:
+    """Send traces and metrics from now on, in the whole process; once begun, other settings need a new process.
+
+    Args:
+        config: The settings.
+        address: The collector's address.
+    """
+    global _exporting  # noqa: PLW0603 - the SDK's providers are the process's
+    if _exporting is not None:
+        return
+    # The SDK logs each failure and each span that it drops; one warning of ours says as much.
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+    base, reachability = address.rstrip("/"), _Reachability(address)
+    spans = OTLPSpanExporter(endpoint=f"{base}/v1/traces", timeout=SEND_SECONDS)
+    traces = tracer_provider(config.sample)
+    traces.add_span_processor(
+        BatchSpanProcessor(
+            SafeSpanExporter(spans, reachability),
+            max_queue_size=MAX_QUEUED_SPANS,
+            schedule_delay_millis=SCHEDULE_MILLIS,
+            max_export_batch_size=MAX_BATCH,
+        )
+    )
+    exporter = _NotedMetricExporter(
+        OTLPMetricExporter(endpoint=f"{base}/v1/metrics", timeout=SEND_SECONDS), reachability
+    )
+    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=config.interval * 1000)
+    meters = MeterProvider([reader], resource=resource(), shutdown_on_exit=False)
+    trace.set_tracer_provider(traces)
+    metrics.set_meter_provider(meters)
+    # Without baggage: a client's would go to every server.
+    propagate.set_global_textmap(TraceContextTextMapPropagator())
+    tracing.enable(traces.get_tracer("mcp_bridge", __version__))
+    measurements.add(OtelMetrics(meters.get_meter("mcp_bridge", __version__)))
+    _exporting = _Exporting(traces, meters)
+
+
+def flush() -> None:
+    """Send what is queued, and return after `FLUSH_SECONDS` at the latest."""
+    if (exporting := _exporting) is None:
+        return
+
+    def work() -> None:
+        exporting.traces.force_flush()
+        exporting.metrics.force_flush()
+
+    # A daemon thread: an unreachable collector doesn't hold up the end of the process.
+    thread = threading.Thread(target=work, name="telemetry flush", daemon=True)
+    thread.start()
+    thread.join(FLUSH_SECONDS)

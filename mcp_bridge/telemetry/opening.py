@@ -1,0 +1,48 @@
+"""Opens what `[telemetry]` configures, for as long as a bridge is open."""
+
+from __future__ import annotations
+
+import importlib.util
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from mcp_bridge.telemetry.config import TelemetryConfig
+
+
+@asynccontextmanager
+async def telemetry(config: TelemetryConfig) -> AsyncGenerator[None]:
+    """Send traces and metrics to the configured collector meanwhile, if there is one.
+
+    Raises:
+        BridgeError: `telemetry_missing`: the libraries aren't installed.
+    """
+    if config.listen is not None and importlib.util.find_spec("prometheus_client") is None:
+        raise _missing("telemetry.listen", "prometheus_client", "prometheus")
+    if config.otlp is None:
+        yield
+        return
+    try:
+        from mcp_bridge.telemetry import export  # noqa: PLC0415 - an extra
+    except ImportError as exc:
+        raise _missing("telemetry.otlp", str(exc.name), "otel") from None
+    export.start(config, config.otlp)
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(export.flush)
+
+
+def _missing(setting: str, library: str, extra: str) -> BridgeError:
+    return BridgeError(
+        "telemetry_missing",
+        f"{setting} is set, and the library {library} isn't installed.",
+        hint=f"Run: pip install 'mcp-code-bridge[{extra}]'.",
+    )

@@ -1,0 +1,46 @@
+"""A run of an execution, as logs, traces and metrics see it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from mcp_bridge.telemetry import measurements, tracing
+from mcp_bridge.telemetry.execution_context import works_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class ObservedRun:
+    """A run under way.
+
+    Attributes:
+        status: How it has ended; `interrupted` until that is known.
+    """
+
+    def __init__(self) -> None:
+        self.status = "interrupted"
+
+
+@contextmanager
+def observed_run(kind: Literal["script", "program"], execution: str, principal: str) -> Iterator[ObservedRun]:
+    """Log, trace and measure a run meanwhile. Its status is set by the caller before the end.
+
+    Args:
+        kind: What is run.
+        execution: The execution's id.
+        principal: Whose it is.
+    """
+    run, began = ObservedRun(), time.monotonic()
+    with works_for(execution, principal):
+        try:
+            with tracing.span(f"run {kind}") as span:
+                try:
+                    yield run
+                finally:
+                    if span is not None:
+                        span.set_attribute("mcp_bridge.status", run.status)
+        finally:
+            measurements.run_ended(kind, principal, run.status, time.monotonic() - began)

@@ -1,0 +1,494 @@
+"""MCP over HTTP: which requests are answered, with what status, and what hostile or slow clients get."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+
+import anyio
+import httpx2
+import pytest
+from bridge_fixtures import DEADLINE_SECONDS, until
+from http_bridge import ACCEPT, serving
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
+
+OLD, NEW = "2025-11-25", "2026-07-28"
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": OLD, "capabilities": {}, "clientInfo": {"name": "a-test", "version": "1"}},
+}
+META = {
+    "io.modelcontextprotocol/protocolVersion": NEW,
+    "io.modelcontextprotocol/clientInfo": {"name": "a-test", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def modern(method, named=None, **params):
+    """A request of 2026-07-28: its body, and its headers."""
+    body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params | {"_meta": META}}
+    headers = ACCEPT | {"mcp-protocol-version": NEW, "mcp-method": method}
+    return body, headers | ({"mcp-name": named} if named else {})
+
+
+def run(code):
+    return modern("tools/call", "run_python", name="run_python", arguments={"code": code})
+
+
+async def opened(http, **headers):
+    """Open a session; the headers of its requests."""
+    answer = await http.post("/mcp", json=INITIALIZE, headers=ACCEPT | headers)
+    assert answer.status_code == 200, answer.text
+    session = ACCEPT | {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": OLD}
+    accepted = await http.post(
+        "/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session | headers
+    )
+    assert accepted.status_code == 202
+    return session | headers
+
+
+def code_of(answer):
+    """The code of an error of the bridge's."""
+    return answer.json()["error"]["data"]["code"]
+
+
+# --- which requests are answered ---
+
+
+async def test_it_says_that_it_is_alive_and_ready_and_of_other_paths_nothing(setup):
+    async with serving(setup) as bridge, bridge.http() as http:
+        assert (await http.get("/health")).json() == {"status": "alive"}
+
+        async def ready():
+            return (await http.get("/ready")).status_code == 200
+
+        await until(ready)
+        for path in ("/", "/mcp/", "/%2e%2e/etc/passwd", "/metrics", "/.well-known/x"):
+            answer = await http.get(path)
+            assert (answer.status_code, code_of(answer)) == (404, "unknown_path"), path
+        assert (await http.put("/health")).status_code == 404
+
+
+async def test_a_bridge_that_cannot_be_opened_is_alive_and_not_ready_and_says_why_to_callers(configure):
+    setup = configure(runtime="podman", oci_runtime="/nowhere/runc", image="no-such-image")
+    (setup.state_dir / "ledger.db").parent.mkdir(parents=True, exist_ok=True)
+    (setup.state_dir / "ledger.db").write_bytes(b"no ledger" * 1000)
+    async with serving(setup) as bridge, bridge.http() as http:
+        assert (await http.get("/health")).status_code == 200
+        assert (await http.get("/ready")).status_code == 503
+        body, headers = run("1")
+        result = (await http.post("/mcp", json=body, headers=headers)).json()["result"]
+        assert result["isError"]
+        assert "Nothing was run" in result["content"][0]["text"]
+
+
+@pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])
+async def test_both_eras_are_answered_with_events_or_with_json_as_configured(configure, json_answers):
+    setup = configure(http={"json_answers": json_answers})
+    async with serving(setup) as bridge:
+        for mode in ("legacy", NEW, "auto"):
+            async with bridge.client(mode) as client:
+                assert [tool.name for tool in (await client.list_tools()).tools] == ["run_python"]
+                result = await client.call_tool("run_python", {"code": "print('hi')\n6 * 7"})
+                assert result.content[0].text == "hi\n42"
+        async with bridge.http() as http:
+            session = await opened(http)
+            answer = await http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=session)
+            kind = "application/json" if json_answers else "text/event-stream"
+            assert answer.headers["content-type"].startswith(kind)
+
+
+HOSTS = [
+    ("127.0.0.1", 200),
+    ("127.0.0.1:1", 200),
+    ("[::1]:8350", 200),
+    ("localhost:8350", 200),
+    ("LOCALHOST", 200),
+    ("bridge.example.org", 200),
+    ("evil.example.org", 421),
+    ("localhost.evil.example.org", 421),
+    ("127.0.0.1.evil.example.org", 421),
+    ("127.0.0.1@evil.example.org", 421),
+    ("evil.example.org#127.0.0.1", 421),
+    ("127.0.0.1:8350:8350", 421),
+    ("localhost:evil", 421),
+    ("", 421),
+    ("\xff", 421),
+]
+
+
+async def test_names_that_are_not_its_own_are_refused(http_bridge):
+    for host, status in HOSTS:
+        async with http_bridge.connection() as (reader, writer):
+            head = f"GET /health HTTP/1.1\r\nConnection: close\r\nHost: {host}\r\n\r\n"
+            writer.write(head.encode("latin-1"))
+            said = await asyncio.wait_for(reader.read(), DEADLINE_SECONDS)
+        # h11 refuses what isn't a header at all.
+        assert int(said.split()[1]) in ({421, 400} if status == 421 else {status}), host
+
+
+ORIGINS = [
+    (None, 200),
+    ("http://127.0.0.1:PORT", 200),
+    ("https://127.0.0.1:PORT", 200),
+    ("https://app.example.org", 200),
+    ("http://127.0.0.1:1", 403),
+    ("http://localhost:PORT", 403),
+    ("https://evil.example.org", 403),
+    ("https://app.example.org.evil.example.org", 403),
+    ("null", 403),
+    ("file://", 403),
+]
+
+
+async def test_pages_of_other_origins_are_refused(http_bridge):
+    async with http_bridge.http() as http:
+        for origin, status in ORIGINS:
+            await asked_by_a_page(http_bridge, http, origin, status)
+
+
+async def asked_by_a_page(http_bridge, http, origin, status):
+    given = {} if origin is None else {"origin": origin.replace("PORT", str(http_bridge.port))}
+    answer = await http.post("/mcp", json=INITIALIZE, headers=ACCEPT | given)
+    assert answer.status_code == status
+    listed = origin == "https://app.example.org"
+    assert ("access-control-allow-origin" in answer.headers) == listed
+    if listed:
+        exposed = answer.headers["access-control-expose-headers"].lower()
+        assert "mcp-session-id" in exposed
+        asked = {"access-control-request-method": "POST", "access-control-request-headers": "mcp-session-id"}
+        preflight = await http.options("/mcp", headers=given | asked)
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] == origin
+
+
+# --- what is no request ---
+
+NOT_A_REQUEST = [
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b"1e999999",
+    b"[1]",
+    b'{"jsonrpc":"2.0"}',
+    b'{"jsonrpc":"1.0","id":1,"method":"ping"}',
+    b'{"jsonrpc":"2.0","id":{},"method":"ping"}',
+    b'{"jsonrpc":"2.0","id":1,"method":7}',
+    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":[]}',
+    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_python","arguments":"x"}}',
+    b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":[]}}',
+    b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"\\ud800"}}',
+    b'{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}',
+    b'{"jsonrpc":"2.0","id":1,"method":"\\ud800"}',
+    b'{"jsonrpc":"2.0","id":' + b"9" * 5000 + b',"method":"ping"}',
+    b'{"jsonrpc":"2.0","id":1,"method":"ping","params":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    b'{"jsonrpc":"2.0","id":1,"result":{}}',
+    b'{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"x"}}',
+    b"\xff\xfe{}",
+    b"\x00",
+    b'{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"\\ud800"}}',
+    b'{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"file:///etc/passwd"}}',
+]
+
+
+VERSIONS = [None, OLD, NEW, "1999-01-01", "\xff", "x" * 5000]
+
+
+async def test_what_is_no_request_has_no_500_and_leaves_a_working_server(http_bridge):
+    async with http_bridge.http() as http:
+        session = await opened(http)
+        for version, body in itertools.product(VERSIONS, NOT_A_REQUEST):
+            given = {} if version is None else {b"mcp-protocol-version": version.encode("latin-1")}
+            for headers in (ACCEPT, session, ACCEPT | {"mcp-session-id": "no-such"}):
+                raw = {name.encode(): value.encode() for name, value in headers.items()} | given
+                with anyio.fail_after(20):
+                    answer = await http.post("/mcp", content=body, headers=list(raw.items()))
+                assert answer.status_code < 500, (body[:80], headers, answer.text)
+                assert "Traceback" not in answer.text
+                assert "site-packages" not in answer.text
+        body, headers = run("6 * 7")
+        assert (await http.post("/mcp", json=body, headers=headers)).json()["result"]["content"][0]["text"] == "42"
+    assert b"Traceback" not in http_bridge.logged
+
+
+METHODS = ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "BREW"]
+
+
+async def test_other_methods_have_no_500(http_bridge):
+    async with http_bridge.http() as http:
+        headers = ({}, ACCEPT, {"mcp-protocol-version": NEW}, {"last-event-id": "1-2"}, {"mcp-session-id": "x"})
+        for method, given in itertools.product(METHODS, headers):
+            answer = await http.request(method, "/mcp", headers=given)
+            assert 400 <= answer.status_code < 500, (method, given)
+
+
+NOT_HTTP = [
+    b"rubbish\r\n\r\n",
+    b"GET /health HTTP/9.9\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    b"GET /health HTTP/1.1\r\n\r\n",
+    b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 100_000 + b"\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 20_000 + b"\r\n",
+]
+
+
+async def test_what_is_no_http_is_refused_and_the_connection_closed(http_bridge):
+    for sent in NOT_HTTP:
+        async with http_bridge.connection() as (reader, writer):
+            with contextlib.suppress(ConnectionError):
+                writer.write(sent)
+                writer.write_eof()
+                said = await asyncio.wait_for(reader.read(), DEADLINE_SECONDS)
+                assert said == b"" or 400 <= int(said.split()[1]) < 500, (sent[:80], said)
+    assert b"Traceback" not in http_bridge.logged
+
+
+# --- bounds ---
+
+
+async def test_a_body_over_the_limit_is_refused_declared_or_not(configure):
+    setup = configure(http={"max_body_size": "64k"})
+    async with serving(setup) as bridge, bridge.http() as http:
+
+        async def chunks():
+            for _ in range(100):
+                yield b" " * 1024
+
+        for content in (b" " * 100_000, chunks()):
+            answer = await http.post("/mcp", content=content, headers=ACCEPT)
+            assert (answer.status_code, code_of(answer)) == (413, "request_too_large")
+        body, headers = run("1")
+        body["params"]["arguments"]["code"] = "6 * 7" + " " * 50_000
+        assert (await http.post("/mcp", json=body, headers=headers)).json()["result"]["content"][0]["text"] == "42"
+
+
+async def test_a_client_that_sends_slowly_is_cut(configure):
+    setup = configure(http={"read_timeout": 1.0})
+    async with serving(setup) as bridge:
+        beginnings = {
+            b"": 408,
+            b"POST /mcp HT": 408,
+            b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nX:": 408,
+            b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{": 408,
+        }
+
+        async def slow(beginning, status):
+            async with bridge.connection() as (reader, writer):
+                writer.write(beginning)
+                said = asyncio.ensure_future(reader.read())
+                # A byte now and then doesn't extend the time.
+                while not said.done():
+                    with contextlib.suppress(ConnectionError):
+                        writer.write(b"x" if beginning else b"")
+                        await writer.drain()
+                    await anyio.sleep(0.2)
+                assert int((await said).split()[1]) == status, beginning
+
+        with anyio.fail_after(DEADLINE_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                for beginning, status in beginnings.items():
+                    tasks.start_soon(slow, beginning, status)
+
+
+async def test_a_client_that_does_not_read_is_cut_and_holds_up_nobody(configure):
+    setup = configure(http={"write_timeout": 1.0}, max_output_chars=8_000_000)
+    async with serving(setup) as bridge:
+        body, headers = run("print('x' * 6_000_000)")
+        content = json.dumps(body).encode()
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        async with bridge.connection() as (_, writer):
+            transport = writer.transport
+            transport.pause_reading()
+            writer.write(
+                f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n{head}\r\n".encode()
+                + content
+            )
+            await writer.drain()
+            # The server cuts the connection, of which nothing arrives here before something is read.
+            await until(lambda: b"CUT" in _connections(bridge, transport), every=0.2)
+        async with bridge.client() as client:
+            assert (await client.call_tool("run_python", {"code": "1 + 1"})).content[0].text == "2"
+
+
+def _connections(bridge, transport):
+    """CUT once the server has no connection any more from this one's address."""
+    from pathlib import Path
+
+    port = transport.get_extra_info("sockname")[1]
+    wanted = f":{bridge.port:04X} 0100007F:{port:04X} 01"
+    return b"" if any(wanted in line for line in Path("/proc/net/tcp").read_text().splitlines()) else b"CUT"
+
+
+async def test_connections_are_bounded_and_free_again_when_they_end(configure):
+    setup = configure(http={"max_connections": 4})
+    async with serving(setup) as bridge:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(4):
+                await stack.enter_async_context(bridge.connection())
+            async with bridge.connection() as (reader, _):
+                said = await asyncio.wait_for(reader.read(), DEADLINE_SECONDS)
+                assert said.startswith(b"HTTP/1.1 503 ")
+
+        async def answers():
+            try:
+                async with bridge.http() as http:
+                    return (await http.get("/health")).status_code == 200
+            except httpx2.TransportError:
+                return False
+
+        await until(answers)
+
+
+async def test_sessions_are_bounded_end_when_idle_and_when_deleted(configure):
+    setup = configure(http={"max_sessions_per_principal": 2, "session_idle_timeout": 2.0})
+    async with serving(setup) as bridge, bridge.http() as http:
+        first, second = await opened(http), await opened(http)
+        assert first["mcp-session-id"] != second["mcp-session-id"]
+        assert (await http.post("/mcp", json=INITIALIZE, headers=ACCEPT)).status_code == 503
+        assert (await http.delete("/mcp", headers=first)).status_code == 200
+        listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        assert (await http.post("/mcp", json=listing, headers=first)).status_code == 404
+        third = await opened(http)
+
+        async def forgotten():
+            await anyio.sleep(2.2)
+            return (await http.post("/mcp", json=listing, headers=third)).status_code == 404
+
+        await until(forgotten)
+
+
+# --- streams ---
+
+
+def events(text):
+    """The events of a stream: their ids, and their messages."""
+    found = []
+    for part in text.replace("\r\n", "\n").split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in part.splitlines() if ": " in line and not line.startswith(":"))
+        if "id" in fields:
+            found.append((fields["id"], json.loads(fields["data"]) if fields.get("data") else None))
+    return found
+
+
+async def begun(http, session, code, number=5):
+    """Call run_python, and break the connection at the first event; the event's id."""
+    params = {"name": "run_python", "arguments": {"code": code}, "_meta": {"progressToken": 1}}
+    body = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+    async with http.stream("POST", "/mcp", json=body, headers=session) as answer:
+        text = ""
+        async for part in answer.aiter_text():
+            text += part
+            if found := events(text):
+                return found[0][0]
+    raise AssertionError(text)
+
+
+async def test_a_broken_stream_is_resumed_and_nothing_is_lost_or_done_twice(http_bridge):
+    async with http_bridge.http() as http:
+        session = await opened(http)
+        code = "import time\nfor n in range(5):\n    progress(n, 5, f'part {n}')\n    time.sleep(0.2)\nprint('done')"
+        last = await begun(http, session, code)
+        seen = []
+        # Resumed at once, in the midst, and after the end.
+        for cut in (1, 2, 100):
+            async with http.stream("GET", "/mcp", headers=session | {"last-event-id": last}) as answer:
+                text = ""
+                async for part in answer.aiter_text():
+                    text += part
+                    if len(events(text)) >= cut:
+                        break
+            found = events(text)
+            seen += found[:cut]
+            last = seen[-1][0]
+        told = [message["params"]["message"] for _, message in seen if message.get("method", "").endswith("progress")]
+        assert [one for one in told if one.startswith("part")] == [f"part {n}" for n in range(5)]
+        answers = [message["result"] for _, message in seen if "result" in message]
+        assert [answer["content"][0]["text"] for answer in answers] == ["done"]
+        assert len({one for one, _ in seen}) == len(seen)
+
+
+async def test_events_are_their_sessions_own(http_bridge):
+    async with http_bridge.http() as http:
+        mine, other = await opened(http), await opened(http)
+        last = await begun(http, mine, "print('mine' + 'MARK')\nprogress(1, 2, 'MARK')")
+        number, _, event = last.partition("-")
+        for guess in (last, f"{number}-0", f"{number}-{int(event) - 1}", "1-1", "0-0", "x", "9" * 400, "-", "1"):
+            with anyio.move_on_after(1):
+                async with http.stream("GET", "/mcp", headers=other | {"last-event-id": guess}) as answer:
+                    assert answer.status_code == 200
+                    assert "MARK" not in "".join([part async for part in answer.aiter_text()])
+        async with http.stream("GET", "/mcp", headers=mine | {"last-event-id": last}) as answer:
+            assert "mineMARK" in "".join([part async for part in answer.aiter_text()])
+
+
+async def test_of_many_events_the_newest_are_kept(configure):
+    setup = configure(http={"replay_size": "64k"}, max_output_chars=5000)
+    async with serving(setup) as bridge, bridge.http() as http:
+        session = await opened(http)
+        first = await begun(http, session, "for n in range(3):\n    progress(n, 3, 'x' * 3000)\nprint('last')")
+        for number in range(6, 30):
+            params = {"name": "run_python", "arguments": {"code": "print('y' * 4000)"}}
+            body = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+            assert "yyyy" in (await http.post("/mcp", json=body, headers=session)).text
+        async with http.stream("GET", "/mcp", headers=session | {"last-event-id": first}) as answer:
+            assert "xxx" not in "".join([part async for part in answer.aiter_text()])
+
+
+# --- cancellation ---
+
+
+@pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])
+async def test_a_client_of_2026_that_disconnects_cancels_its_call(configure, json_answers):
+    setup = configure(http={"json_answers": json_answers})
+    async with serving(setup) as bridge, bridge.http() as http:
+        body, headers = run("import time\ntime.sleep(100)")
+        call = asyncio.ensure_future(http.post("/mcp", json=body, headers=headers))
+
+        async def runs():
+            return bool(await setup.containers(bridge.pid))
+
+        await until(runs)
+        call.cancel()
+        await asyncio.wait([call])
+        await setup.no_container_of(bridge.pid)
+
+
+async def test_a_call_of_a_session_goes_on_without_its_connection_until_it_is_cancelled(http_bridge, configure):
+    setup = http_bridge.setup
+    async with http_bridge.http() as http:
+        session = await opened(http)
+        last = await begun(http, session, "import time\nprogress(0, 1, 'running')\ntime.sleep(100)", number=9)
+
+        async def runs():
+            return len(await setup.containers(http_bridge.pid))
+
+        await until(runs)
+        cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}}
+        assert (await http.post("/mcp", json=cancelled, headers=session)).status_code == 202
+        # The stream ends with the protocol's answer to what was cancelled.
+        async with http.stream("GET", "/mcp", headers=session | {"last-event-id": last}) as answer:
+            found = events("".join([part async for part in answer.aiter_text()]))
+        assert found[-1][1]["error"]["code"] == -32800
+        await setup.no_container_of(http_bridge.pid)
+
+
+# --- the end ---
+
+
+@pytest.fixture
+async def http_bridge(configure):
+    """A bridge for one test."""
+    setup = configure(http={"allowed_hosts": ["bridge.example.org"], "allowed_origins": ["https://app.example.org"]})
+    async with serving(setup) as bridge:
+        bridge.setup = setup
+        yield bridge

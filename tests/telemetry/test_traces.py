@@ -1,0 +1,278 @@
+"""Traces over a real OTLP/HTTP collector: from the client's call through a container to the servers that it calls."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bridge_fixtures import until
+from http_servers import remote
+from otlp_receiver import collector
+
+from mcp_bridge.downstream.configuration.spec import ServerSpec
+
+pytestmark = pytest.mark.timeout(180)
+pytest_plugins = ["bridge_fixtures", "server_fixtures"]
+
+SERVER = Path(__file__).resolve().parents[1] / "support" / "servers" / "trace_context.py"
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+CLIENT_META = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "rojo=1", "baggage": "user=alice"}
+SECRET = "correct-horse-battery-staple"  # noqa: S105 - of this test alone
+
+STDIO = ServerSpec(name="local-one", command=sys.executable, args=(str(SERVER),))
+
+ERAS = ["legacy", "2026-07-28"]
+
+
+@pytest.fixture
+def received():
+    with collector() as found:
+        yield found
+
+
+@pytest.fixture
+def http_server():
+    with subprocess.Popen([sys.executable, SERVER, "http"], stdout=subprocess.PIPE) as process:
+        yield remote(int(process.stdout.readline()), name="remote-one")
+        process.kill()
+
+
+def watched(configure, received, *servers, **settings):
+    return configure(*servers, **{"telemetry.otlp": received.address, "telemetry.interval": 1} | settings)
+
+
+def value(result):
+    """What the script's last line printed, as JSON."""
+    return json.loads(result.content[0].text.strip().splitlines()[-1])
+
+
+async def run(client, code, meta=CLIENT_META):
+    result = await client.call_tool("run_python", {"code": code}, meta=meta)
+    assert not result.is_error, result.content
+    return result
+
+
+CODE = f"""
+import json
+from mcp.servers import ALIAS
+print(json.dumps(await ALIAS.sent(secret="{SECRET}")))
+"""
+LOCAL, REMOTE = CODE.replace("ALIAS", "local_one"), CODE.replace("ALIAS", "remote_one")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_one_trace_leads_from_the_client_to_a_server_over_stdio(configure, received, mode):
+    setup = watched(configure, received, STDIO)
+    async with setup.client(mode) as client:
+        sent = value(await run(client, LOCAL))
+    outer = received.one("tools/call run_python")
+    assert (outer.trace, outer.parent, outer.kind) == (TRACE, PARENT, "server")
+    call = received.one("tools/call sent")
+    assert (call.trace, call.kind) == (TRACE, "client")
+    assert received.ancestors(call) == ["run sandbox", "run script", "tools/call run_python"]
+    assert received.ancestors(received.one("decide call")) == received.ancestors(call)
+    # What the server got names the span of the call to it.
+    assert sent["meta"] == {"traceparent": f"00-{TRACE}-{call.id}-01", "tracestate": "rojo=1"}
+    expected = {
+        "mcp.method.name": "tools/call",
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "sent",
+        "mcp_bridge.server": "local-one",
+        "network.transport": "pipe",
+        "mcp_bridge.principal": "local",
+    }
+    assert expected.items() <= call.attributes.items()
+    assert call.attributes["mcp.protocol.version"]
+    script = received.one("run script")
+    assert script.attributes["mcp_bridge.status"] == "success"
+    assert script.attributes["mcp_bridge.execution"] == call.attributes["mcp_bridge.execution"]
+    assert not [span for span in received.spans if span.is_error]
+    # Nothing of the call's values.
+    assert SECRET.encode() not in received.raw
+    assert b"alice" not in received.raw
+
+
+async def test_one_trace_leads_to_a_server_over_http_by_its_headers_too(configure, received, http_server):
+    setup = watched(configure, received, http_server)
+    async with setup.client() as client:
+        sent = value(await run(client, REMOTE))
+    call = received.one("tools/call sent")
+    assert "tools/call run_python" in received.ancestors(call)
+    assert call.attributes["network.transport"] == "tcp"
+    assert call.attributes["server.address"] == "127.0.0.1"
+    assert call.attributes["server.port"] > 0
+    inner = {span.id for span in received.spans if call.name in received.ancestors(span)} | {call.id}
+    for context in (sent["meta"], sent["headers"]):
+        version, trace, span, flags = context["traceparent"].split("-")
+        assert (version, trace, flags) == ("00", TRACE, "01")
+        assert span in inner
+        assert "baggage" not in context
+
+
+async def test_one_trace_leads_to_server_everything(configure, received, everything_server):
+    setup = watched(configure, received, everything_server)
+    async with setup.client() as client:
+        code = "from mcp.servers import everything\nprint(await everything.get_sum(a=40, b=2))"
+        assert "42" in (await run(client, code)).content[0].text
+    call = received.one("tools/call get-sum")
+    assert call.trace == TRACE
+    assert "run script" in received.ancestors(call)
+
+
+async def test_a_call_without_a_trace_begins_one(configure, received):
+    setup = watched(configure, received, STDIO)
+    async with setup.client() as client:
+        sent = value(await run(client, LOCAL, meta=None))
+    outer, call = received.one("tools/call run_python"), received.one("tools/call sent")
+    assert outer.parent == ""
+    assert call.trace == outer.trace != TRACE
+    assert sent["meta"]["traceparent"].split("-")[1] == outer.trace
+
+
+async def test_calls_at_once_have_spans_of_their_own(configure, received):
+    setup = watched(configure, received, STDIO)
+    code = (
+        "import asyncio, json\nfrom mcp.servers import local_one\n"
+        "print(json.dumps(await asyncio.gather(*(local_one.sent() for _ in range(20)))))"
+    )
+    async with setup.client() as client:
+        sent = value(await run(client, code))
+    received.one("run script")
+    spans = {span.id for span in received.named("tools/call sent")}
+    assert len(spans) == 20
+    assert {each["meta"]["traceparent"].split("-")[2] for each in sent} == spans
+
+
+FAILING = f"""
+from mcp.servers import local_one
+for tool in (local_one.fails, local_one.sent):
+    try:
+        await tool(secret="{SECRET}")
+    except Exception as error:
+        print(type(error).__name__)
+raise ValueError("{SECRET}")
+"""
+
+
+async def test_failures_are_marked_by_their_kind_and_not_by_their_text(configure, received):
+    setup = watched(configure, received, STDIO)
+    with setup.config.open("a") as file:
+        file.write('\n[[policy.rules]]\ntools = ["local-one.sent"]\neffect = "deny"\n')
+    async with setup.client() as client:
+        result = await client.call_tool("run_python", {"code": FAILING})
+        assert result.is_error
+        refused = await client.call_tool("run_python", {"code": SECRET, "timeout": -1})
+        assert refused.is_error
+    received.one("tools/call fails")
+    assert received.one("tools/call fails").attributes["error.type"] == "tool_error"
+    denied = [span for span in received.named("decide call") if span.is_error]
+    assert [span.attributes["error.type"] for span in denied] == ["denied"]
+    assert received.one("run script").attributes["mcp_bridge.status"] == "error"
+    await until(lambda: len(received.named("tools/call run_python")) == 2)
+    assert {span.attributes["error.type"] for span in received.named("tools/call run_python")} == {"tool_error"}
+    assert SECRET.encode() not in received.raw
+    assert {(span.message, span.events) for span in received.spans} == {("", 0)}
+
+
+async def test_what_a_client_names_is_bounded_and_a_broken_trace_context_harms_nothing(configure, received):
+    setup = watched(configure, received)
+    async with setup.client() as client:
+        for parent in ("00-zz", "\x00" * 9, "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "x" * 70_000):
+            await run(client, "print(1)", meta={"traceparent": parent, "tracestate": "=" * 9})
+        with pytest.raises(Exception, match="There is no tool"):
+            await client.call_tool("n" * 70_000, {})
+    await until(lambda: len(received.spans) >= 9)
+    assert max(len(span.name) for span in received.spans) <= 256
+    texts = [text for span in received.spans for text in span.attributes.values() if isinstance(text, str)]
+    assert max(map(len, texts)) <= 256
+
+
+async def test_metrics_follow_the_conventions_and_name_no_values(configure, received):
+    setup = watched(configure, received, STDIO)
+    async with setup.client() as client:
+        await run(client, LOCAL)
+        with pytest.raises(Exception, match="There is no tool"):
+            await client.call_tool("made_up_by_a_client", {})
+    await until(lambda: "mcp.server.operation.duration" in received.metrics)
+    ((attributes, count, seconds),) = received.metrics["mcp.client.operation.duration"]
+    assert attributes == {
+        "mcp.method.name": "tools/call",
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "sent",
+        "mcp_bridge.server": "local-one",
+    }
+    assert (count, seconds > 0) == (1, True)
+    calls = [each for each, *_ in received.metrics["mcp.server.operation.duration"] if "tools/call" in each.values()]
+    assert {each.get("gen_ai.tool.name") for each in calls} == {"run_python", None}
+    ((run_attributes, runs, _),) = received.metrics["mcp_bridge.run.duration"]
+    assert run_attributes == {
+        "mcp_bridge.kind": "script",
+        "mcp_bridge.status": "success",
+        "mcp_bridge.principal": "local",
+    }
+    assert runs == 1
+    assert received.metrics["mcp_bridge.ledger.commit.duration"][0][1] >= 2
+    text = json.dumps(received.metrics)
+    assert SECRET not in text
+    assert "made_up_by_a_client" not in text
+
+
+async def test_a_client_that_is_not_traced_is_not_sent(configure, received):
+    setup = watched(configure, received, STDIO)
+    async with setup.client() as client:
+        unsampled = {"traceparent": f"00-{TRACE}-{PARENT}-00"}
+        sent = value(await run(client, LOCAL, meta=unsampled))
+        await run(client, "print('another')", meta=None)
+    assert sent["meta"]["traceparent"].endswith("-00")
+    received.one("tools/call run_python")
+    assert {span.trace for span in received.spans} & {TRACE} == set()
+
+
+async def test_without_a_collector_the_libraries_are_not_loaded_and_nothing_is_sent_along(configure):
+    setup = configure(STDIO)
+    async with setup.client() as client:
+        assert value(await run(client, LOCAL))["meta"] == {}
+        maps = Path(f"/proc/{setup.server_pid()}/maps").read_text()
+    assert "google/_upb" not in maps
+
+
+async def test_a_collector_that_fails_holds_nothing_up_and_is_warned_of_once(tmp_path, configure, received):
+    received.status = 500
+    setup = watched(configure, received, STDIO)
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        async with setup.client(log=file) as client:
+            await run(client, LOCAL)
+            # Traces, and more than one transmission of metrics.
+            await until(lambda: received.requests >= 4)
+            await run(client, "print(1)")
+            said = [line for line in log.read_text().splitlines() if "elemetry" in line]
+            assert len(said) == 1
+            warning = f"mcp-bridge: WARNING: nothing can be sent to the OpenTelemetry collector {received.address}"
+            assert said[0].startswith(warning)
+            received.status = 200
+            await until(lambda: "can be reached again" in log.read_text())
+
+
+def test_a_collector_that_is_not_there_does_not_keep_a_command_from_its_end(configure):
+    setup = configure(**{"telemetry.otlp": "http://127.0.0.1:9"})
+    ended = setup.run("run", "-c", "print(1)")
+    assert (ended.returncode, ended.stdout) == (0, b"1\n")
+    assert b"Traceback" not in ended.stderr
+    assert ended.stderr.count(b"collector") <= 1
+
+
+def test_the_command_line_is_traced_too(configure, received):
+    setup = watched(configure, received)
+    ended = setup.run("run", "-c", "print(1)")
+    assert ended.returncode == 0, ended.stderr
+    assert received.one("run sandbox").trace == received.one("run script").trace
+
+
+def test_headers_for_the_collector_come_from_the_standard_variable(configure, received):
+    setup = watched(configure, received)
+    ended = setup.run("run", "-c", "print(1)", env={"OTEL_EXPORTER_OTLP_HEADERS": "x-api-key=k1"})
+    assert ended.returncode == 0, ended.stderr
+    received.one("run script")
+    assert received.headers[0]["x-api-key"] == "k1"
