@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import pytest
 from downstream_calls import call_tool
+from http_servers import remote, sdk_server
 from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -23,7 +24,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from pydantic import ValidationError
 from servers.specs import faulty
 
-from mcp_bridge.downstream.client import connection, transport
+from mcp_bridge.downstream.client import connection, http_transport, transport
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.client.pending_requests import FIRST_ID, PendingRequests
 from mcp_bridge.errors import BridgeError
@@ -130,9 +131,7 @@ async def test_a_call_is_the_same_message_as_the_sessions_own(git_server, git_re
         opened = fleet.servers["git"]._latest
         written.clear()
         ours = await opened.call("git_status", arguments, tell)
-        client = opened._open_client()
-        progressed = None if tell is None else connection._progress_teller(tell)
-        theirs = await opened._call_by_session(client, "git_status", arguments, progressed)
+        theirs = await call_by_session(opened, "git_status", arguments, is_told=is_told)
     assert ours == theirs
     [direct, session] = [message for message in written if message.get("method") == "tools/call"]
     assert direct["id"] >= FIRST_ID > session["id"]
@@ -141,6 +140,49 @@ async def test_a_call_is_the_same_message_as_the_sessions_own(git_server, git_re
         assert token == (message["id"] if is_told else None)
         message["id"] = 0
     assert direct == session
+
+
+@pytest.mark.parametrize("era", ["2026-07-28", "legacy"])
+@pytest.mark.parametrize("is_told", [False, True], ids=["silent", "told"])
+async def test_a_call_over_http_is_the_same_request_as_the_sessions_own(tmp_path, monkeypatch, era, is_told):
+    sent = []
+    real = http_transport.opened
+
+    def noted(client, method, url, *, headers, attempt, content=None):
+        sent.append((method, str(url), dict(headers), content))
+        return real(client, method, url, headers=headers, attempt=attempt, content=content)
+
+    monkeypatch.setattr(http_transport, "opened", noted)
+    tell = (lambda _: None) if is_told else None
+    arguments = {"marker": "é\U0001f600"}
+    with sdk_server("events", tmp_path / "calls") as port:
+        async with Fleet([remote(port, "/mcp", era=era)]) as fleet:
+            await fleet.server("remote").start()
+            opened = fleet.servers["remote"]._latest
+            sent.clear()
+            ours = await opened.call("count", arguments, tell)
+            theirs = await call_by_session(opened, "count", arguments, is_told=is_told)
+    assert ours == theirs
+    [direct, session] = [(*rest, json.loads(body)) for *rest, body in sent if body and b"tools/call" in body]
+    assert direct[-1]["id"] >= FIRST_ID > session[-1]["id"]
+    assert [list(each[-1]) for each in (direct, session)] == [["jsonrpc", "id", "method", "params"]] * 2
+    for message in (direct[-1], session[-1]):
+        token = message["params"].get("_meta", {}).pop("progressToken", None)
+        assert token == (message["id"] if is_told else None)
+        message["id"] = 0
+    assert direct == session
+
+
+async def call_by_session(opened, name, arguments, *, is_told):
+    """What the SDK's session makes of the same call."""
+
+    async def progressed(*_):
+        pass
+
+    request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
+    return await opened._open_client().session.send_request(
+        request, connection._CallResult, progress_callback=progressed if is_told else None
+    )
 
 
 async def test_a_call_that_is_given_up_is_cancelled_as_the_session_does_it(monkeypatch):

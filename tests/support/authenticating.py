@@ -9,7 +9,7 @@ import anyio
 from http_servers import serving
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from mcp_bridge import settings
@@ -78,10 +78,7 @@ def app_of(authenticator):
             return refusal.response()
         return JSONResponse({"principal": principal.name})
 
-    async def metadata(request):
-        return authenticator.metadata(request.url.path) or Response(status_code=404)
-
-    return Starlette(routes=[Route("/", who), Route("/{path:path}", metadata)])
+    return Starlette(routes=[Route("/", who), *authenticator.routes()])
 
 
 @contextlib.asynccontextmanager

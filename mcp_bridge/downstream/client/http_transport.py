@@ -26,7 +26,14 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.to_thread
 import httpx2
-from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER, mcp_param_headers
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    encode_header_value,
+    mcp_param_headers,
+)
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -42,11 +49,11 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_bridge import fair_share
-from mcp_bridge.downstream.client.large_parts import DetachedArguments
+from mcp_bridge.downstream.client.large_parts import is_oversized
 from mcp_bridge.downstream.client.lines import Oversized
-from mcp_bridge.downstream.client.pending_requests import PendingRequests
+from mcp_bridge.downstream.client.pending_requests import PendingRequests, connection_closed, given_up
 from mcp_bridge.downstream.client.server_log import LogRing
-from mcp_bridge.downstream.client.transport import MessageReader, encoded_request
+from mcp_bridge.downstream.client.transport import MessageReader, encoded, encoded_large
 from mcp_bridge.downstream.http.http_client import (
     Attempt,
     Pace,
@@ -71,6 +78,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+    from mcp_bridge.downstream.client.pending_requests import Progressed
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 
@@ -178,6 +186,7 @@ class HttpTransport:
     def __init__(self, spec: ServerSpec, access: RemoteAccess, *, max_message: int, tenant: fair_share.Tenant) -> None:
         assert spec.url is not None  # noqa: S101 - decoded
         self.url = spec.url
+        self._address = httpx2.URL(spec.url)
         self._spec = spec
         self._access = access
         self.max_message = max_message
@@ -186,7 +195,6 @@ class HttpTransport:
         self.log = LogRing()
         self.closed = anyio.Event()
         self.end_reason: str | None = None
-        self.outgoing = DetachedArguments()
         self.requests = PendingRequests()
         self.received = 0
         self.retired: str | None = None
@@ -237,7 +245,7 @@ class HttpTransport:
         assert self._tasks is not None  # noqa: S101
         assert self._send is not None  # noqa: S101
         assert self._inbox is not None  # noqa: S101
-        self.closed.set()
+        self.close()
         self._send.close()
         self._tasks.cancel_scope.cancel()
         self._tasks.cancel_scope.shield = True
@@ -251,12 +259,17 @@ class HttpTransport:
         with anyio.move_on_after(_DELETE_TIMEOUT, shield=True):
             await self._client.aclose()
 
+    def close(self) -> None:
+        """Note that no further message will be passed on."""
+        self.closed.set()
+        self.requests.close()
+
     async def end_session(self) -> None:
         """Tell the server that the session is over, if there is one."""
         if self.session is not None:
             # Whatever becomes of it, of the authentication too: the connection is closed.
             with suppress(Exception):
-                async with self.request("DELETE", Attempt()):
+                async with self.fetch("DELETE", Attempt()):
                     pass
 
     # What the message reader and the connection need, as of `StdioTransport`.
@@ -299,12 +312,59 @@ class HttpTransport:
         assert self._tasks is not None  # noqa: S101 - entered
         self._tasks.start_soon(function, *args)
 
-    def request(
+    async def request(
+        self, method: str, params: dict[str, Any], progressed: Progressed | None = None
+    ) -> dict[str, Any]:
+        """As `StdioTransport.request`. The answer comes to the task of the request's exchange.
+
+        Raises:
+            MCPError: The server answered with an error, the request failed, or the connection has ended.
+            ValueError: The parameters can't be encoded as JSON.
+        """
+        number, answer = self.requests.begin(progressed)
+        tracing.note_request_id(number)
+        is_sent = False
+        try:
+            if progressed is not None:
+                params = params | {"_meta": {**params.get("_meta", {}), "progressToken": number}}
+            message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            # In the task of whoever asks; the exchange is a task of its own.
+            headers = tracing.carrier() | self._headers_of(method, params)
+            body = await on_thread(encoded_large, message) if is_oversized(params) else encoded(message)
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            if self.closed.is_set():
+                raise connection_closed()
+            post = self.track(number)
+            is_sent = True
+            self.start(functools.partial(self.exchange, post, body, headers, opens=False))
+            outcome = await answer
+        except anyio.get_cancelled_exc_class():
+            if is_sent:
+                self.cancel(JSONRPCNotification(**given_up(number)))
+            raise
+        finally:
+            self.requests.end(number)
+        if isinstance(outcome, MCPError):
+            raise outcome
+        return outcome
+
+    def _headers_of(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
+        """What a request that doesn't pass the session has in headers, too, from protocol version 2026-07-28 on."""
+        if self.version not in MODERN_PROTOCOL_VERSIONS:
+            return {}
+        headers = {MCP_METHOD_HEADER: method}
+        if isinstance(name := params.get("name"), str):
+            headers[MCP_NAME_HEADER] = encode_header_value(name)
+            if named := self.tool_headers.get(name):
+                headers |= mcp_param_headers(named, params.get("arguments") or {})
+        return headers
+
+    def fetch(
         self,
         method: str,
         attempt: Attempt,
         *,
-        url: str | None = None,
+        url: str | httpx2.URL | None = None,
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> AbstractAsyncContextManager[httpx2.Response]:
@@ -319,7 +379,7 @@ class HttpTransport:
             ours[MCP_PROTOCOL_VERSION_HEADER] = self.version
         sent = ours | dict(headers or {})
         return self._masked(
-            opened(self._client, method, url or self.url, headers=sent, content=content, attempt=attempt)
+            opened(self._client, method, url or self._address, headers=sent, content=content, attempt=attempt)
         )
 
     @asynccontextmanager
@@ -332,12 +392,12 @@ class HttpTransport:
             reason = self._without_credentials(error.failure.reason.encode()).decode()
             raise RequestFailedError(replace(error.failure, reason=reason)) from None
 
-    def track(self, message: JSONRPCRequest) -> Post:
+    def track(self, number: str | int) -> Post:
         """Register a request that is about to be sent."""
         whose = fair_share.current.get()
         if isinstance(whose, fair_share.Tenant):
-            self._askers[message.id] = whose
-        post = self.posts[message.id] = Post(message.id, modern=self.version in MODERN_PROTOCOL_VERSIONS)
+            self._askers[number] = whose
+        post = self.posts[number] = Post(number, modern=self.version in MODERN_PROTOCOL_VERSIONS)
         return post
 
     async def exchange(self, post: Post, body: bytes, headers: Mapping[str, str], *, opens: bool) -> None:
@@ -370,7 +430,8 @@ class HttpTransport:
                     failure = failure_of(error, post.attempt)
                 if isinstance(failure, RemoteFailure) and failure.kind in {"session", "unsent"}:
                     self.retire(f"it {failure.reason}")
-                await self.settle(post, failure)
+                if not post.is_answered:
+                    await self.settle(post, failure)
         finally:
             self.posts.pop(post.number, None)
             self._askers.pop(post.number, None)
@@ -391,7 +452,7 @@ class HttpTransport:
         Raises:
             RequestFailedError: There was no response, or a refusal.
         """
-        async with self.request("POST", post.attempt, content=body, headers=headers) as response:
+        async with self.fetch("POST", post.attempt, content=body, headers=headers) as response:
             if response.status_code == HTTPStatus.ACCEPTED:
                 return RemoteFailure("bad_answer", "accepted the request without a result", response.status_code)
             if not response.is_success:
@@ -479,7 +540,7 @@ class HttpTransport:
             before = post.last_event
             attempt = Attempt()
             try:
-                async with self.request("GET", attempt, headers=_resuming(before)) as response:
+                async with self.fetch("GET", attempt, headers=_resuming(before)) as response:
                     if response.status_code in {HTTPStatus.TOO_MANY_REQUESTS, *_GATEWAY}:
                         failures += 1
                     elif not response.is_success or not is_stream(response):
@@ -536,7 +597,7 @@ class HttpTransport:
         body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         with anyio.move_on_after(_MESSAGE_TIMEOUT):
             try:
-                async with self.request("POST", Attempt(), content=body) as response:
+                async with self.fetch("POST", Attempt(), content=body) as response:
                     return bool(response.is_success)
             except (RequestFailedError, BridgeError) as error:
                 logger.debug("server %r didn't take a message: %s", self._spec.name, error)
@@ -558,7 +619,7 @@ class HttpTransport:
         finally:
             self._answering -= 1
 
-    async def cancel(self, notification: JSONRPCNotification) -> None:
+    def cancel(self, notification: JSONRPCNotification) -> None:
         """Give up a request: by its connection where there are no sessions, else by a message."""
         number = (notification.params or {}).get("requestId")
         self._askers.pop(number, None)
@@ -579,7 +640,7 @@ class HttpTransport:
         while self.retired is None:
             wait = _RESUME_WAIT
             try:
-                async with self.request("GET", Attempt(), headers=_resuming(last)) as response:
+                async with self.fetch("GET", Attempt(), headers=_resuming(last)) as response:
                     if not response.is_success or not is_stream(response):
                         if response.status_code not in {HTTPStatus.TOO_MANY_REQUESTS, *_GATEWAY}:
                             return
@@ -628,7 +689,7 @@ class _Messages(MessageReader):
             try:
                 item = await self._inbox.receive()
             except (anyio.EndOfStream, anyio.ClosedResourceError):
-                self._http.closed.set()
+                self._http.close()
                 raise StopAsyncIteration from None
             if isinstance(item, _Reached):
                 item.event.set()
@@ -649,7 +710,7 @@ class _Messages(MessageReader):
             # How a server says without JSON-RPC that it doesn't know a method; what the SDK negotiates by.
             code = METHOD_NOT_FOUND
         error = ErrorData(code=code, message=str(item.failure), data=item.failure)
-        self._ready.append(SessionMessage(JSONRPCError(jsonrpc="2.0", id=item.post.number, error=error)))
+        self._answer(JSONRPCError(jsonrpc="2.0", id=item.post.number, error=error))
 
 
 class _Requests:
@@ -672,9 +733,9 @@ class _Requests:
         if transport.closed.is_set():
             raise anyio.BrokenResourceError
         if isinstance(message, JSONRPCRequest):
-            await self._request(message, item.metadata)
+            self._request(message, item.metadata)
         elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
-            await transport.cancel(message)
+            transport.cancel(message)
         elif isinstance(message, JSONRPCNotification):
             # Before what follows it: a server may refuse requests until it has been told that the client is ready.
             is_taken = await transport.tell(message)
@@ -683,7 +744,7 @@ class _Requests:
         else:
             transport.answer(message)
 
-    async def _request(self, message: JSONRPCRequest, metadata: object) -> None:
+    def _request(self, message: JSONRPCRequest, metadata: object) -> None:
         transport = self._transport
         opens = message.method == "initialize"
         # In the task of whoever asks; the exchange is a task of its own.
@@ -696,21 +757,8 @@ class _Requests:
             headers.pop(MCP_PROTOCOL_VERSION_HEADER, None)
         else:
             transport.version = headers.get(MCP_PROTOCOL_VERSION_HEADER, transport.version)
-        post = transport.track(message)
-        try:
-            params = transport.outgoing.restored(message.params or {})
-            arguments = (params or message.params or {}).get("arguments")
-            name = (message.params or {}).get("name")
-            if post.modern and message.method == "tools/call" and isinstance(arguments, dict):
-                headers |= mcp_param_headers(transport.tool_headers.get(str(name), {}), arguments)
-            if params is not None:
-                body = await on_thread(encoded_request, message, params)
-            else:
-                body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        except BaseException:
-            transport.posts.pop(message.id, None)
-            transport.take_requester(message.id)
-            raise
+        body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        post = transport.track(message.id)
         transport.start(functools.partial(transport.exchange, post, body, headers, opens=opens))
 
     async def aclose(self) -> None:

@@ -9,8 +9,6 @@ Loads the MCP SDK: import this module only where a server is started.
 
 from __future__ import annotations
 
-import secrets
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mcp_types import CallToolResult, ContentBlock, ListToolsResult, Tool
@@ -120,32 +118,3 @@ def tools_of(page: ListToolsResult) -> Iterator[dict[str, Any]]:
 
 def _dumped(tool: Tool) -> dict[str, Any]:
     return tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
-
-
-class DetachedArguments:
-    """Arguments too large for the SDK, keyed by the marker that stands for them in a request."""
-
-    def __init__(self) -> None:
-        self._detached: dict[str, dict[str, Any]] = {}
-
-    @contextmanager
-    def detached(self, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The arguments, or a marker for large ones, to pass to the SDK until the request is answered or abandoned."""
-        if not is_oversized(arguments):
-            yield arguments
-            return
-        mark = secrets.token_hex(16)
-        self._detached[mark] = arguments
-        try:
-            yield {mark: True}
-        finally:
-            del self._detached[mark]
-
-    def restored(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """A request's parameters with the detached arguments restored; None if none were detached."""
-        arguments = message.get("arguments")
-        if self._detached and isinstance(arguments, dict) and len(arguments) == 1:
-            (mark,) = arguments
-            if (detached := self._detached.get(mark)) is not None:
-                return message | {"arguments": detached}
-        return None

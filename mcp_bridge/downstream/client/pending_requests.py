@@ -112,6 +112,12 @@ def connection_closed() -> MCPError:
     return MCPError(code=CONNECTION_CLOSED, message="Connection closed")
 
 
+def given_up(number: int) -> dict[str, Any]:
+    """The notification that nobody waits for a request any more, as the session sends it."""
+    abandoned = {"requestId": number, "reason": "caller cancelled"}
+    return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": abandoned}
+
+
 def number_of(request_id: object) -> int | None:
     """The number that an id or a progress token stands for; some servers return it as text."""
     if isinstance(request_id, bool) or not isinstance(request_id, int | str):

@@ -51,7 +51,7 @@ class SseTransport(HttpTransport):
     async def _read_stream(self, *, task_status: TaskStatus[str | Exception]) -> None:
         """Read the stream until it ends. What goes wrong before the address is the task's status."""
         try:
-            async with self.request("GET", Attempt(), headers=_STREAM_HEADERS) as response:
+            async with self.fetch("GET", Attempt(), headers=_STREAM_HEADERS) as response:
                 if not response.is_success:
                     raise RequestFailedError(refusal(response, await start_of_body(response), in_session=False))
                 if not is_stream(response):
@@ -102,7 +102,7 @@ class SseTransport(HttpTransport):
         """
         del opens
         assert self._endpoint is not None  # noqa: S101 - started
-        async with self.request("POST", post.attempt, url=self._endpoint, content=body, headers=headers) as response:
+        async with self.fetch("POST", post.attempt, url=self._endpoint, content=body, headers=headers) as response:
             if not response.is_success:
                 raise RequestFailedError(refusal(response, await start_of_body(response), in_session=True))
         # Ended by the scope of the request: when it is answered, or nobody waits for it any more.

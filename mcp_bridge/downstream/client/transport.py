@@ -36,11 +36,12 @@ from mcp_types import (
 from pydantic import TypeAdapter
 
 from mcp_bridge import fair_share, large_json
-from mcp_bridge.downstream.client.large_parts import LARGE_VALUES, DetachedArguments, detach, is_oversized
+from mcp_bridge.downstream.client.large_parts import LARGE_VALUES, detach, is_oversized
 from mcp_bridge.downstream.client.lines import LineSplitter, Oversized, request_id_of
-from mcp_bridge.downstream.client.pending_requests import PendingRequests, connection_closed, number_of
+from mcp_bridge.downstream.client.pending_requests import PendingRequests, connection_closed, given_up, number_of
 from mcp_bridge.downstream.client.server_log import LogRing
 from mcp_bridge.offload import off_loop, on_thread
+from mcp_bridge.telemetry import tracing
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
 
 if TYPE_CHECKING:
@@ -122,7 +123,6 @@ class StdioTransport:
         environment: All of its environment variables.
         log: Its stderr output.
         closed: Set when no further message will arrive.
-        outgoing: Large arguments, which are written in place of their markers.
         requests: The requests that don't pass the SDK's session.
         tenant: The server as a tenant that shares the interpreter.
         received: The number of bytes received.
@@ -150,7 +150,6 @@ class StdioTransport:
         self.log = LogRing()
         self.closed = anyio.Event()
         self.end_reason: str | None = None
-        self.outgoing = DetachedArguments()
         self.requests = PendingRequests()
         self.tenant = tenant
         self._askers: dict[object, fair_share.Tenant] = {}
@@ -234,12 +233,13 @@ class StdioTransport:
         """
         assert self._sink is not None  # noqa: S101 - entered
         number, answer = self.requests.begin(progressed)
+        tracing.note_request_id(number)
         is_sent = False
         try:
             if progressed is not None:
                 params = params | {"_meta": {**params.get("_meta", {}), "progressToken": number}}
             body = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-            data = await on_thread(_encoded_large, body) if is_oversized(params) else _encoded(body)
+            data = await on_thread(encoded_large, body, "\n") if is_oversized(params) else encoded(body) + b"\n"
             await anyio.lowlevel.checkpoint_if_cancelled()
             self.track_request(number)
             is_sent = True
@@ -250,10 +250,8 @@ class StdioTransport:
             outcome = await answer
         except anyio.get_cancelled_exc_class():
             if is_sent:
-                abandoned = {"requestId": number, "reason": "caller cancelled"}
-                note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": abandoned}
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                    self._sink.post(_encoded(note))
+                    self._sink.post(encoded(given_up(number)) + b"\n")
             raise
         finally:
             self.requests.end(number)
@@ -539,7 +537,7 @@ class _Sink:
             ValueError: The message can't be encoded as JSON.
         """
         # Serialised here, in the caller's task, so that a serialisation error reaches only the caller.
-        data = await self._encoded(item)
+        data = self._encoded(item)
         if isinstance(item.message, JSONRPCRequest):
             await self.request(data)
         else:
@@ -571,13 +569,10 @@ class _Sink:
         self._queue.append(data)
         self._has_more.set()
 
-    async def _encoded(self, item: SessionMessage) -> bytes:
+    def _encoded(self, item: SessionMessage) -> bytes:
         message = item.message
         if isinstance(message, JSONRPCRequest):
             self._transport.track_request(message.id)
-            params = self._transport.outgoing.restored(message.params or {})
-            if params is not None:
-                return await on_thread(encoded_request, message, params)
         elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
             self._transport.forget_request((message.params or {}).get("requestId"))
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
@@ -681,17 +676,18 @@ def _parsed(line: bytes) -> tuple[JSONRPCMessage, str]:
     return message, over
 
 
-def encoded_request(message: JSONRPCRequest, params: dict[str, Any]) -> bytes:
-    """A request with other parameters as a line of JSON."""
-    return _encoded_large({"jsonrpc": "2.0", "id": message.id, "method": message.method, "params": params})
+def encoded(message: dict[str, Any]) -> bytes:
+    """A message as JSON.
+
+    Raises:
+        ValueError: It can't be encoded.
+    """
+    return _body.dump_json(message)
 
 
-def _encoded(body: dict[str, Any]) -> bytes:
-    return _body.dump_json(body) + b"\n"
-
-
-def _encoded_large(body: dict[str, Any]) -> bytes:
-    return large_json.dumps(body, _encoder).encode() + b"\n"
+def encoded_large(message: dict[str, Any], end: str = "") -> bytes:
+    """As `encoded`, for a message of any size, with an end: other threads run meanwhile."""
+    return f"{large_json.dumps(message, _encoder)}{end}".encode()
 
 
 async def _drain(stream: ByteReceiveStream, log: LogRing | None) -> None:

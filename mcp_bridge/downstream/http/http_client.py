@@ -210,7 +210,7 @@ def tls_context(spec: ServerSpec) -> ssl.SSLContext:
 async def opened(
     client: httpx2.AsyncClient,
     method: str,
-    url: str,
+    url: str | httpx2.URL,
     *,
     headers: Mapping[str, str],
     attempt: Attempt,

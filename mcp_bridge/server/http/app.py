@@ -1,7 +1,7 @@
 """MCP over streamable HTTP: the application, and the process that serves it.
 
 `GET /health` says whether the process answers, `GET /ready` whether it takes calls; neither says more, because anybody
-may ask. So may anybody for the metadata for OAuth. All other paths but the endpoint's are unknown.
+may ask. All other paths but the endpoint's are unknown.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import anyio
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
+from starlette.routing import Router
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import process
@@ -30,11 +31,12 @@ from mcp_bridge.server.http.sessions import Sessions
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Generator
+    from collections.abc import AsyncIterator, Callable, Generator, Sequence
     from pathlib import Path
 
     from mcp.server import Server, ServerRequestContext
     from mcp.server.context import CallNext, HandlerResult
+    from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mcp_bridge.http_settings import HttpSettings
@@ -94,20 +96,17 @@ class HttpApp:
     Args:
         endpoint: The MCP endpoint.
         settings: The settings of HTTP.
-        metadata: Gives the answer at a path of the metadata for OAuth, or None at any other.
+        routes: Documents for clients that want to authenticate, which anybody may read.
         is_ready: Tells whether calls are taken.
     """
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        settings: HttpSettings,
-        metadata: Callable[[str], ASGIApp | None],
-        is_ready: Callable[[], bool],
+        self, endpoint: Endpoint, settings: HttpSettings, routes: Sequence[Route], is_ready: Callable[[], bool]
     ) -> None:
+        self._public = {route.path for route in routes}
+        self._documents = Router(routes)
         self._path = settings.path
         self._hosts = AllowedHosts(settings.allowed_hosts, settings.allowed_origins)
-        self._metadata = metadata
         self._is_ready = is_ready
         self._endpoint: ASGIApp = endpoint
         if self._hosts.origins:
@@ -123,8 +122,14 @@ class HttpApp:
         """Handle an ASGI connection."""
         headers = dict(scope["headers"])
         host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
-        if not self._hosts.accepts_host(host):
-            answer: ASGIApp = refused(421, "bad_host", "The Host header is not this server's.").response()
+        size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
+        if size > MAX_HEADER_BYTES:
+            # uvicorn bounds what it waits for alone: a head that arrives at once may be larger.
+            answer: ASGIApp = refused(431, "request_too_large", "The request's headers are too large.").response()
+        elif not self._hosts.accepts_host(host):
+            answer = refused(421, "bad_host", "The Host header is not this server's.").response()
+        elif scope["path"] in self._public:
+            answer = self._documents
         elif origin is not None and not self._hosts.accepts_origin(origin.decode("latin-1"), host):
             answer = refused(403, "bad_origin", "Web pages of this origin may not use this server.").response()
         elif scope["path"] == self._path:
@@ -133,8 +138,6 @@ class HttpApp:
             answer = _status(200, "alive")
         elif scope["method"] in {"GET", "HEAD"} and scope["path"] == READY_PATH:
             answer = _status(200, "ready") if self._is_ready() else _status(503, "not ready")
-        elif scope["method"] in {"GET", "HEAD"} and (metadata := self._metadata(scope["path"])) is not None:
-            answer = metadata
         else:
             answer = refused(404, "unknown_path", "There is nothing here.").response()
         await answer(scope, receive, send)
@@ -168,7 +171,7 @@ def check_listener(listener: socket.socket, authenticator: Authenticator) -> Non
             "authentication_needed",
             f"{listener.getsockname()[0]} can be reached from other machines, and anybody there could run code here: "
             "no authentication is configured.",
-            hint="Use --host 127.0.0.1, or configure who may use it: docs/http.md says how.",
+            hint="Use --host 127.0.0.1, or make a token with `mcp-bridge principal add NAME`.",
         )
 
 
@@ -204,6 +207,9 @@ async def serve_http(
         BridgeError: `authentication_needed`.
     """
     process.configure_interpreter()
+    if not logger.isEnabledFor(logging.DEBUG):
+        # Anybody could fill the log with requests that are none.
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     check_listener(listener, authenticator)
     # Nothing is delayed for a client's first request: a server over HTTP is started before its clients.
     begun = anyio.Event()
@@ -224,7 +230,7 @@ async def serve_http(
             settings.read_timeout,
             settings.write_timeout,
         )
-        web = _Server(_configuration(HttpApp(endpoint, settings, authenticator.metadata, is_ready), limits, tls))
+        web = _Server(_configuration(HttpApp(endpoint, settings, authenticator.routes(), is_ready), limits, tls))
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(process.release_memory)

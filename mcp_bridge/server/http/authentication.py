@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principal_tokens import PREFIX, TokenRecord, TokenStore, find
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from starlette.requests import HTTPConnection
+    from starlette.requests import HTTPConnection, Request
 
     from mcp_bridge.error_codes import Code
     from mcp_bridge.server.http.authentication_settings import Authentication, OAuthResource, TrustedProxy
@@ -143,14 +144,11 @@ class Authenticator:
         request.scope[_CREDENTIAL] = credential
         return credential.principal
 
-    def may_end(self, request: HTTPConnection) -> bool:
-        """Whether the credential of a request that `principal` has told the sender of can be revoked, or expire."""
-        credential: _Credential = request.scope[_CREDENTIAL]
-        return credential.token is not None or credential.expires is not None
-
     async def ended(self, request: HTTPConnection) -> None:
-        """Wait until the credential of such a request is revoked, or expires; for ever, if it can't."""
+        """Wait until the credential that `principal` has found in a request is revoked, or expires; or for ever."""
         credential: _Credential = request.scope[_CREDENTIAL]
+        if credential.token is None and credential.expires is None:
+            await anyio.sleep_forever()
         while not await self._has_ended(credential):  # noqa: ASYNC110  (nothing announces it)
             await anyio.sleep(LOOK_SECONDS)
 
@@ -166,23 +164,24 @@ class Authenticator:
         # A token that is replaced may get an earlier end than it had.
         return record is None or record.has_expired(self._clock())
 
-    def metadata(self, path: str) -> JSONResponse | None:
-        """The bridge's metadata as a protected resource (RFC 9728), for whoever looks for the authorization server.
-
-        Args:
-            path: The path that is asked for; None is returned for any other than the metadata's.
-        """
-        if self._oauth is None or path not in {urlsplit(_metadata_url(self._oauth)).path, WELL_KNOWN}:
-            # Some clients look only at the root.
-            return None
+    def routes(self) -> list[Route]:
+        """The bridge's metadata as a protected resource (RFC 9728), for whoever looks for the authorization server."""
+        if self._oauth is None:
+            return []
         document = {
             "resource": self._oauth.address,
             "authorization_servers": [self._oauth.issuer],
             "bearer_methods_supported": ["header"],
             **({"scopes_supported": list(self._oauth.scopes)} if self._oauth.scopes else {}),
         }
-        # Public, and meant for clients in browsers, too.
-        return JSONResponse(document, headers={"access-control-allow-origin": "*"})
+
+        async def metadata(_: Request) -> JSONResponse:
+            # Public, and meant for clients in browsers, too.
+            return JSONResponse(document, headers={"access-control-allow-origin": "*"})
+
+        # At the root as well: some clients look only there.
+        paths = dict.fromkeys((urlsplit(_metadata_url(self._oauth)).path, WELL_KNOWN))
+        return [Route(path, metadata, methods=["GET"]) for path in paths]
 
     async def _credential(self, request: HTTPConnection) -> _Credential:
         """What a request comes with; all of it has to name the same principal.

@@ -16,7 +16,6 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from starlette.requests import HTTPConnection
 
-from mcp_bridge.errors import BridgeError
 from mcp_bridge.server.app import PRINCIPAL_KEY
 from mcp_bridge.server.http.rate_limits import RateLimits
 from mcp_bridge.server.http.refusals import RefusedRequest, refused
@@ -31,11 +30,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAX_WAITING_BYTES = 64 << 20
+"""Bodies of all requests that are in progress; further requests get status 503."""
+
 MAX_RATES = 10_000
 """Principals whose rate is remembered."""
 
-MAX_WAITING_BYTES = 64 << 20
-"""Bodies of all requests that are in progress; further requests get status 503."""
+REVOCATION_SECONDS = 1.0
+"""After how long it is looked whether the credential of a request is still good."""
 
 RETRY_SECONDS = 5
 """When a client that was refused for a lack of room may try again."""
@@ -74,17 +76,24 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        started = False
+        started = finished = False
 
         async def watched(message: Message) -> None:
-            nonlocal started
+            nonlocal started, finished
             started = True
+            finished = finished or (message["type"] == "http.response.body" and not message.get("more_body", False))
             await send(message)
 
         is_post = scope["method"] == "POST"
         self._posts += is_post
         try:
             await self._handle(scope, receive, watched)
+            if not started:
+                # Its credential has ended before it was answered: this refuses it.
+                await self._authenticator.principal(HTTPConnection(scope))
+            elif not finished:
+                # A stream whose credential has ended: without an end, it would look like a broken connection.
+                await watched({"type": "http.response.body", "body": b"", "more_body": False})
         except RefusedRequest as exc:
             await _discard(receive)
             await exc.response()(scope, receive, send)
@@ -93,16 +102,15 @@ class Endpoint:
             logger.exception("a request could not be handled")
             if started:
                 raise
-            error = BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
-            await RefusedRequest(500, error).response()(scope, receive, send)
+            fault = refused(500, "internal_error", "The bridge met an internal error; its log has the details.")
+            await fault.response()(scope, receive, send)
         finally:
             self._posts -= is_post
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.closed:
             raise _ending()
-        request = HTTPConnection(scope)
-        principal = await self._authenticator.principal(request)
+        principal = await self._authenticator.principal(HTTPConnection(scope))
         self._count(principal)
         body = await self._body(scope, receive)
         try:
@@ -111,43 +119,9 @@ class Endpoint:
             scope[PRINCIPAL_KEY] = principal
             # The SDK compares the user with the one that has opened the session.
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.name, scopes=[]))
-            if self._authenticator.may_end(request):
-                await self._pass_on_while_good(request, body, receive, send)
-            else:
-                await self._pass_on(scope, body, receive, send)
+            await self._pass_on(scope, body, receive, send)
         finally:
             self._waiting_bytes -= len(body)
-
-    async def _pass_on_while_good(self, request: HTTPConnection, body: bytes, receive: Receive, send: Send) -> None:
-        """As `_pass_on`, until the request's credential is revoked or expires; then its stream ends.
-
-        Raises:
-            RefusedRequest: The credential has ended, and nothing was answered yet.
-        """
-        started = finished = ended = False
-
-        async def noted(message: Message) -> None:
-            nonlocal started, finished
-            started = True
-            finished = finished or (message["type"] == "http.response.body" and not message.get("more_body", False))
-            await send(message)
-
-        async with anyio.create_task_group() as tasks:
-
-            async def end() -> None:
-                nonlocal ended
-                await self._authenticator.ended(request)
-                ended = True
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(end)
-            await self._pass_on(request.scope, body, receive, noted)
-            tasks.cancel_scope.cancel()
-        if ended and not started:
-            # As for any other request of this credential from now on.
-            await self._authenticator.principal(request)
-        if ended and not finished:
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _count(self, principal: Principal) -> None:
         """Count a request against the principal's rate.
@@ -157,12 +131,8 @@ class Endpoint:
         """
         rate = principal.limits.requests_per_minute
         if rate is not None and (wait := self._rates.take(principal.name, rate)):
-            raise refused(
-                429,
-                "too_many_requests",
-                f"At most {rate} requests a minute are answered.",
-                retry_after=str(math.ceil(wait)),
-            )
+            message = f"At most {rate} requests a minute are answered."
+            raise refused(429, "too_many_requests", message, retry_after=str(math.ceil(wait)))
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """The request's body. It is counted in `_waiting_bytes`.
@@ -207,7 +177,10 @@ class Endpoint:
             raise
 
     async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Hand a request to the SDK. A client that disconnects cancels it, unless it belongs to a session."""
+        """Hand a request to the SDK, until its client's credential ends.
+
+        A client that disconnects cancels it, unless it belongs to a session.
+        """
         given = False
 
         async def replay() -> Message:
@@ -217,14 +190,20 @@ class Endpoint:
                 return {"type": "http.request", "body": body, "more_body": False}
             return await receive()
 
-        if not self._settings.json_answers or scope["method"] != "POST" or _has_session(scope):
-            await self._sessions.handle_request(scope, replay, send)
-            return
-        # The SDK doesn't watch the connection while it makes an answer of JSON.
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cancel_when_disconnected, receive, tasks.cancel_scope)
+            if self._authenticator.authenticates:
+                tasks.start_soon(self._cancel_when_revoked, scope, tasks.cancel_scope)
+            if self._settings.json_answers and scope["method"] == "POST" and not _has_session(scope):
+                # The SDK doesn't watch the connection while it makes an answer of JSON.
+                tasks.start_soon(_cancel_when_disconnected, receive, tasks.cancel_scope)
             await self._sessions.handle_request(scope, replay, send)
             tasks.cancel_scope.cancel()
+
+    async def _cancel_when_revoked(self, scope: Scope, tasks: anyio.CancelScope) -> None:
+        # The credential was good a moment ago, and most requests take no longer.
+        await anyio.sleep(REVOCATION_SECONDS)
+        await self._authenticator.ended(HTTPConnection(scope))
+        tasks.cancel()
 
 
 async def _discard(receive: Receive) -> None:
