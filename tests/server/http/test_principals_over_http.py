@@ -162,7 +162,7 @@ async def test_the_metadata_for_oauth_is_everybodys_and_a_configuration_that_is_
         assert answer.json()["authorization_servers"] == ["https://auth.example.com"]
         refused = await http.post("/mcp", json=INITIALIZE, headers=ACCEPT)
         assert "resource_metadata=" in refused.headers["www-authenticate"]
-        assert (await http.post("/.well-known/oauth-protected-resource")).status_code == 404
+        assert (await http.post("/.well-known/oauth-protected-resource")).status_code == 405
     wrong = team(f'{PRINCIPALS}{OAUTH}algorithms = ["HS256"]')
     done = wrong.run("serve", "--transport", "http", "--port", "0")
     assert done.returncode == 2
