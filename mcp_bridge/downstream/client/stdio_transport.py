@@ -36,6 +36,7 @@ from mcp_bridge.downstream.client.messages import MessageReader, encoded, encode
 from mcp_bridge.downstream.client.pending_requests import PendingRequests, connection_closed, given_up
 from mcp_bridge.downstream.client.server_log import LogRing
 from mcp_bridge.offload import on_thread
+from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -193,6 +194,7 @@ class StdioTransport:
         """
         assert self._sink is not None  # noqa: S101 - entered
         number, answer = self.requests.begin(progressed)
+        tracing.note_request_id(number)
         is_sent = False
         try:
             if progressed is not None:
