@@ -41,10 +41,11 @@ from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.client.http_transport import HttpTransport
 from mcp_bridge.downstream.client.idle_timeout import closed_or_idle
 from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
+from mcp_bridge.downstream.client.messages import OversizedResult
 from mcp_bridge.downstream.client.server_log import logger
 from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
 from mcp_bridge.downstream.client.sse_transport import SseTransport
-from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
+from mcp_bridge.downstream.client.stdio_transport import StdioTransport
 from mcp_bridge.offload import detach_from_time_limits, on_thread
 from mcp_bridge.telemetry import tracing
 from mcp_bridge.workspace.content import changed
