@@ -238,11 +238,11 @@ class Catalog:
         search = functools.partial(index.search, strict=strict, allowed=lambda tool: tool.server in names)
         hits = await on_thread(search, query, limit if by_meaning is None else FUSED)
         if by_meaning is not None:
-            numbers, notice = await by_meaning.ranking(
+            near, notice = await by_meaning.ranking(
                 query, index.tools, lambda number: index.tools[number].server in names
             )
             notices += [notice] if notice is not None else []
-            hits = index.fused(hits, numbers)[:limit]
+            hits = index.fused(hits, near)[:limit]
         return SearchResult(hits, [*notices, *self._fleet.missing])
 
     async def _list_missing(self, servers: list[DownstreamServer], wait: float) -> list[str]:
