@@ -30,7 +30,7 @@ from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
 from mcp_bridge.server.cut_output import cut
 from mcp_bridge.server.progress import LIVE_SECONDS, ProgressReporter
 from mcp_bridge.server.questions import Conversations, Questions
-from mcp_bridge.server.request_measurements import RequestMeasurements
+from mcp_bridge.server.request_telemetry import RequestTelemetry
 from mcp_bridge.server.stdio import stdio_transport
 from mcp_bridge.server.structured_content import add_record, add_refusal
 from mcp_bridge.server.tool_description import TOOL, error_instructions, instructions, tool
@@ -176,7 +176,7 @@ def mcp_server(
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
     )
-    server.middleware.append(RequestMeasurements({TOOL, *(offered.NAMES if offered else ())}))
+    server.middleware.insert(0, RequestTelemetry({TOOL, *(offered.NAMES if offered else ())}))
     return server
 
 
@@ -264,8 +264,11 @@ async def prepare_ahead(begun: anyio.Event, bridge: Bridge) -> None:
     with contextlib.suppress(BridgeError):
         await bridge.sandboxes.start_ahead()
     await _import_on_threads((*_OF_A_CALL, *(_OF_A_SERVER if bridge.fleet.servers else ())))
-    # Objects that exist now are permanent: scanning them takes the garbage collector 50 ms in any thread.
+    # Objects that exist now are permanent: scanning them takes the garbage collector 50 ms in any thread. What it would
+    # find goes first, and the memory that importing has freed.
+    gc.collect()
     gc.freeze()
+    await anyio.to_thread.run_sync(process.return_memory)
 
 
 async def _import_on_threads(names: Sequence[str]) -> None:

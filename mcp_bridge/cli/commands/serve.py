@@ -217,7 +217,12 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
     first = configured(files)
     import anyio
 
-    from mcp_bridge.server.app import serve_stdio
+    from mcp_bridge.server.process import missing
+
+    # With the SDK comes its HTTP server, and with that a library that hooks into uvicorn's shutdown if it is installed.
+    # Nothing is served over HTTP here; whoever imports uvicorn later gets it.
+    with missing("uvicorn"):
+        from mcp_bridge.server.app import serve_stdio
 
     error = anyio.run(functools.partial(serve_stdio, programs=programs), files, first)
     return exit_statuses.OK if error is None else exit_statuses.exit_code(error)
