@@ -53,6 +53,8 @@ MAX_NEWS_CHARS = 300
 
 _ONE_CALL = Amounts(calls=1)
 
+_NO_SPAN: AbstractContextManager[None] = nullcontext()
+
 
 class Gate:
     """The gate of one execution of a script, and of the programs that it runs.
@@ -281,7 +283,7 @@ class Gate:
 def _span_of_own_tool(tool: BoundTool) -> AbstractContextManager[object]:
     """A span for a call of the operator's own tool; the connection to a server makes its own."""
     if not tool.is_operators:
-        return nullcontext()
+        return _NO_SPAN
     name = tool.info.name
     attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     return tracing.span(f"execute_tool {name}", attributes=attributes)

@@ -1,7 +1,7 @@
 """What principals have used, in rows beside the log: kept across restarts, and whatever is erased of their executions.
 
-The entries alone would not do: an erased execution's can't be read any more, and reading all of them at each start would
-take longer with every call that was ever made.
+The entries alone would not do: an erased execution's can't be read any more, and reading all of them at each start
+would take longer with every call that was ever made.
 """
 
 from __future__ import annotations
