@@ -244,10 +244,9 @@ def test_a_failure_is_shown_with_its_error(watched, store):
     watched.shot("failed")
 
 
-@pytest.mark.parametrize("which", ["others", "nobody"])
-def test_what_is_anothers_is_not_found(watched, store, which):
+def test_what_is_not_there_is_not_found(watched):
     watched.allowed.append("404")
-    page = watched.go(f"/executions/{getattr(store, which, '0' * 32)}")
+    page = watched.go(f"/executions/{'0' * 32}")
     expect(page.get_by_role("alert")).to_have_text(re.compile("^Not found. There is no such execution."))
     watched.shot("not-found")
 

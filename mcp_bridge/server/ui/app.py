@@ -92,8 +92,8 @@ def build_for_principals(live: Live, viewer_of: Callable[[Request], Viewer]) -> 
     """The viewer for principals, as a part of another ASGI application, mounted under any path (`root_path`).
 
     That application checks the Host header and authenticates every request under `/api/` before it comes here; pages
-    and scripts tell nothing. It runs `live.watch`, and calls `live.end` at its end. A principal sees its own executions,
-    or all if it may; an approver sees and decides all questions.
+    and scripts tell nothing. It runs `live.watch`, and calls `live.end` at its end. A principal sees its own
+    executions, or all if it may; an approver sees and decides all questions.
 
     Args:
         live: Notifies of changes to the database that has the executions.
