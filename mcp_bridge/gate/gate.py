@@ -143,8 +143,9 @@ class Gate:
                 size = await self._size(admitted.sent)
                 reserved = Amounts(calls=1, bytes=size) if size else _ONE_CALL
                 reservation = self._budget.reserve(reserved)
-            except BaseException:
+            except BaseException as exc:
                 self._budget.uncount(admitted.decision)
+                measurements.call_refused(tool.info.server, tool.info.name, exc)
                 raise
             share = None if caller.program is None else self._share(caller.execution)
             with reservation:
