@@ -15,13 +15,13 @@ from tool_search import tools as real_tools
 from mcp_bridge import large_json
 from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
-from mcp_bridge.downstream.search import store as store_module
+from mcp_bridge.downstream.search import index_cache as store_module
 from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_action
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
+from mcp_bridge.downstream.search.index_cache import IndexStore
 from mcp_bridge.downstream.search.query import concepts
 from mcp_bridge.downstream.search.search import SearchIndex, ordered
 from mcp_bridge.downstream.search.spelling import Spelling
-from mcp_bridge.downstream.search.store import IndexStore
 from mcp_bridge.downstream.search.thesaurus import thesaurus
 from mcp_bridge.downstream.search.words import joined, split, stem
 

@@ -10,14 +10,14 @@ import anyio
 
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
-from mcp_bridge.downstream.catalog.store import ListingStore
+from mcp_bridge.downstream.catalog.listing_cache import ListingStore
 from mcp_bridge.downstream.client.failures import first_line
 from mcp_bridge.downstream.client.status import ServerStatus
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
+from mcp_bridge.downstream.search.index_cache import IndexStore
 from mcp_bridge.downstream.search.meaning import FUSED
 from mcp_bridge.downstream.search.meaning_search import MeaningSearch
 from mcp_bridge.downstream.search.search import Hit, SearchIndex, ordered
-from mcp_bridge.downstream.search.store import IndexStore
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import is_large, on_blocking_thread, on_thread
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
+    from mcp_bridge.downstream.search.index_cache import IndexStore
     from mcp_bridge.downstream.search.meaning import Embedder
-    from mcp_bridge.downstream.search.store import IndexStore
 
 logger = logging.getLogger(__name__)
 

@@ -1,12 +1,12 @@
 """What principals have used, in rows beside the log: kept across restarts, and whatever is erased of their executions.
 
-The entries alone would not do: an erased execution's can't be read any more, and reading all of them at each start would
-take longer with every call that was ever made.
+The entries alone would not do: an erased execution's can't be read any more, and reading all of them at each start
+would take longer with every call that was ever made.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mcp_bridge.ledger.log.transaction import check_row
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.storage.database import Database
 
-KINDS = ("calls", "bytes", "model_tokens", "model_cost_usd")
+Kind = Literal["calls", "bytes", "model_tokens", "model_cost_usd"]
+
+KINDS: tuple[Kind, ...] = ("calls", "bytes", "model_tokens", "model_cost_usd")
 """The columns, after the principal's name. Costs are in billionths of a dollar."""
 
 
@@ -40,7 +42,7 @@ class UsageStore:
             check_row(self._database.master, "usages", row)
         return {row[0]: dict(zip(KINDS, row[1:-1], strict=True)) for row in rows}
 
-    def add(self, principal: str, more: Mapping[str, int]) -> None:
+    def add(self, principal: str, more: Mapping[Kind, int]) -> None:
         """Add to a principal's usage, durable with whatever is recorded next.
 
         Raises:

@@ -143,7 +143,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     (*_FORGETTING,),
     (
-        # What a principal's executions have used, of everything that a budget bounds; the cost in billionths of a dollar.
+        # What a principal's executions have used, of all that a budget bounds; the cost in billionths of a dollar.
         """CREATE TABLE usages (
             principal TEXT PRIMARY KEY, calls INTEGER NOT NULL, bytes INTEGER NOT NULL, model_tokens INTEGER NOT NULL,
             model_cost_usd INTEGER NOT NULL, mac BLOB

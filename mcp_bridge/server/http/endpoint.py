@@ -76,17 +76,24 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        started = False
+        started = finished = False
 
         async def watched(message: Message) -> None:
-            nonlocal started
+            nonlocal started, finished
             started = True
+            finished = finished or (message["type"] == "http.response.body" and not message.get("more_body", False))
             await send(message)
 
         is_post = scope["method"] == "POST"
         self._posts += is_post
         try:
             await self._handle(scope, receive, watched)
+            if not started:
+                # Its credential has ended before it was answered: this refuses it.
+                await self._authenticator.principal(HTTPConnection(scope))
+            elif not finished:
+                # A stream whose credential has ended: without an end, it would look like a broken connection.
+                await watched({"type": "http.response.body", "body": b"", "more_body": False})
         except RefusedRequest as exc:
             await _discard(receive)
             await exc.response()(scope, receive, send)
