@@ -14,7 +14,7 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host import guest_bundle, warm_pool
 from mcp_bridge.host.engine_setup import Prepared, prepare
-from mcp_bridge.host.memory import available_memory
+from mcp_bridge.host.free_memory import available_memory
 from mcp_bridge.host.pool_report import remove_report, report_of, write_report
 from mcp_bridge.host.removals import Removals
 from mcp_bridge.host.warm_pool import PoolSize, WarmPool

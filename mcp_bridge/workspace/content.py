@@ -53,6 +53,9 @@ _CHUNK = 1 << 20
 TLS_KEYS = ("ca_file", "client_cert", "client_key")
 """The keys of a server that name files of its TLS connection, relative to the configuration file."""
 
+DOCUMENT_KEY = "openapi"
+"""The key of a server that names the document of its operations, likewise; or its address."""
+
 PROGRAM_SUFFIXES = frozenset({".yaml", ".yml", ".json", ".toml"})
 _CODE_SUFFIXES = frozenset(
     {".bash", ".bat", ".cjs", ".cmd", ".jar", ".js", ".mjs", ".mts", ".php", ".pl", ".ps1", ".py", ".pyz", ".rb", ".sh"}
@@ -254,7 +257,7 @@ def _scripts(table: Mapping[str, Any], base: Path) -> Iterator[Path]:
 
 
 def scripts_of(server: Any, base: Path, started_in: Path | None = None) -> Iterator[Path]:
-    """The folder's files that a server's command names, and those that a remote server's TLS connection is made with.
+    """The folder's files that a server's command names, or that a remote server's connection or tools are made with.
 
     Args:
         server: The server's undecoded entry, with variables not expanded.
@@ -266,7 +269,7 @@ def scripts_of(server: Any, base: Path, started_in: Path | None = None) -> Itera
         words = [server.get("command"), *(args if isinstance(args, list) else ())]
         here = started_in or base
         yield from _named(words, here / cwd if isinstance(cwd, str) else here, base)
-        for key in TLS_KEYS:
+        for key in (*TLS_KEYS, DOCUMENT_KEY):
             path = server.get(key)
             if isinstance(path, str):
                 # As an executable's path: loaded whatever its name says.

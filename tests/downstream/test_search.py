@@ -2,7 +2,9 @@
 
 import json
 import os
+import statistics
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,13 +13,16 @@ from tool_search import queries
 from tool_search import tools as real_tools
 
 from mcp_bridge import large_json
+from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
-from mcp_bridge.downstream.search import store as store_module
+from mcp_bridge.downstream.search import index_cache as store_module
+from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_action
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
+from mcp_bridge.downstream.search.index_cache import IndexStore
+from mcp_bridge.downstream.search.query import concepts
 from mcp_bridge.downstream.search.search import SearchIndex, ordered
 from mcp_bridge.downstream.search.spelling import Spelling
-from mcp_bridge.downstream.search.store import IndexStore
-from mcp_bridge.downstream.search.thesaurus import ordinary_words, thesaurus
+from mcp_bridge.downstream.search.thesaurus import thesaurus
 from mcp_bridge.downstream.search.words import joined, split, stem
 
 
@@ -35,6 +40,10 @@ TOOLS = [
     make("list_pages", "List pages.", server="wiki", properties={"sortOrder": {"enum": ["ascending", "newest"]}}),
     make("take_screenshot", "Take a picture of the page.", server="browser", properties={"fullPage": {"description": "Beyond the viewport"}}),
     make("convert", "Convert a database dump.", server="db"),
+    make("list_issues", "List issues of a project.", server="tracker"),
+    make("kill_session", "End a terminal session.", server="shell"),
+    make("convert_time", "Between time zones.", server="clock"),
+    make("get_conversation", "Read a conversation.", server="talk"),
 ]  # fmt: skip
 
 
@@ -61,6 +70,12 @@ def index():
         ("sort order", "list_pages"),
         ("data base", "convert"),
         ("Datenbank oder database", "convert"),
+        ("which issues are there", "list_issues"),
+        ("report an issue", "createIssue"),
+        ("throw the page away", "delete_page"),
+        ("terminals", "kill_session"),
+        ("conversation", "get_conversation"),
+        ("time conversion", "convert_time"),
     ],
 )
 def test_a_tool_is_found_by_other_forms_errors_words_for_the_same_and_parameters(index, query, first):
@@ -71,6 +86,29 @@ def test_hits_that_are_much_worse_than_the_best_are_left_out(index):
     names = [hit.tool.name for hit in index.search("take a screenshot of the page")]
     assert names[0] == "take_screenshot"
     assert "convert" not in names
+
+
+def test_what_is_wanted_done_tells_tools_apart():
+    assert [action_of(tool) for tool in TOOLS[:3]] == ["make", "remove", "read"]
+    assert action_of(make("API-page", "Retrieves a page.")) == "read"
+    assert action_of(make("page", "A page.")) is None
+    question, request = (
+        wanted_action(["which", "pages"], {}),
+        wanted_action(["erase", "it"], {"eras": 1.0, "delet": 0.7}),
+    )
+    assert question == {"read": 1.0}
+    assert likelihood(question, "read") > likelihood(question, "make")
+    assert likelihood(request, "remove") > likelihood(request, "read") > 0
+    assert wanted_action(["how", "do", "i", "erase", "it"], {"eras": 1.0}).keys() == {"remove"}
+    assert likelihood({}, "remove") == likelihood(question, None) == 1
+
+
+def test_a_phrase_may_stand_for_another_word_or_for_its_own_words(index):
+    wanted = {tuple(one.words): one for one in concepts("take the page out", index.inverted, Spelling([]))}
+    phrase = wanted["take", "out"]
+    assert (stem("delete"),) in phrase.terms
+    assert [part.words for part in phrase.parts] == [("take",)]
+    assert wanted.keys() == {("take", "out"), ("page",)}
 
 
 def test_a_strict_search_takes_no_other_word(index):
@@ -94,16 +132,41 @@ def test_of_real_tools_a_right_one_is_among_the_first_for_nine_queries_of_ten(he
 
 def test_every_query_names_tools_that_there_are():
     names = {f"{tool.server}.{tool.name}" for tool in real_tools()}
-    every = [*queries(), *queries("blind_queries.tsv")]
+    every = [*queries(), *queries("blind_queries.tsv"), *queries("unseen_queries.tsv")]
     assert not [query for query in every if not query.right or query.right - names]
 
 
 def test_of_queries_that_nobody_had_in_mind_most_find_a_right_tool():
-    """By the loose words of paraphrases two of three; the others as above."""
-    counted = found_by_kind(SearchIndex(real_tools()).search, queries("blind_queries.tsv"))
+    """By the loose words of paraphrases seven of ten, by freer ones more than half; the others as above."""
+    index = SearchIndex(real_tools())
+    counted = found_by_kind(index.search, queries("blind_queries.tsv"))
     shares = {kind: good / total for kind, (good, total) in counted.items()}
-    assert shares.pop("paraphrase") >= 0.6
-    assert all(share >= 0.8 for share in shares.values()), shares
+    assert shares.pop("paraphrase") >= 0.7
+    assert all(share >= 0.85 for share in shares.values()), shares
+    good, total = found_by_kind(index.search, queries("unseen_queries.tsv"))["paraphrase"]
+    assert good / total >= 0.55
+
+
+def test_a_search_and_a_description_take_few_tokens():
+    """Code and answers of both calls: at most 300 tokens for nine queries of ten."""
+    with warnings.catch_warnings(action="ignore"):  # it reads its tables in a deprecated way
+        import bpe_openai
+
+        encoding = bpe_openai.get_encoding("o200k_base")
+    index = SearchIndex(real_tools())
+    counted = []
+    for query in [*queries("blind_queries.tsv"), *queries()[::3]]:
+        hits = [hit.tool for hit in index.search(query.text, 5)]
+        chosen = next((tool for tool in hits if f"{tool.server}.{tool.name}" in query.right), hits[0])
+        texts = [
+            f"from mcp import runtime\nawait runtime.search({query.text!r})",
+            *map(describe.hit_line, hits),
+            f'from mcp import runtime\nprint(await runtime.describe("{chosen.server_alias}.{chosen.alias}"))',
+            describe.render(chosen),
+        ]
+        counted.append(sum(len(encoding.encode(text)) for text in texts))
+    assert statistics.quantiles(counted, n=10)[-1] <= 300
+    assert max(counted) <= 450
 
 
 def test_words_are_split_and_stemmed():
@@ -159,8 +222,6 @@ def test_the_thesaurus_says_what_is_used_for_what():
     assert (stem("delete"),) in known.others[tuple(map(stem, ["get", "rid", "of"]))]
     assert all(0 < weight <= 1 for row in known.others.values() for weight in row.values())
     assert all(term != other for term, row in known.others.items() for other in row)
-    assert ordinary_words("retrieve")
-    assert ordinary_words("qwertyuiop") == {}
 
 
 # The index as bytes.

@@ -1,21 +1,33 @@
 """Traces over a real OTLP/HTTP collector: from the client's call through a container to the servers that it calls."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import anyio
+import httpx2
 import pytest
 from bridge_fixtures import until
+from http_bridge import serving
 from http_servers import remote
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 from otlp_receiver import collector
+from sandbox_fixtures import RUNTIME
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.telemetry.config import TelemetryConfig
+from mcp_bridge.telemetry.opening import telemetry
 
 pytestmark = pytest.mark.timeout(180)
 pytest_plugins = ["bridge_fixtures", "server_fixtures"]
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SERVER = Path(__file__).resolve().parents[1] / "support" / "servers" / "trace_context.py"
+OTHER_TRACE = "11111111111111111111111111111111"
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CLIENT_META = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "rojo=1", "baggage": "user=alice"}
 SECRET = "correct-horse-battery-staple"  # noqa: S105 - of this test alone
@@ -84,6 +96,7 @@ async def test_one_trace_leads_from_the_client_to_a_server_over_stdio(configure,
     }
     assert expected.items() <= call.attributes.items()
     assert call.attributes["mcp.protocol.version"]
+    assert int(call.attributes["jsonrpc.request.id"]) > 0
     script = received.one("run script")
     assert script.attributes["mcp_bridge.status"] == "success"
     assert script.attributes["mcp_bridge.execution"] == call.attributes["mcp_bridge.execution"]
@@ -102,12 +115,10 @@ async def test_one_trace_leads_to_a_server_over_http_by_its_headers_too(configur
     assert call.attributes["network.transport"] == "tcp"
     assert call.attributes["server.address"] == "127.0.0.1"
     assert call.attributes["server.port"] > 0
-    inner = {span.id for span in received.spans if call.name in received.ancestors(span)} | {call.id}
-    for context in (sent["meta"], sent["headers"]):
-        version, trace, span, flags = context["traceparent"].split("-")
-        assert (version, trace, flags) == ("00", TRACE, "01")
-        assert span in inner
-        assert "baggage" not in context
+    # In the headers of the request as in the request itself.
+    expected = {"traceparent": f"00-{TRACE}-{call.id}-01", "tracestate": "rojo=1"}
+    assert sent == {"meta": expected, "headers": expected}
+    assert [span.name for span in received.spans if call.name in received.ancestors(span)] == []
 
 
 async def test_one_trace_leads_to_server_everything(configure, received, everything_server):
@@ -128,6 +139,24 @@ async def test_a_call_without_a_trace_begins_one(configure, received):
     assert outer.parent == ""
     assert call.trace == outer.trace != TRACE
     assert sent["meta"]["traceparent"].split("-")[1] == outer.trace
+
+
+@pytest.mark.parametrize("mode", ERAS)
+@pytest.mark.parametrize("by", ["headers", "meta", "both"])
+async def test_over_http_a_trace_comes_by_the_requests_meta_or_else_its_headers(configure, received, mode, by):
+    setup = watched(configure, received, STDIO)
+    headers = {"traceparent": f"00-{TRACE if by == 'headers' else OTHER_TRACE}-{PARENT}-01"}
+    async with (
+        serving(setup) as bridge,
+        httpx2.AsyncClient(headers=headers if by != "meta" else {}, timeout=60) as http,
+        Client(streamable_http_client(bridge.url, http_client=http), mode=mode, read_timeout_seconds=60) as client,
+    ):
+        sent = value(await run(client, LOCAL, meta=CLIENT_META if by != "headers" else None))
+        outer = await anyio.to_thread.run_sync(received.one, "tools/call run_python")
+    call = received.one("tools/call sent")
+    assert (outer.trace, outer.parent) == (TRACE, PARENT)
+    assert (call.trace, received.ancestors(call)[-1]) == (TRACE, "tools/call run_python")
+    assert sent["meta"]["traceparent"] == f"00-{TRACE}-{call.id}-01"
 
 
 async def test_calls_at_once_have_spans_of_their_own(configure, received):
@@ -276,3 +305,67 @@ def test_headers_for_the_collector_come_from_the_standard_variable(configure, re
     assert ended.returncode == 0, ended.stderr
     received.one("run script")
     assert received.headers[0]["x-api-key"] == "k1"
+
+
+def test_model_steps_and_tools_of_the_operators_have_spans_and_metrics_without_what_was_said(
+    tmp_path, configure, received
+):
+    setup = configure()
+    shutil.copytree(EXAMPLES / "refund", folder := tmp_path / "refund")
+    with (folder / "mcp-bridge.toml").open("a") as file:
+        file.write(f'\n[telemetry]\notlp = "{received.address}"\n')
+    env = {"SHOP_DIR": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(setup.state_dir), "MCP_BRIDGE_RUNTIME": RUNTIME}
+    config = str(folder / "mcp-bridge.toml")
+    ended = setup.run("--config", config, "run", str(folder / "refund.py"), config=False, env=env)
+    assert ended.returncode == 0, ended.stderr
+    assert b"refunded 25" in ended.stdout
+    asked = received.named("chat scripted")
+    assert {(span.kind, span.attributes["gen_ai.provider.name"]) for span in asked} == {("client", "scripted")}
+    assert all(span.attributes["gen_ai.usage.input_tokens"] > 0 for span in asked)
+    (paid,) = received.named("execute_tool issue_refund")
+    assert paid.attributes["gen_ai.tool.name"] == "issue_refund"
+    assert received.ancestors(paid)[-1] == "run script"
+    ((attributes, count, _),) = received.metrics["gen_ai.client.operation.duration"]
+    assert attributes["gen_ai.request.model"] == "scripted"
+    assert count == len(asked)
+    kinds = {point["gen_ai.token.type"] for point, *_ in received.metrics["gen_ai.client.token.usage"]}
+    assert kinds == {"input", "output"}
+    for said in (b"charged", b"Ignore all rules", b"A-17"):
+        assert said not in received.raw
+
+
+async def test_records_of_the_log_name_their_execution_and_trace(tmp_path, configure, received):
+    file = tmp_path / "bridge.log"
+    setup = watched(configure, received, STDIO, log_file=str(file), log_format="json", log_level="debug")
+    error_log = tmp_path / "stderr"
+    with error_log.open("w") as errors:
+        async with setup.client(log=errors) as client:
+            await run(client, LOCAL)
+            await run(client, "print(2)")
+    for log in (file, error_log):
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+        about = [record for record in records if "execution" in record]
+        assert about
+        assert {record["principal"] for record in about} == {"local"}
+        assert {record.get("trace_id") for record in about} == {TRACE}
+        executions = {span.attributes["mcp_bridge.execution"] for span in received.named("run script")}
+        assert {record["execution"] for record in about} <= executions
+        assert [record for record in records if not {"time", "level", "logger", "message"} <= record.keys()] == []
+
+
+@pytest.mark.parametrize(
+    ("config", "library", "extra"),
+    [
+        ({"otlp": "http://127.0.0.1:9"}, "opentelemetry.sdk.metrics", "otel"),
+        ({"listen": "127.0.0.1:9"}, "prometheus_client", "prometheus"),
+    ],
+)
+async def test_a_library_that_is_missing_is_told_with_what_installs_it(monkeypatch, config, library, extra):
+    monkeypatch.delitem(sys.modules, "mcp_bridge.telemetry.export", raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(BridgeError) as caught:
+        async with telemetry(TelemetryConfig(**config)):
+            pass
+    assert caught.value.code == "telemetry_missing"
+    assert f"the library {library} isn't installed" in caught.value.message
+    assert caught.value.hint == f"Run: pip install 'mcp-code-bridge[{extra}]'."

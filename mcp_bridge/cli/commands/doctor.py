@@ -142,7 +142,7 @@ def _other_clients(read: tuple[ClientName, ...], find: Any) -> None:
             find("warning", "client_config", message, "Mend it, for its client.")
         names = [spec.name for spec in specs]
         if names:
-            shown = ", ".join(names[: configuring.MAX_NAMED]) + (", …" if len(names) > configuring.MAX_NAMED else "")
+            shown = configuring.listed(names)
             find(
                 "warning",
                 "client_not_read",

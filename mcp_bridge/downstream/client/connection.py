@@ -1,4 +1,4 @@
-"""One server process from start to end, supervised by one task.
+"""A connection to an MCP server from start to end, supervised by one task.
 
 Loads the MCP SDK: import it only where a server is started.
 """
@@ -39,13 +39,14 @@ from mcp_bridge import __version__, fair_share
 from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.client.http_transport import HttpTransport
-from mcp_bridge.downstream.client.idle_timeout import closed_or_idle
 from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
+from mcp_bridge.downstream.client.messages import OversizedResult
+from mcp_bridge.downstream.client.server_connection import ServerConnection
 from mcp_bridge.downstream.client.server_log import logger
 from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
 from mcp_bridge.downstream.client.sse_transport import SseTransport
-from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
-from mcp_bridge.offload import detach_from_time_limits, on_thread
+from mcp_bridge.downstream.client.stdio_transport import StdioTransport
+from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
 from mcp_bridge.workspace.content import changed
 
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskStatus
 
+    from mcp_bridge.downstream.catalog.bound_tool import Listener
     from mcp_bridge.downstream.client.pending_requests import Progressed
     from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
@@ -75,6 +77,9 @@ LOG_LEVEL: LoggingLevel = "info"
 SUBSCRIBE_TIMEOUT = 2.0
 
 # How often to look whether the calls of a retired connection have ended.
+SEVERAL = 2
+"""From so many principals on, log messages of a server can't be attributed to one."""
+
 _RETIRED_POLL = 0.05
 
 # The wait before a remote server is asked again to announce changes; each further one doubles it.
@@ -89,19 +94,10 @@ _MODERN_FIELDS = frozenset({"resultType", "inputRequests", "requestState"})
 _IMPLEMENTATION = Implementation(name="mcp-code-bridge", version=__version__)
 
 
-class Connection:
-    """A started server. `run` is its task; all other members may be used from any task of the event loop.
+class Connection(ServerConnection):
+    """A connection by MCP, over a process's pipes or HTTP."""
 
-    Attributes:
-        settled: Set once the server is ready or has failed.
-        ended: Set once its process has ended.
-        failure: Why it never became ready, or None.
-        listing: Its tools, once ready.
-        stale: Whether the server has announced changes of its tools since the listing.
-        stopping: Why the bridge is stopping it, or None.
-        death_noted: Whether the supervisor has handled its end.
-        last_used: When a request was last made, on the event loop's clock.
-    """
+    transport: StdioTransport | HttpTransport
 
     def __init__(
         self,
@@ -127,83 +123,37 @@ class Connection:
             access: What a connection to a remote server is authenticated with.
             kind: The transport of a remote server, if its entry leaves that open.
         """
-        self._spec = spec
-        self._alias = alias
-        self._scope = anyio.CancelScope()
         self._client: Client | None = None
         self._meta: dict[str, Any] = {}
         """The part of a request's parameters that the protocol's version wants in each of them."""
-        self._busy = 0
-        self.mode = mode
-        self.transport: StdioTransport | HttpTransport
+        transport: StdioTransport | HttpTransport
         if spec.is_remote:
             make = SseTransport if (kind or spec.type) == "sse" else HttpTransport
-            self.transport = make(spec, access, max_message=max_message, tenant=tenant)
+            transport = make(spec, access, max_message=max_message, tenant=tenant)
         else:
-            self.transport = StdioTransport(
+            transport = StdioTransport(
                 [spec.command, *spec.args],
                 env={**environment, **spec.env, NESTED_VARIABLE: "1"},
                 cwd=spec.cwd,
                 max_message=max_message,
                 tenant=tenant,
             )
-        self.settled = anyio.Event()
-        self.ended = anyio.Event()
-        self.failure: BaseException | None = None
-        self.listing = Listing(())
-        self.listed_at = 0.0
-        self.stale = False
-        self.stopping: str | None = None
-        self.death_handled = False
-        self.started_at = anyio.current_time()
-        self.last_used = self.started_at
-        self.calls_done = 0
-        self.in_flight: set[float] = set()
-        self._listeners: list[Callable[[str], None]] = []
+        super().__init__(spec, alias, mode, transport)
+        self._listeners: list[Listener] = []
+        self._principals: set[str] = set()
+        """Who has called a tool over this connection: one, or two of several."""
 
     @property
-    def is_remote(self) -> bool:
-        """Whether its server is a remote one."""
-        return self._spec.is_remote
-
-    @property
-    def usable(self) -> bool:
-        """Whether requests can be sent now."""
-        return (
-            self._client is not None
-            and self.stopping is None
-            and self.transport.retired is None
-            and not self.transport.closed.is_set()
-        )
+    def _is_ready(self) -> bool:
+        return self._client is not None
 
     @property
     def protocol(self) -> str | None:
         """The negotiated protocol version, once ready."""
         return self._client.protocol_version if self._client else None
 
-    def stop(self, reason: str) -> None:
-        """Begin to stop the server; calls in flight fail."""
-        self.stopping = self.stopping or reason
-        self._scope.cancel()
-
-    async def run(self, idle_timeout: float) -> None:
-        """Start the server, serve until it dies, is stopped or was idle, then end its processes. Never raises."""
-        # From now on messages are charged to the server, and not to whoever needed it first.
-        fair_share.current.set(self.transport.tenant)
-        detach_from_time_limits()
-        try:
-            with self._scope:
-                await self._run(idle_timeout)
-        except Exception as error:  # noqa: BLE001 - whatever a server makes the SDK raise is this server's failure
-            if not self.settled.is_set():
-                self.failure = _innermost(error)
-            logger.debug("server %r ended: %r", self._spec.name, error)
-        finally:
-            self._client = None
-            if self.failure is None and not self.settled.is_set():
-                self.failure = RuntimeError(self.stopping or "it was stopped")
-            self.settled.set()
-            self.ended.set()
+    def _forget(self) -> None:
+        self._client = None
 
     async def _run(self, idle_timeout: float) -> None:
         if self._spec.scripts and (path := await anyio.to_thread.run_sync(changed, self._spec.scripts)):
@@ -231,9 +181,7 @@ class Connection:
             self.last_used = anyio.current_time()
             if isinstance(self.transport, HttpTransport):
                 tasks.start_soon(self._stop_when_retired, self.transport)
-            closed = self.transport.closed
-            if await closed_or_idle(closed, idle_timeout, lambda: self.last_used, lambda: bool(self.in_flight)):
-                self.stopping = "it was idle"
+            await self._closed_or_idle(idle_timeout)
             tasks.cancel_scope.cancel()
 
     async def _stop_when_retired(self, transport: HttpTransport) -> None:
@@ -246,15 +194,16 @@ class Connection:
     # Requests by the supervisor.
 
     async def call(
-        self, name: str, arguments: dict[str, Any], on_message: Callable[[str], None] | None = None
+        self, name: str, arguments: dict[str, Any], listener: Listener | None = None
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool. The structured result isn't validated against its schema: the side effect has happened.
 
         Args:
             name: The tool's name.
             arguments: Argument values by the schema's names.
-            on_message: Called with the server's progress messages. A log message may be about any call in flight, so
-                each call gets all of them.
+            listener: Who it is made for. It is told the server's progress with this call, and what the server logs: a
+                log message may be about any call in flight, so each call gets all of them. Once calls have been made
+                for a second principal, log messages are told to nobody: they may be about an earlier call, too.
 
         Raises:
             MCPError: The server answered with an error, or the connection ended.
@@ -262,9 +211,11 @@ class Connection:
         """
         client = self._open_client()
         progressed = None
-        if on_message is not None:
-            self._listeners.append(on_message)
-            progressed = _progress_teller(on_message)
+        if listener is not None:
+            if len(self._principals) < SEVERAL:
+                self._principals.add(listener.principal)
+            self._listeners.append(listener)
+            progressed = None if listener.tell is None else _progress_teller(listener.tell)
         try:
             with server_span(name, self._spec, client.protocol_version) as span:
                 params = with_trace_context({"name": name, "arguments": arguments, **self._meta})
@@ -273,8 +224,8 @@ class Connection:
                 if span is not None and isinstance(result, CallToolResult) and result.is_error:
                     tracing.failed(span, "tool_error")
         finally:
-            if on_message is not None:
-                self._listeners.remove(on_message)
+            if listener is not None:
+                self._listeners.remove(listener)
         if isinstance(result, CallToolResult) and (parts := detached_parts(result)):
             objects_only = client.protocol_version not in MODERN_PROTOCOL_VERSIONS
             return await on_thread(functools.partial(reattach, result, parts, objects_only=objects_only))
@@ -374,8 +325,11 @@ class Connection:
         said = params.data if isinstance(params.data, str) else json.dumps(params.data, ensure_ascii=False)
         # Treated like stderr output: the operator's log is masked.
         logger.info("server %r logs (%s): %s", self._spec.name, params.level, said)
-        for on_message in list(self._listeners):
-            on_message(said if params.level == "info" else f"{params.level}: {said}")
+        if len(self._principals) >= SEVERAL:
+            return
+        for listener in list(self._listeners):
+            if listener.tell is not None:
+                listener.tell(said if params.level == "info" else f"{params.level}: {said}")
 
     async def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -440,9 +394,3 @@ def _with_headers(tools: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], di
         if found := x_mcp_header_map(schema):
             headers[str(tool.get("name"))] = found
     return kept, headers, notices
-
-
-def _innermost(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup) and error.exceptions:
-        error = error.exceptions[0]
-    return error

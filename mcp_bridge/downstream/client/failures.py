@@ -20,7 +20,7 @@ from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import ToolInfo
-    from mcp_bridge.downstream.client.connection import Connection
+    from mcp_bridge.downstream.client.server_connection import ServerConnection
     from mcp_bridge.downstream.configuration.environment import Environment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.http_client import RemoteFailure
@@ -140,7 +140,7 @@ def backoff(spec: ServerSpec, wait: float, last: BridgeError | None) -> BridgeEr
 
 
 def start_failure(
-    spec: ServerSpec, launched: Sequence[Connection], mask_output: MaskOutput | None = None
+    spec: ServerSpec, launched: Sequence[ServerConnection], mask_output: MaskOutput | None = None
 ) -> BridgeError:
     """The error for a server that was started and did not become ready.
 
@@ -191,7 +191,7 @@ def start_failure(
     return error(spec, "server_start_failed", message, hint=hint, private=private, **details)
 
 
-def _connect_failure(spec: ServerSpec, connection: Connection) -> BridgeError:
+def _connect_failure(spec: ServerSpec, connection: ServerConnection) -> BridgeError:
     """The error for a remote server that did not become ready."""
     failure = connection.failure
     data = getattr(failure, "data", None)
@@ -214,7 +214,7 @@ def _connect_failure(spec: ServerSpec, connection: Connection) -> BridgeError:
         why = f"{failure.strerror or type(failure).__name__}."
     else:
         why = f"{connection.transport.end_reason or failure or 'its connection ended'}."
-    message = f"server {spec.name!r} at {shown_origin(spec.url or '')} can't be used: {why}"
+    message = f"server {spec.name!r} at {shown_origin(spec.address or '')} can't be used: {why}"
     private = {"source": spec.source} if spec.source else {}
     return error(spec, "server_start_failed", message, hint=hint, private=private)
 
@@ -257,7 +257,7 @@ def first_line(message: str) -> str:
     return message.partition("\n")[0].removesuffix(" It printed:")
 
 
-def _masked_output(spec: ServerSpec, connection: Connection, mask_output: MaskOutput | None) -> list[str]:
+def _masked_output(spec: ServerSpec, connection: ServerConnection, mask_output: MaskOutput | None) -> list[str]:
     """The last lines of a process's output, masked; empty if there is no function to mask them."""
     if mask_output is None:
         return []
@@ -294,10 +294,10 @@ def _slow_hint(spec: ServerSpec) -> str:
     return f"A slow server needs a longer start_timeout in its configuration; {_SHOW_MORE}."
 
 
-def _too_large(failure: BaseException | None, connection: Connection) -> str:
+def _too_large(failure: BaseException | None, connection: ServerConnection) -> str:
     """The size and limit of an oversized answer before the server was ready; empty if that wasn't the failure."""
     # The SDK is loaded already: a connection exists.
-    from mcp_bridge.downstream.client.transport import OversizedResult  # noqa: PLC0415
+    from mcp_bridge.downstream.client.messages import OversizedResult  # noqa: PLC0415
 
     data = getattr(failure, "data", None)
     if isinstance(data, OversizedResult):
@@ -311,7 +311,7 @@ def _name(command: str) -> str:
     return command.rpartition("/")[2]
 
 
-def death(spec: ServerSpec, connection: Connection, tool: ToolInfo | None = None) -> BridgeError:
+def death(spec: ServerSpec, connection: ServerConnection, tool: ToolInfo | None = None) -> BridgeError:
     """The error for a server that was ready and ended by itself."""
     if spec.is_remote:
         during = f" in the middle of {tool.name}: the call may have happened" if tool else ""
@@ -330,18 +330,23 @@ def death(spec: ServerSpec, connection: Connection, tool: ToolInfo | None = None
 
 
 async def call_failure(
-    spec: ServerSpec, connection: Connection, tool: ToolInfo, cause: Exception, *, limit: int
+    spec: ServerSpec, connection: ServerConnection, tool: ToolInfo, cause: Exception, *, limit: int
 ) -> BridgeError:
     """The error for a call that raised an exception."""
     # The SDK is loaded already: a connection exists.
     from mcp.shared.exceptions import MCPError  # noqa: PLC0415
 
-    from mcp_bridge.downstream.client.transport import OversizedResult  # noqa: PLC0415
+    from mcp_bridge.downstream.client.messages import OversizedResult  # noqa: PLC0415
 
     what = f"{spec.name}.{tool.name}"
+    told = cause if isinstance(cause, BridgeError) else getattr(cause, "data", None)
+    if isinstance(told, BridgeError):
+        return copy_to_raise(told)
+    if spec.openapi is not None and connection.stopping is not None:
+        return error(spec, "tool_cancelled", f"{what} was cancelled: {connection.stopping}.", tool=tool.name)
+    if spec.openapi is not None and (remote := remote_failure(cause)) is not None:
+        return _remote_call_failure(spec, remote, tool)
     if isinstance(cause, MCPError):
-        if isinstance(cause.data, BridgeError):
-            return copy_to_raise(cause.data)
         if (remote := remote_failure(cause)) is not None:
             return _remote_call_failure(spec, remote, tool)
         if isinstance(cause.data, OversizedResult):
@@ -367,12 +372,12 @@ async def call_failure(
     return error(spec, code, f"{what}: {cause}", tool=tool.name)
 
 
-def _exit(connection: Connection) -> dict[str, Any]:
+def _exit(connection: ServerConnection) -> dict[str, Any]:
     status = connection.transport.exit_status()
     return {"exit": status} if status else {}
 
 
-def _private(spec: ServerSpec, connection: Connection) -> dict[str, Any]:
+def _private(spec: ServerSpec, connection: ServerConnection) -> dict[str, Any]:
     out: dict[str, Any] = {"source": spec.source} if spec.source else {}
     if stderr := connection.transport.log.tail():
         out["stderr"] = stderr

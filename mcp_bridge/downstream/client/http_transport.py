@@ -14,7 +14,6 @@ Loads the MCP SDK: import this module only where a server is connected to.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import random
 import re
@@ -51,9 +50,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.client.large_parts import is_oversized
 from mcp_bridge.downstream.client.lines import Oversized
+from mcp_bridge.downstream.client.messages import MessageReader, encoded, encoded_large
 from mcp_bridge.downstream.client.pending_requests import PendingRequests, connection_closed, given_up
 from mcp_bridge.downstream.client.server_log import LogRing
-from mcp_bridge.downstream.client.transport import MessageReader, encoded, encoded_large
 from mcp_bridge.downstream.http.http_client import (
     Attempt,
     Pace,
@@ -64,7 +63,7 @@ from mcp_bridge.downstream.http.http_client import (
     opened,
     refusal,
 )
-from mcp_bridge.downstream.http.remote_auth import SECRET_SCHEME
+from mcp_bridge.downstream.http.remote_auth import HiddenCredentials
 from mcp_bridge.downstream.http.retries import sent_until_read
 from mcp_bridge.downstream.oauth.bearer import BearerAuth
 from mcp_bridge.errors import BridgeError
@@ -72,7 +71,7 @@ from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from anyio.abc import TaskGroup
@@ -119,15 +118,6 @@ _MAX_ANSWERS = 16
 
 # Messages that wait to be processed. Senders wait above that.
 _INBOX = 8
-
-HIDDEN = b"[hidden]"
-"""What stands for a credential that a server repeats."""
-
-_CREDENTIAL_NAME = re.compile(r"auth|cookie|credential|key|pass|secret|signature|token", re.IGNORECASE)
-"""Headers whose values are credentials, by their names. Another's value may be in an answer for good reason."""
-
-# Values of credentials' headers that are remembered; a token is renewed every few minutes at most.
-_MAX_CREDENTIALS = 1000
 
 # A server's stream for messages that answer nothing: the longest wait between two attempts to open it.
 _STREAM_WAIT_CAP = 60.0
@@ -203,13 +193,7 @@ class HttpTransport:
         self.session: str | None = None
         self.version: str | None = None
         self.posts: dict[object, Post] = {}
-        self._credential_headers = {"authorization"} | {
-            name.lower()
-            for name, value in spec.headers.items()
-            if _CREDENTIAL_NAME.search(name) or SECRET_SCHEME in value
-        }
-        self._credentials: set[bytes] = set()
-        self._noted: set[str] = set()
+        self._hidden = HiddenCredentials(spec, access)
         self._answering = 0
         self._askers: dict[object, fair_share.Tenant] = {}
         self._client: httpx2.AsyncClient | None = None
@@ -225,7 +209,7 @@ class HttpTransport:
         """
         self._client = await anyio.to_thread.run_sync(open_client, self._spec, self._access)
         # Before the request is sent: what it is authenticated with may come back before its response.
-        self._client.event_hooks["request"].append(self._note_credentials)
+        self._client.event_hooks["request"].append(self._hidden.note_request)
         self._send, self._inbox = anyio.create_memory_object_stream[InboxItem](_INBOX)
         self._tasks = await anyio.create_task_group().__aenter__()
         try:
@@ -322,6 +306,7 @@ class HttpTransport:
             ValueError: The parameters can't be encoded as JSON.
         """
         number, answer = self.requests.begin(progressed)
+        tracing.note_request_id(number)
         is_sent = False
         try:
             if progressed is not None:
@@ -388,7 +373,7 @@ class HttpTransport:
                 yield response
         except RequestFailedError as error:
             # An address that the server redirects to may have a credential in its path.
-            reason = self._without_credentials(error.failure.reason.encode()).decode()
+            reason = self._hidden.hide(error.failure.reason.encode()).decode()
             raise RequestFailedError(replace(error.failure, reason=reason)) from None
 
     def track(self, number: str | int) -> Post:
@@ -561,14 +546,7 @@ class HttpTransport:
     async def pass_on(self, item: bytes | Oversized) -> None:
         """Have a message processed. Credentials that the server repeats are hidden in it."""
         assert self._send is not None  # noqa: S101 - entered
-        await self._send.send(self._without_credentials(item) if isinstance(item, bytes) else item)
-
-    def _without_credentials(self, text: bytes) -> bytes:
-        for credential in self._credentials:
-            # A search of a message's bytes takes less than its parsing by orders of magnitude.
-            if credential in text:
-                text = text.replace(credential, HIDDEN)
-        return text
+        await self._send.send(self._hidden.hide(item) if isinstance(item, bytes) else item)
 
     async def _flush(self) -> None:
         """Return when all messages so far are processed."""
@@ -576,20 +554,6 @@ class HttpTransport:
         reached = anyio.Event()
         await self._send.send(_Reached(reached))
         await reached.wait()
-
-    async def _note_credentials(self, request: httpx2.Request) -> None:
-        """Know what a request is authenticated with: tokens change while a connection lasts."""
-        for name in self._credential_headers:
-            value = request.headers.get(name)
-            if value is None or value in self._noted:
-                continue
-            if len(self._noted) >= _MAX_CREDENTIALS:
-                self._noted.clear()
-            self._noted.add(value)
-            # The scheme of `Authorization` is no secret: `Bearer`.
-            credential = value.partition(" ")[2].strip() or value if name == "authorization" else value
-            if self._access.is_hidden(credential):
-                self._credentials |= set(_written(credential))
 
     async def tell(self, message: JSONRPCNotification | JSONRPCResponse | JSONRPCError) -> bool:
         """Send a message that has no answer; whether the server has accepted it."""
@@ -808,13 +772,6 @@ def _json_error(body: bytes) -> JSONRPCError | None:
     except ValueError:
         return None
     return message if isinstance(message, JSONRPCError) else None
-
-
-def _written(credential: str) -> Iterator[bytes]:
-    """A credential as it is in a text, and as JSON writes it."""
-    for text in (credential, json.dumps(credential)[1:-1], json.dumps(credential, ensure_ascii=False)[1:-1]):
-        yield text.encode()
-        yield text.replace("/", r"\/").encode()
 
 
 def _wait_asked_for(milliseconds: int, least: float) -> float:

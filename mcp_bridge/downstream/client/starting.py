@@ -10,7 +10,7 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcp_bridge.downstream.client.connection import Connection
+    from mcp_bridge.downstream.client.server_connection import ServerConnection
 
 # The share of the start time-out after which a second process is started that is only spoken to in the old protocol
 # era. The first process continues meanwhile, since it may merely be slow.
@@ -23,8 +23,8 @@ def load_sdk() -> None:
 
 
 async def first_ready(
-    launch: Callable[[str], Connection], era: str, start_timeout: float, launched: list[Connection]
-) -> Connection | None:
+    launch: Callable[[str], ServerConnection], era: str, start_timeout: float, launched: list[ServerConnection]
+) -> ServerConnection | None:
     """Start a server and wait until it is ready. The caller bounds the wait.
 
     With era `auto`, a second process joins when the first one fails or is slow, and is only spoken to in the old
@@ -55,12 +55,12 @@ async def first_ready(
     return await _first_of(first, second)
 
 
-async def _first_of(*connections: Connection) -> Connection | None:
+async def _first_of(*connections: ServerConnection) -> ServerConnection | None:
     """The first connection that becomes ready, or None if all fail."""
-    winner: list[Connection] = []
+    winner: list[ServerConnection] = []
     async with anyio.create_task_group() as tasks:
 
-        async def watch(connection: Connection) -> None:
+        async def watch(connection: ServerConnection) -> None:
             await connection.settled.wait()
             if connection.failure is None:
                 winner.append(connection)

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
     from mcp_types import CallToolResult
 
+    from mcp_bridge.downstream.catalog.bound_tool import Listener
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
-    from mcp_bridge.downstream.client.connection import Connection
     from mcp_bridge.downstream.client.failures import MaskOutput
+    from mcp_bridge.downstream.client.server_connection import ServerConnection
     from mcp_bridge.downstream.configuration.environment import Environment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
@@ -72,7 +73,7 @@ class _Start:
 
     def __init__(self) -> None:
         self.done = anyio.Event()
-        self.connection: Connection | None = None
+        self.connection: ServerConnection | None = None
         self.error: BridgeError | None = None
 
 
@@ -103,10 +104,10 @@ class ListedTool:
         return arguments
 
     async def call(
-        self, prepared: dict[str, Any], tell: Callable[[str], None] | None = None, *, raw: bool = False
+        self, prepared: dict[str, Any], listener: Listener | None = None, *, raw: bool = False
     ) -> ToolResult:
         """As `BoundTool.call`."""
-        result = await self._server.call_tool(self.info, prepared, on_message=tell)
+        result = await self._server.call_tool(self.info, prepared, listener=listener)
         from mcp_bridge.downstream.catalog.results import convert, is_slow_to_convert  # noqa: PLC0415  (needs the SDK, loaded by now)
 
         converting = functools.partial(convert, result, self.info, raw=raw)
@@ -148,9 +149,9 @@ class DownstreamServer:
         self._access = access
         self._mask_output = mask_output
         self._on_listing = on_listing
-        self._connection: Connection | None = None
-        self._latest: Connection | None = None
-        self._connections: set[Connection] = set()
+        self._connection: ServerConnection | None = None
+        self._latest: ServerConnection | None = None
+        self._connections: set[ServerConnection] = set()
         self._tenant: Tenant | None = None
         self._starting: _Start | None = None
         self._choice = TransportChoice(spec)
@@ -202,7 +203,7 @@ class DownstreamServer:
             starts=self._starts,
             source=self.spec.source,
             scope=self.spec.scope,
-            url=None if self.spec.url is None else shown_url(self.spec.url),
+            url=None if self.spec.address is None else shown_url(self.spec.address),
             private=error.private if error else {},
         )
 
@@ -241,7 +242,7 @@ class DownstreamServer:
             if error.code == "server_start_failed":
                 self._unreported = error
 
-    async def _ready(self) -> Connection:
+    async def _ready(self) -> ServerConnection:
         connection = self._connection
         if connection is not None:
             if connection.usable:
@@ -275,7 +276,7 @@ class DownstreamServer:
 
     async def _start(self, start: _Start) -> None:
         """Settle `start` in any case. Runs in its own task, so that no caller can cancel it."""
-        launched: list[Connection] = []
+        launched: list[ServerConnection] = []
         try:
             await anyio.to_thread.run_sync(load_sdk)
             with anyio.move_on_after(self.spec.start_timeout):
@@ -313,14 +314,26 @@ class DownstreamServer:
             self._starting = None
             start.done.set()
 
-    def _launch(self, mode: str) -> Connection:
-        from mcp_bridge.downstream.client.connection import Connection  # noqa: PLC0415 - see `load_sdk`
-
+    def _launch(self, mode: str) -> ServerConnection:
         # All processes of a server share one tenant.
         tenant = self._tenant = self._tenant or Tenant()
         limit = self._max_result_bytes + _ENVELOPE_BYTES
+        connection = self._made(mode, tenant, limit)
+        self._starts += 1
+        self._connections.add(connection)
+        self._latest = connection
+        self._spawn(self._run, connection)
+        return connection
+
+    def _made(self, mode: str, tenant: Tenant, limit: int) -> ServerConnection:
+        if self.spec.openapi is not None:
+            from mcp_bridge.downstream.openapi.connection import OpenApiConnection  # noqa: PLC0415 - see `load_sdk`
+
+            return OpenApiConnection(self.spec, self.alias, tenant, max_message=limit, access=self._access)
+        from mcp_bridge.downstream.client.connection import Connection  # noqa: PLC0415 - see `load_sdk`
+
         environment = self._environment.of(self.spec)
-        connection = Connection(
+        return Connection(
             self.spec,
             self.alias,
             self._choice.mode(mode),
@@ -330,20 +343,15 @@ class DownstreamServer:
             access=self._access,
             kind=self._choice.kind,
         )
-        self._starts += 1
-        self._connections.add(connection)
-        self._latest = connection
-        self._spawn(self._run, connection)
-        return connection
 
-    async def _run(self, connection: Connection) -> None:
+    async def _run(self, connection: ServerConnection) -> None:
         try:
             await connection.run(self._idle_timeout)
         finally:
             self._connections.discard(connection)
             self._handle_death(connection)
 
-    def _handle_death(self, connection: Connection) -> None:
+    def _handle_death(self, connection: ServerConnection) -> None:
         """Handle the death of a process once, whether the next caller or the clean-up notices it first."""
         if connection is not self._connection or connection.stopping is not None or connection.death_handled:
             return
@@ -411,7 +419,7 @@ class DownstreamServer:
         message = f"server {self.spec.name!r} has no tool {name!r}."
         return failures.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
 
-    async def _relist(self, connection: Connection) -> bool:
+    async def _relist(self, connection: ServerConnection) -> bool:
         """List again, once for all callers; if that fails, the old listing stays.
 
         Returns:
@@ -456,7 +464,7 @@ class DownstreamServer:
         """
         return (await self._listed(name))[0]
 
-    async def _listed(self, name: str) -> tuple[ToolInfo, Connection]:
+    async def _listed(self, name: str) -> tuple[ToolInfo, ServerConnection]:
         connection = await self._ready()
         for _ in range(2):
             if not self._has_unlisted_changes(connection) or await self._relist(connection):
@@ -472,7 +480,7 @@ class DownstreamServer:
             raise self._unknown(name, self._by_name)
         return tool, connection
 
-    def _has_unlisted_changes(self, connection: Connection) -> bool:
+    def _has_unlisted_changes(self, connection: ServerConnection) -> bool:
         """Whether the server has announced changes that aren't listed yet."""
         return connection.stale or self._relisting is not None
 
@@ -498,7 +506,7 @@ class DownstreamServer:
         tool: ToolInfo,
         arguments: dict[str, Any],
         timeout: float | None = None,
-        on_message: Callable[[str], None] | None = None,
+        listener: Listener | None = None,
     ) -> CallToolResult:
         """Call a tool. Starts the server if necessary.
 
@@ -507,7 +515,7 @@ class DownstreamServer:
             arguments: Argument values by the schema's names. They have passed `check`.
             timeout: Seconds that the call may take once the server is ready (its start has its own limit); by default
                 the configured `call_timeout`.
-            on_message: Called with the server's progress and log messages as they arrive.
+            listener: Who it is made for, and is told what the server says meanwhile; None for the bridge itself.
 
         Returns:
             The server's answer, which may have `is_error` set.
@@ -528,14 +536,14 @@ class DownstreamServer:
         limit = self.spec.call_timeout if timeout is None else timeout
         deadline = anyio.current_time() + limit
         try:
-            return await self._call(connection, tool, arguments, limit, on_message)
+            return await self._call(connection, tool, arguments, limit, listener)
         except failures.NotSentError:
             # Nothing of it has reached the server's tools: another connection may be better.
             now, connection = await self._listed(tool.name)
             if now != tool:
                 raise self._changed(tool) from None
             left = max(0.0, deadline - anyio.current_time())
-            return await self._call(connection, tool, arguments, left, on_message)
+            return await self._call(connection, tool, arguments, left, listener)
 
     def _changed(self, tool: ToolInfo) -> BridgeError:
         message = f"{self.spec.name} lists {tool.name} in another form than when the call was decided."
@@ -551,11 +559,11 @@ class DownstreamServer:
 
     async def _call(
         self,
-        connection: Connection,
+        connection: ServerConnection,
         tool: ToolInfo,
         arguments: dict[str, Any],
         limit: float,
-        on_message: Callable[[str], None] | None,
+        listener: Listener | None,
     ) -> CallToolResult:
         began = anyio.current_time()
         while began in connection.in_flight:
@@ -564,7 +572,7 @@ class DownstreamServer:
         result: Any = None
         try:
             with time_limit(limit):
-                result = await connection.call(tool.name, arguments, on_message)
+                result = await connection.call(tool.name, arguments, listener)
         except Exception as error:  # noqa: BLE001 - each kind gets its code
             raise await failures.call_failure(
                 self.spec, connection, tool, error, limit=self._max_result_bytes
@@ -583,7 +591,7 @@ class DownstreamServer:
             raise failures.error(self.spec, "tool_failed", message, tool=tool.name)
         return result  # type: ignore[no-any-return]
 
-    async def _check_liveness(self, connection: Connection) -> None:
+    async def _check_liveness(self, connection: ServerConnection) -> None:
         """After a time-out: end the server if it answers nothing at all, so that the next call gets a fresh process.
 
         A server that handles one request at a time may be busy with an earlier call: that call's own time-out then

@@ -9,7 +9,7 @@ from mcp_bridge.downstream.client.failures import remote_failure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcp_bridge.downstream.client.connection import Connection
+    from mcp_bridge.downstream.client.server_connection import ServerConnection
     from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
 
 
@@ -36,6 +36,9 @@ class TransportChoice:
     @property
     def era(self) -> str:
         """The era of the protocol that a start begins with: `auto`, `legacy` or a modern version."""
+        if self._spec.openapi is not None:
+            # It speaks none of them: there is nothing to try.
+            return "legacy"
         return "legacy" if self._speaks_legacy_only and self._spec.era == "auto" else self._spec.era
 
     def mode(self, era: str) -> str:
@@ -43,7 +46,7 @@ class TransportChoice:
         # Server-sent events are of the old era.
         return "legacy" if self.kind == "sse" and era == "auto" else era
 
-    def try_other(self, launched: Sequence[Connection]) -> bool:
+    def try_other(self, launched: Sequence[ServerConnection]) -> bool:
         """Choose the other one of the two HTTP transports, if the server may speak that; whether it may.
 
         Args:
@@ -55,6 +58,6 @@ class TransportChoice:
         self._speaks_sse = not self._speaks_sse
         return True
 
-    def learn(self, connection: Connection) -> None:
+    def learn(self, connection: ServerConnection) -> None:
         """Note in which era a server has become ready."""
         self._speaks_legacy_only = self._spec.era == "auto" and connection.mode == "legacy"

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from mcp_bridge.downstream.configuration import client_files
 from mcp_bridge.downstream.configuration.client_entries import EntryError, Surroundings, decode, shape, shaped
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.configuration.client_files import Table
     from mcp_bridge.downstream.configuration.clients import Client, ClientName
+    from mcp_bridge.downstream.configuration.spec import OpenApiDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +113,20 @@ def _expanded(spec: ServerSpec, expander: Expander) -> ServerSpec:
         except RuntimeError:
             raise UnexpandedError(f"{what} begins with the home directory of an unknown user.") from None
 
+    def document(configured: OpenApiDocument) -> OpenApiDocument:
+        credentials = {name: of(f"credentials.{name}", value) for name, value in configured.credentials.items()}
+        expanded = replace(configured, location=of("openapi", configured.location), credentials=credentials)
+        if expanded.is_remote:
+            return expanded
+        return replace(expanded, location=path("openapi", configured.location) or "")
+
     try:
         if spec.is_remote:
             return _checked_remote(
                 replace(
                     spec,
-                    url=None if spec.url is None else of("url", spec.url),
+                    url=None if spec.url is None else of("url" if spec.openapi is None else "base_url", spec.url),
+                    openapi=None if spec.openapi is None else document(spec.openapi),
                     headers={name: of(f"headers.{name}", value) for name, value in spec.headers.items()},
                     oauth=None if spec.oauth is None else spec.oauth.expanded(of),
                     tls=TlsFiles(
@@ -142,15 +152,37 @@ def _checked_remote(spec: ServerSpec) -> ServerSpec:
     """A remote server's entry, with its `problem` if it can't be used."""
     problem = spec.problem
     if problem is None and spec.url is not None:
-        problem = url_problem(spec.url) or headers_problem(spec.headers)
+        problem = url_problem(spec.url)
+        if problem is not None and spec.openapi is not None:
+            problem = problem.replace("url", "base_url", 1)
         if problem is None and spec.oauth is not None and not may_carry_tokens(spec.url):
             problem = "oauth needs a url that begins with https://."
+    if problem is None and spec.openapi is not None:
+        problem = _document_problem(spec, spec.openapi)
+    elif problem is None and spec.url is not None:
+        problem = headers_problem(spec.headers)
     if problem is None and spec.comes_with_folder:
         # The files of a folder's entry are trusted with it; others are the user's, such as a private key.
         folder = Path(spec.source).resolve().parent
-        outside = [path for path in spec.tls.paths if not Path(path).resolve().is_relative_to(folder)]
+        files = [*spec.tls.paths, *_document_files(spec)]
+        outside = [path for path in files if not Path(path).resolve().is_relative_to(folder)]
         problem = f"{Path(outside[0]).name} is not in the folder of the configuration." if outside else None
     return spec if problem is None else replace(spec, problem=problem)
+
+
+def _document_problem(spec: ServerSpec, document: OpenApiDocument) -> str | None:
+    """Why a service's entry can't be used, or None."""
+    if document.is_remote and (wrong := url_problem(document.location)):
+        return wrong.replace("url", "openapi", 1)
+    if spec.url is not None and urlsplit(spec.url).query:
+        return "base_url contains a query (?…)."
+    if spec.oauth is not None and spec.url is None:
+        return "oauth needs a base_url."
+    return headers_problem(spec.headers)
+
+
+def _document_files(spec: ServerSpec) -> list[str]:
+    return [] if spec.openapi is None or spec.openapi.is_remote else [spec.openapi.location]
 
 
 def _names(container: Mapping[str, Any], key: str) -> frozenset[str]:

@@ -26,7 +26,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 """A header's value (RFC 9110, section 5.5)."""
 
-_RESERVED = frozenset(
+RESERVED_HEADERS = frozenset(
     {"accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "host"}
     | {"keep-alive", "last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id"}
     | {"proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -64,9 +64,9 @@ def headers_problem(headers: Mapping[str, str]) -> str | None:
         return f"headers has more than {MAX_HEADERS} entries."
     seen: set[str] = set()
     for name, value in headers.items():
-        if not _TOKEN.fullmatch(name):
+        if not is_header_name(name):
             return f"headers has a name that no header may have: {name[:40]!r}."
-        if name.lower() in _RESERVED:
+        if name.lower() in RESERVED_HEADERS:
             return f"headers.{name} is set by the bridge itself: leave it out."
         if name.lower() in seen:
             return f"headers.{name} is there twice."
@@ -74,6 +74,11 @@ def headers_problem(headers: Mapping[str, str]) -> str | None:
             return f"headers.{name} {wrong}"
         seen.add(name.lower())
     return None
+
+
+def is_header_name(name: str) -> bool:
+    """Whether a header may be called so."""
+    return _TOKEN.fullmatch(name) is not None
 
 
 def value_problem(value: str) -> str | None:

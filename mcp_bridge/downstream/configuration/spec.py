@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.env_pass import EnvPass
     from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
 
-ServerType = Literal["stdio", "auto", "http", "sse"]
+ServerType = Literal["stdio", "auto", "http", "sse", "openapi"]
 Era = Literal["auto", "legacy", "2026-07-28"]
 Scope = Literal["config", "folder", "local", "project", "user"]
 
-TYPES: tuple[ServerType, ...] = ("stdio", "auto", "http", "sse")
+TYPES: tuple[ServerType, ...] = ("stdio", "auto", "http", "sse", "openapi")
 ERAS: tuple[Era, ...] = ("auto", "legacy", "2026-07-28")
 
 # How long a tool call may take once its server is ready; the default of most MCP clients.
@@ -56,6 +56,31 @@ class TlsFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenApiDocument:
+    """The document of a service that is no MCP server, and what of it is used.
+
+    Attributes:
+        location: The address of the document, or the path of its file; once expanded, an absolute path.
+        operations: The operations that are tools: ids, or a method and a path, with `*`, `?` and `[…]`; None for those
+            that only read.
+        credentials: Credentials by the names of the document's security schemes. A value may contain
+            `vault://secret/…`, which is replaced when the document is read.
+    """
+
+    location: str
+    operations: tuple[str, ...] | None = None
+    credentials: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"OpenApiDocument(operations={self.operations!r}, credentials={sorted(self.credentials)})"
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is read over HTTP."""
+        return self.location.lower().startswith(("http://", "https://"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
     """The configuration of one server, with variables expanded.
 
@@ -65,13 +90,16 @@ class ServerSpec:
         name: The name in the configuration.
         type: The transport: a process's standard input and output (`stdio`), streamable HTTP (`http`), HTTP with
             server-sent events as in protocol version 2024-11-05 (`sse`), or `auto`: streamable HTTP, and `sse` where
-            the server's answer says that it doesn't speak that.
+            the server's answer says that it doesn't speak that. `openapi` is no MCP server: an OpenAPI document says
+            what can be called.
         command: The executable, looked up on the PATH of the child's environment.
         args: The command's arguments.
         env: Variables in addition to those passed on from the bridge's environment.
         env_pass: Which variables of the bridge's environment are passed on; None for the setting's value.
         cwd: The working directory, or None for the bridge's.
-        url: The address of a remote server. Its query may contain a secret.
+        url: The address of a remote server, whose query may contain a secret; or the one that a service's operations
+            are called at, if the configuration has it.
+        openapi: The document of a service that is no MCP server, or None.
         headers: The headers of every request to a remote server. A value may contain `vault://secret/…`, which is
             replaced when a connection is opened.
         tls: The files of a remote server's TLS connection; once expanded, as absolute paths.
@@ -99,6 +127,7 @@ class ServerSpec:
     env_pass: EnvPass | None = None
     cwd: str | None = None
     url: str | None = None
+    openapi: OpenApiDocument | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     tls: TlsFiles = TlsFiles()
     oauth: OAuthSettings | None = None
@@ -126,7 +155,8 @@ class ServerSpec:
     def identity(self) -> tuple[object, ...]:
         """What makes it the server that it is, whatever it is called. Entries with the same are one server."""
         env, headers = tuple(sorted(self.env.items())), tuple(sorted(self.headers.items()))
-        return self.is_remote, self.command, self.args, env, self.cwd, self.url, headers
+        document = None if self.openapi is None else (self.openapi.location, self.openapi.operations)
+        return self.is_remote, self.command, self.args, env, self.cwd, self.url, document, headers
 
     def has_tool(self, name: str) -> bool:
         """Whether the configuration lets through the server's tool of this name."""
@@ -137,6 +167,13 @@ class ServerSpec:
     def is_remote(self) -> bool:
         """Whether it is reached over HTTP, and not started as a process."""
         return self.type != "stdio"
+
+    @property
+    def address(self) -> str | None:
+        """Where a remote server is: its URL, or else the address of its document."""
+        if self.url is None and self.openapi is not None and self.openapi.is_remote:
+            return self.openapi.location
+        return self.url
 
     @property
     def comes_with_folder(self) -> bool:
@@ -157,6 +194,8 @@ class ServerSpec:
         ]
         if self.include_tools is not None or self.exclude_tools:
             identity.append([self.include_tools, self.exclude_tools])
+        if self.openapi is not None:
+            identity.append([self.openapi.location, self.openapi.operations, sorted(self.openapi.credentials)])
         if self.scripts:
             # A relative command is a different server in a different folder, and after a change of the file.
             identity.append(sorted(self.scripts.items()))
@@ -195,6 +234,13 @@ class _Table:
             return oauth_settings(table)
         except OAuthSettingError as error:
             raise _error(self._file, error.message, error.hint, self._name, "oauth", *error.keys) from None
+
+    def document(self) -> OpenApiDocument | None:
+        location = self.path("openapi")
+        if location is None:
+            return None
+        operations = self.texts("operations") if "operations" in self._table else None
+        return OpenApiDocument(location=location, operations=operations, credentials=self.mapping("credentials"))
 
     def refuse_unknown(self, known: tuple[str, ...]) -> None:
         for key in self._table:
@@ -255,6 +301,10 @@ _KEYS = (
     "env_pass",
     "cwd",
     "url",
+    "openapi",
+    "base_url",
+    "operations",
+    "credentials",
     "headers",
     "ca_file",
     "client_cert",
@@ -270,6 +320,7 @@ _KEYS = (
 
 _REMOTE_KEYS = ("headers", "ca_file", "client_cert", "client_key", "oauth")
 _STDIO_KEYS = ("args", "env", "env_pass", "cwd")
+_OPENAPI_KEYS = ("base_url", "operations", "credentials")
 
 _EXAMPLES = {
     "type": '"stdio"',
@@ -279,6 +330,10 @@ _EXAMPLES = {
     "env_pass": '["KUBECONFIG", "SSL_CERT_*"]',
     "cwd": '"/home/me/project"',
     "url": '"https://mcp.example.com/mcp"',
+    "openapi": '"https://api.example.com/openapi.json"',
+    "base_url": '"https://api.example.com/v1"',
+    "operations": '["getPet", "GET /pets/*"]',
+    "credentials": '{ api_key = "vault://secret/petstore" }',
     "headers": '{ Authorization = "Bearer ${TOKEN}" }',
     "ca_file": '"/etc/ssl/company.pem"',
     "client_cert": '"/home/me/.certs/me.pem"',
@@ -300,6 +355,10 @@ _MEANT = {
     **dict.fromkeys(("env_vars", "inherit", "inherit_env", "pass_env"), "env_pass"),
     **dict.fromkeys(("address", "endpoint", "httpurl", "serverurl", "uri"), "url"),
     **dict.fromkeys(("http_headers",), "headers"),
+    **dict.fromkeys(("openapi_spec", "openapi_url", "schema", "spec", "swagger"), "openapi"),
+    **dict.fromkeys(("baseurl", "api_url", "server_url"), "base_url"),
+    **dict.fromkeys(("operation_ids", "endpoints", "include_operations"), "operations"),
+    **dict.fromkeys(("api_key", "security", "securityschemes", "security_schemes"), "credentials"),
     **dict.fromkeys(("ca", "ca_cert", "cacert", "cafile", "ca_bundle"), "ca_file"),
     **dict.fromkeys(("cert", "certificate", "client_certificate"), "client_cert"),
     **dict.fromkeys(("auth", "authorization"), "oauth"),
@@ -312,6 +371,40 @@ _MEANT = {
     **dict.fromkeys(("denied_tools", "disabled_tools", "disabledtools", "excludetools"), "exclude_tools"),
 }
 """Keys that other clients and people use. By its letters alone, `cmd` would be nearest to `cwd`."""
+
+
+def _check_keys(reader: _Table, kind: ServerType, table: Mapping[str, Any]) -> None:
+    """Check that a table has the keys that a server of its type needs, and none that mean nothing for it.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    if kind == "stdio":
+        if not table.get("command"):
+            raise reader.error(
+                "command", "is missing.", 'Give the executable that starts the server, such as command = "uvx".'
+            )
+        if "url" in table:
+            raise reader.error("url", "has no meaning for a stdio server.", 'Set type = "http".')
+        if unused := [key for key in (*_REMOTE_KEYS, *_OPENAPI_KEYS) if key in table]:
+            hint = "Give the server's url, or leave it out."
+            raise reader.error(unused[0], "has no meaning for a stdio server.", hint)
+        return
+    needed = "openapi" if kind == "openapi" else "url"
+    if not table.get(needed):
+        raise reader.error(needed, f"is missing for a server of type {kind}.")
+    if "command" in table:
+        hint = f'Leave it out, or set type = "stdio" and leave out {needed}.'
+        raise reader.error("command", f"has no meaning for a server of type {kind}.", hint)
+    if unused := [key for key in _STDIO_KEYS if key in table]:
+        hint = f"Leave it out: nothing is started for a server with {'an' if needed == 'openapi' else 'a'} {needed}."
+        raise reader.error(unused[0], f"has no meaning for a server of type {kind}.", hint)
+    if kind == "openapi" and "url" in table:
+        raise reader.error("url", "has no meaning for a server of type openapi.", "Write base_url.")
+    if kind != "openapi" and (unused := [key for key in ("openapi", *_OPENAPI_KEYS) if key in table]):
+        raise reader.error(unused[0], f"has no meaning for a server of type {kind}.", "Give openapi, and not url.")
+    if "client_key" in table and "client_cert" not in table:
+        raise reader.error("client_cert", "is missing for client_key.")
 
 
 def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> ServerSpec:
@@ -327,35 +420,16 @@ def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> Ser
 
     Raises:
         BridgeError: `bad_config`: an unknown key (the hint names the nearest known key), a value of the wrong type,
-            or a server with neither a command nor a URL.
+            or a server with neither a command, a URL nor an OpenAPI document.
     """
     if not isinstance(table, dict):
         raise _error(str(file), "must be a table.", f"Write [servers.{name}].", name)
     reader = _Table(name, table, str(file))
     reader.refuse_unknown(_KEYS)
-    kind = cast("ServerType", reader.choice("type", TYPES, "auto" if "url" in table else "stdio"))
+    default = "openapi" if "openapi" in table else "auto" if "url" in table else "stdio"
+    kind = cast("ServerType", reader.choice("type", TYPES, default))
     command, url = reader.text("command"), reader.text("url")
-    if kind == "stdio":
-        if not command:
-            raise reader.error(
-                "command", "is missing.", 'Give the executable that starts the server, such as command = "uvx".'
-            )
-        if url is not None:
-            raise reader.error("url", "has no meaning for a stdio server.", 'Set type = "http".')
-        if unused := [key for key in _REMOTE_KEYS if key in table]:
-            hint = "Give the server's url, or leave it out."
-            raise reader.error(unused[0], "has no meaning for a stdio server.", hint)
-    else:
-        if not url:
-            raise reader.error("url", f"is missing for a server of type {kind}.")
-        if command is not None:
-            hint = 'Leave it out, or set type = "stdio" and leave out url.'
-            raise reader.error("command", f"has no meaning for a server of type {kind}.", hint)
-        if unused := [key for key in _STDIO_KEYS if key in table]:
-            hint = "Leave it out: nothing is started for a server with a url."
-            raise reader.error(unused[0], f"has no meaning for a server of type {kind}.", hint)
-        if "client_key" in table and "client_cert" not in table:
-            raise reader.error("client_cert", "is missing for client_key.")
+    _check_keys(reader, kind, table)
     return ServerSpec(
         name=name,
         type=kind,
@@ -364,7 +438,8 @@ def spec_from_toml(name: str, table: Mapping[str, Any], file: str | Path) -> Ser
         env=reader.mapping("env"),
         env_pass=reader.variables("env_pass"),
         cwd=reader.text("cwd"),
-        url=url,
+        url=reader.text("base_url") if kind == "openapi" else url,
+        openapi=reader.document(),
         headers=reader.mapping("headers"),
         tls=TlsFiles(reader.path("ca_file"), reader.path("client_cert"), reader.path("client_key")),
         oauth=reader.oauth(),

@@ -215,12 +215,23 @@ async def opened(
     headers: Mapping[str, str],
     attempt: Attempt,
     content: bytes | None = None,
+    answers: bool = False,
 ) -> AsyncGenerator[httpx2.Response]:
     """Send a request and yield its response, whose body isn't read yet. Follows redirects within the origin.
 
     A redirect to another origin isn't followed: everything that is sent, credentials and arguments, is meant for the
     configured origin, and a public server could otherwise point at what only this machine can reach. Neither is one
     that would change the method, and lose the message.
+
+    Args:
+        client: The connection's client.
+        method: The method.
+        url: The address.
+        headers: Beside the client's own.
+        attempt: Is told what is known of the request.
+        content: The body, or None.
+        answers: Whether a redirect that would change the method is an answer, which is yielded: the request was done,
+            and the answer says where to look (RFC 9110, section 15.4.4).
 
     Raises:
         RequestFailedError: There is no response, or it redirects elsewhere.
@@ -238,7 +249,7 @@ async def opened(
         for _ in range(_MAX_REDIRECTS):
             response = await client.send(request, stream=True)
             following = response.next_request
-            if following is None:
+            if following is None or (answers and following.method != method):
                 break
             await response.aclose()
             attempt.sent = False

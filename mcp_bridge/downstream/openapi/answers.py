@@ -1,0 +1,218 @@
+"""A response as a tool's result: JSON as structured content, text as text, anything else as a file.
+
+A status from 400 on is the tool's error, with the body's beginning. What else is known of a response (its status and
+headers) is in the result's `_meta`, which scripts see with `raw`.
+
+Loads the MCP SDK: import this module only where a service is connected to.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INTERNAL_ERROR,
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    TextContent,
+)
+
+from mcp_bridge import large_json
+from mcp_bridge.downstream.client.messages import OversizedResult
+from mcp_bridge.offload import is_deep
+from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+META_KEY = "mcp-code-bridge/http"
+"""Where a result's `_meta` has the status and the headers of the response."""
+
+ERROR_BYTES = 64 << 10
+"""How much of the body of a refusal is read."""
+
+_SHOWN_CHARS = 8000
+"""How much of it an error shows."""
+
+_MAX_HEADERS = 60
+_MAX_HEADER_CHARS = 2000
+
+_UNTOLD = frozenset(
+    {"set-cookie", "set-cookie2", "www-authenticate", "authentication-info", "proxy-authenticate", "connection"}
+    | {"keep-alive", "transfer-encoding", "trailer", "upgrade", "strict-transport-security", "alt-svc", "nel"}
+)
+"""Headers of a response that carry credentials, or mean nothing to a script."""
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number is larger than any that a script has")
+    return number
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A response whose body has been read.
+
+    Attributes:
+        status: Its status.
+        headers: Its headers, names in lower case.
+        body: The bytes.
+        is_cut: Whether there was more, which wasn't read.
+    """
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    is_cut: bool = False
+
+    @property
+    def media_type(self) -> str:
+        """The content type without parameters, in lower case."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def charset(self) -> str:
+        """The encoding of a text."""
+        for parameter in self.headers.get("content-type", "").split(";")[1:]:
+            name, _, value = parameter.partition("=")
+            if name.strip().lower() == "charset":
+                return value.strip().strip('"')[:40] or "utf-8"
+        return "utf-8"
+
+
+def told_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The headers of a response that scripts may see, names in lower case."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        lower = name.lower()
+        if lower in _UNTOLD or len(found) >= _MAX_HEADERS or len(value) > _MAX_HEADER_CHARS:
+            continue
+        found[lower] = f"{found[lower]}, {value}" if lower in found else value
+    return found
+
+
+def to_result(method: str, response: Response) -> CallToolResult:
+    """A response as a tool's result.
+
+    Raises:
+        MCPError: With `OversizedResult`: its JSON has more values than a result may have.
+        AnswerError: Its JSON is none.
+    """
+    meta = {META_KEY: {"status": response.status, "headers": response.headers}}
+    if response.status >= HTTPStatus.BAD_REQUEST:
+        return CallToolResult(content=[_text(_said(response))], is_error=True, _meta=meta)
+    if method == "HEAD" or response.status >= HTTPStatus.MULTIPLE_CHOICES:
+        return CallToolResult(content=[], structured_content=meta[META_KEY], _meta=meta)
+    if not response.body:
+        return CallToolResult(content=[], _meta=meta)
+    kind = response.media_type
+    if kind == "application/json" or kind.endswith("+json"):
+        value = _decoded(response.body)
+        return CallToolResult(content=[], structured_content=value, _meta=meta)
+    return CallToolResult(content=[_block(response)], _meta=meta)
+
+
+class AnswerError(Exception):
+    """An answer isn't what its content type says. The message follows "the server"."""
+
+
+def _decoded(body: bytes) -> Any:
+    if CONTAINER_WEIGHT * len(body) > MAX_VALUES and values_exceed(body, MAX_VALUES):
+        data = OversizedResult(len(body), f"{MAX_VALUES} values")
+        raise MCPError(code=INTERNAL_ERROR, message="oversized", data=data)
+    try:
+        value = large_json.loads(body.removeprefix(b"\xef\xbb\xbf").strip(), _decoder)
+        if is_deep(value, large_json.MAX_DEPTH):
+            raise RecursionError
+        if may_hold_surrogates(body):
+            large_json.dumps(value, _encoder).encode()
+    except RecursionError:
+        data = OversizedResult(len(body), f"{large_json.MAX_DEPTH} levels of nesting")
+        raise MCPError(code=INTERNAL_ERROR, message="oversized", data=data) from None
+    except ValueError:
+        raise AnswerError("sent an answer that isn't the JSON that it says it is") from None
+    return value
+
+
+def _text(text: str) -> TextContent:
+    return TextContent(type="text", text=text)
+
+
+def _plain(response: Response) -> str:
+    try:
+        return response.body.decode(response.charset, "replace")
+    except LookupError:
+        return response.body.decode("utf-8", "replace")
+
+
+def _is_text(kind: str) -> bool:
+    if kind.startswith("text/") or kind.endswith(("+json", "+xml", "+yaml")):
+        return True
+    return kind in {
+        "application/json",
+        "application/xml",
+        "application/yaml",
+        "application/javascript",
+        "application/x-ndjson",
+        "application/jsonl",
+        "application/x-www-form-urlencoded",
+    }
+
+
+def _said(response: Response) -> str:
+    """What an error says: the status, and what the service has to say of it."""
+    try:
+        phrase = HTTPStatus(response.status).phrase
+    except ValueError:
+        phrase = ""
+    head = f"HTTP {response.status} {phrase}".rstrip()
+    if not response.body:
+        return head
+    kind = response.media_type
+    if not _is_text(kind) and not (kind == "" and _looks_like_text(response.body)):
+        return f"{head} ({len(response.body)} bytes of {kind or 'an unknown type'})"
+    text = _plain(response).strip()
+    if len(text) > _SHOWN_CHARS or response.is_cut:
+        text = f"{text[:_SHOWN_CHARS]}…"
+    return f"{head}: {text}"
+
+
+def _looks_like_text(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return b"\x00" not in body
+
+
+def _block(response: Response) -> ContentBlock:
+    kind = response.media_type
+    if _is_text(kind) or (kind == "" and _looks_like_text(response.body)):
+        return _text(_plain(response))
+    data = base64.b64encode(response.body).decode()
+    if kind.startswith("image/"):
+        return ImageContent(type="image", data=data, mime_type=kind)
+    if kind.startswith("audio/"):
+        return AudioContent(type="audio", data=data, mime_type=kind)
+    resource = BlobResourceContents(uri="response:body", mime_type=kind or "application/octet-stream", blob=data)
+    return EmbeddedResource(type="resource", resource=resource)

@@ -1,0 +1,300 @@
+"""A connection to a service that an OpenAPI document describes: its operations are tools, and each call is a request.
+
+A request is sent again only if it certainly hasn't reached the service, or the service has refused it unread (429), as
+one to an MCP server: that a method is idempotent says nothing of what has happened in the meantime. Nothing is kept
+between calls: a service's cookies, such as of a login, would be of one call's caller and come with another's.
+
+Loads the MCP SDK: import this module only where a service is connected to.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from http import HTTPStatus
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import anyio
+import anyio.to_thread
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR
+
+from mcp_bridge.downstream.catalog.listing_limits import BoundedListing
+from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
+from mcp_bridge.downstream.client.messages import OversizedResult
+from mcp_bridge.downstream.client.server_connection import ServerConnection
+from mcp_bridge.downstream.client.server_log import LogRing
+from mcp_bridge.downstream.client.server_spans import server_span
+from mcp_bridge.downstream.configuration.remote_entries import value_problem
+from mcp_bridge.downstream.configuration.spec import TlsFiles
+from mcp_bridge.downstream.http.http_client import (
+    Attempt,
+    RemoteFailure,
+    RequestFailedError,
+    failure_of,
+    open_client,
+    opened,
+    refusal,
+)
+from mcp_bridge.downstream.http.remote_auth import HiddenCredentials
+from mcp_bridge.downstream.http.retries import sent_until_read
+from mcp_bridge.downstream.oauth.bearer import BearerAuth
+from mcp_bridge.downstream.openapi.answers import ERROR_BYTES, AnswerError, Response, to_result, told_headers
+from mcp_bridge.downstream.openapi.reading import DocumentReader, Found, UnusableDocumentError
+from mcp_bridge.downstream.openapi.requests import Credentials, Request, build
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.offload import is_large, on_thread
+from mcp_bridge.telemetry import tracing
+
+if TYPE_CHECKING:
+    import httpx2
+    from mcp_types import CallToolResult
+
+    from mcp_bridge import fair_share
+    from mcp_bridge.downstream.catalog.bound_tool import Listener
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.downstream.http.remote_auth import RemoteAccess
+
+_COOKIE_VALUE = re.compile(r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*")
+"""A cookie's value (RFC 6265, section 4.1.1)."""
+
+_CLOSE_TIMEOUT = 5.0
+"""How long the end of a connection waits for a token that is being replaced, and for its connections to close."""
+
+
+class ServiceTransport:
+    """What a supervisor knows of the way to a service: as `ConnectionTransport`. There is no process."""
+
+    process = None
+    end_reason: str | None = None
+    retired: str | None = None
+
+    def __init__(self, max_message: int, tenant: fair_share.Tenant) -> None:
+        self.environment: dict[str, str] = {}
+        self.log = LogRing()
+        self.closed = anyio.Event()
+        self.max_message = max_message
+        self.tenant = tenant
+
+    def exit_status(self) -> str | None:
+        """A service has none."""
+        return None
+
+
+class OpenApiConnection(ServerConnection):
+    """A service whose document has been read.
+
+    Args:
+        spec: The server.
+        alias: Its Python identifier.
+        tenant: The server as a tenant that shares the interpreter.
+        max_message: The largest answer that is accepted from it, in bytes.
+        access: What its requests are authenticated with.
+    """
+
+    def __init__(
+        self, spec: ServerSpec, alias: str, tenant: fair_share.Tenant, *, max_message: int, access: RemoteAccess
+    ) -> None:
+        assert spec.openapi is not None  # noqa: S101 - of this type
+        super().__init__(spec, alias, "openapi", ServiceTransport(max_message, tenant))
+        self._document = spec.openapi
+        self._access = access
+        self._hidden = HiddenCredentials(spec, access)
+        self._found: Found | None = None
+        self._credentials = Credentials()
+        self._client: httpx2.AsyncClient | None = None
+        self._reader: DocumentReader | None = None
+        self._values: dict[str, str] = {}
+
+    @property
+    def _is_ready(self) -> bool:
+        return self._found is not None
+
+    @property
+    def protocol(self) -> str | None:
+        """The version of OpenAPI that the document is written in."""
+        return f"OpenAPI {self._found.service.version}" if self._found is not None else None
+
+    def _forget(self) -> None:
+        self._found = None
+        self.transport.closed.set()
+
+    async def _run(self, idle_timeout: float) -> None:
+        spec, document = self._spec, self._document
+        self._values = await anyio.to_thread.run_sync(self._resolved_credentials)
+        async with AsyncExitStack() as stack:
+            client = None if spec.url is None else await self._opened_client(stack, spec)
+            public = client
+            if document.is_remote:
+                # Without credentials, for a document that is elsewhere than the service.
+                tls = TlsFiles(ca_file=spec.tls.ca_file)
+                public = await self._opened_client(
+                    stack, replace(spec, url=document.location, headers={}, oauth=None, tls=tls)
+                )
+            self._reader = DocumentReader(spec, client, public)
+            found = await self._read()
+            self._client = client or await self._opened_client(stack, replace(spec, url=found.base_url))
+            self._set(found)
+            self.settled.set()
+            self.last_used = anyio.current_time()
+            await self._closed_or_idle(idle_timeout)
+
+    async def _opened_client(self, stack: AsyncExitStack, spec: ServerSpec) -> httpx2.AsyncClient:
+        client = await anyio.to_thread.run_sync(open_client, spec, self._access)
+        client.cookies.jar = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+        client.event_hooks["request"].append(self._hidden.note_request)
+        stack.push_async_callback(_close, client)
+        return client
+
+    def _resolved_credentials(self) -> dict[str, str]:
+        """The credentials with their secrets put in. Blocks.
+
+        Raises:
+            BridgeError: `secret_missing`, `secret_denied`; `server_unavailable`: no request could carry one.
+        """
+        values = {name: self._access.resolve(self._spec, text) for name, text in self._document.credentials.items()}
+        for name, value in values.items():
+            if wrong := value_problem(value):
+                raise self._unusable(f"credentials.{name} {wrong}")
+            # In what the service answers, in the forms that it is sent in.
+            self._hidden.note(value)
+            self._hidden.note(quote(value, safe=""))
+        return values
+
+    async def _read(self) -> Found:
+        assert self._reader is not None  # noqa: S101 - while it runs
+        try:
+            return await self._reader.read()
+        except UnusableDocumentError as error:
+            message = f"server {self._spec.name!r} did not start: {error.reason}"
+            private = {"source": self._spec.source} | error.private
+            name = self._spec.name
+            raise BridgeError("server_start_failed", message, hint=error.hint, private=private, server=name) from None
+
+    def _set(self, found: Found) -> None:
+        schemes = found.service.schemes
+        if unknown := self._values.keys() - schemes.keys():
+            known = ", ".join(sorted(schemes)) or "none"
+            raise self._unusable(f"credentials.{min(unknown)} is no security scheme of its document; it has {known}.")
+        for name, value in self._values.items():
+            if schemes[name].place == "cookie" and not _COOKIE_VALUE.fullmatch(value):
+                raise self._unusable(f"credentials.{name} contains a character that no cookie may have.")
+        if found.base_url != (self._found or found).base_url:
+            # The client that is open is that address's.
+            raise self._unusable("its document names another address now; it is read anew at the next start.")
+        self._credentials = Credentials(schemes, self._values)
+        gathered = BoundedListing()
+        gathered.add(tool for tool in found.service.tools if self._spec.has_tool(tool["name"]))
+        listing = listing_from_wire(self._spec.name, self._alias, gathered.tools)
+        notices = (*listing.notices, *found.service.notices, *gathered.notices(self._spec.name))
+        self._found = found
+        self.listing = Listing(listing.tools, notices)
+        self.listed_at = anyio.current_time()
+
+    def _unusable(self, problem: str) -> BridgeError:
+        message = f"server {self._spec.name!r} is misconfigured: {problem}"
+        return BridgeError("server_unavailable", message, server=self._spec.name, reason="misconfigured")
+
+    async def ping(self) -> None:
+        """There is nothing that could have stopped answering but one request's connection."""
+
+    async def relist(self) -> Listing:
+        """Read the document again; if it can't be read any more, what was known stays.
+
+        Raises:
+            BridgeError: As at the start.
+        """
+        self._set(await self._read())
+        return self.listing
+
+    # Calls.
+
+    async def call(self, name: str, arguments: dict[str, Any], listener: Listener | None = None) -> CallToolResult:
+        """Call an operation.
+
+        Args:
+            name: The tool's name.
+            arguments: Argument values by the schema's names.
+            listener: Who it is made for. A service says nothing while it works.
+
+        Raises:
+            ValueError: An argument can't be sent. Nothing was.
+            RequestFailedError: There is no answer; its failure says whether the call may have happened.
+            MCPError: The answer is too large, or the connection has ended.
+            BridgeError: From the authentication.
+        """
+        del listener
+        found = self._found
+        plan = found.service.operations.get(name) if found is not None else None
+        if found is None or plan is None:
+            raise MCPError(code=0, message="Connection closed")
+        if is_large(arguments):
+            request = await on_thread(build, plan, found.base_url, arguments, self._credentials)
+        else:
+            request = build(plan, found.base_url, arguments, self._credentials)
+        with server_span(name, self._spec, self.protocol or "") as span:
+            response = await sent_until_read(functools.partial(self._sent, request))
+            if response.status >= HTTPStatus.BAD_REQUEST and span is not None:
+                tracing.failed(span, str(response.status))
+        try:
+            if len(response.body) > ERROR_BYTES:
+                return await on_thread(to_result, request.method, response)
+            return to_result(request.method, response)
+        except AnswerError as error:
+            raise RequestFailedError(RemoteFailure("bad_answer", str(error), response.status)) from None
+
+    async def _sent(self, request: Request) -> Response:
+        attempt = Attempt()
+        assert self._client is not None  # noqa: S101 - while it runs
+        client, url, headers = self._client, request.url, {**request.headers, **tracing.carrier()}
+        try:
+            async with opened(
+                client, request.method, url, headers=headers, content=request.content, attempt=attempt, answers=True
+            ) as response:
+                status = response.status_code
+                if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS}:
+                    raise RequestFailedError(refusal(response, b"", in_session=False))
+                return await self._received(response, request.method)
+        except RequestFailedError as error:
+            failure = error.failure
+            reason = self._hidden.hide(failure.reason.encode()).decode()
+            raise RequestFailedError(replace(failure, reason=reason)) from None
+        except (BridgeError, MCPError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the library's, and of the authentication
+            raise RequestFailedError(failure_of(error, attempt)) from None
+
+    async def _received(self, response: httpx2.Response, method: str) -> Response:
+        """Read a response, up to its limit."""
+        status = response.status_code
+        headers = {
+            name: self._hidden.hide(value.encode("utf-8", "replace")).decode("utf-8", "replace")
+            for name, value in told_headers(response.headers.multi_items()).items()
+        }
+        if response.headers.get("content-encoding", "identity").lower() != "identity" and method != "HEAD":
+            raise RequestFailedError(
+                RemoteFailure("bad_answer", "sent an encoded answer, which it wasn't asked for", status)
+            )
+        is_error = status >= HTTPStatus.BAD_REQUEST
+        limit = ERROR_BYTES if is_error else self.transport.max_message
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > limit:
+                break
+        if len(body) > limit and not is_error:
+            data = OversizedResult(len(body))
+            raise MCPError(code=INTERNAL_ERROR, message="oversized", data=data)
+        is_cut = len(body) > limit
+        return Response(status, headers, self._hidden.hide(bytes(body[:limit])), is_cut)
+
+
+async def _close(client: httpx2.AsyncClient) -> None:
+    with anyio.move_on_after(_CLOSE_TIMEOUT, shield=True):
+        if isinstance(client.auth, BearerAuth):
+            await client.auth.settle()
+        await client.aclose()

@@ -1,0 +1,92 @@
+"""The text of a document as JSON data. Runs in the compiler's process, whose memory and time are limited.
+
+YAML is read as YAML 1.2 has it (section 10.3.2): `no` is a text, and so is a date. Keys are texts: `200:` is `"200"`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+MAX_DEPTH = 200
+"""Levels of nesting; libyaml and the compiler recurse."""
+
+_NOT_RESOLVED = frozenset({"tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"})
+
+
+class DocumentError(ValueError):
+    """A document can't be used. The message says why, and follows its name."""
+
+
+def _loader() -> Any:
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    resolvers = {
+        first: [(tag, expression) for tag, expression in known if tag not in _NOT_RESOLVED]
+        for first, known in base.yaml_implicit_resolvers.items()
+    }
+    loader: Any = type("Loader", (base,), {"yaml_implicit_resolvers": resolvers})
+    loader.add_implicit_resolver(_BOOLEAN, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+    return loader
+
+
+_BOOLEAN = "tag:yaml.org,2002:bool"
+_Loader = _loader()
+
+
+def parse(text: str) -> Any:
+    """The data in a text of JSON or YAML. What YAML's aliases stand for is there once, however often they are used.
+
+    Raises:
+        DocumentError: It is neither; the message has the line.
+    """
+    text = text.removeprefix("\ufeff")
+    if text.lstrip()[:1] in {"{", "["}:
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise DocumentError(f"is nested deeper than {MAX_DEPTH} levels") from None
+        except json.JSONDecodeError as error:
+            problem = f"is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+        # Flow style of YAML looks like JSON, too.
+        try:
+            return _yaml(text)
+        except DocumentError:
+            raise DocumentError(problem) from None
+    return _yaml(text)
+
+
+def _yaml(text: str) -> Any:
+    try:
+        depth = 0
+        event: Any
+        for event in yaml.parse(text, _Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise DocumentError(f"line {event.start_mark.line + 1}: is nested deeper than {MAX_DEPTH} levels")
+        return _with_text_keys(yaml.load(text, _Loader), {})  # noqa: S506 - a safe loader
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise DocumentError(f"is not YAML: line {line}: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise DocumentError(f"is not YAML: {str(error)[:200]}") from None
+
+
+def _with_text_keys(value: Any, seen: dict[int, Any]) -> Any:
+    """The value with texts for keys, changed in place. Visits what an alias stands for once."""
+    waiting = [value]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen[id(node)] = node
+        if isinstance(node, dict):
+            for key in [key for key in node if not isinstance(key, str)]:
+                text = "null" if key is None else str(key).lower() if isinstance(key, bool) else str(key)
+                node.setdefault(text, node.pop(key))
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
+    return value

@@ -1,0 +1,309 @@
+"""Reads a service's document, and those that it refers to, and has them compiled.
+
+A document says what is called, and not where credentials go: without a `base_url` in the configuration, the addresses
+that it names count only if they can be no one else's idea (`base_url_of`). What it refers to has its own origin, or its
+own folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import anyio
+import anyio.to_thread
+from pydantic import TypeAdapter, ValidationError
+
+from mcp_bridge.downstream.configuration.remote_entries import shown_origin, url_problem
+from mcp_bridge.downstream.http.http_client import Attempt, RequestFailedError, failure_of, opened, refusal
+from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
+from mcp_bridge.downstream.openapi.plan import Order, Outcome
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.workspace.content import read_regular, why
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec
+    from mcp_bridge.downstream.openapi.plan import Service
+
+MAX_DOCUMENT_BYTES = 32 << 20
+"""The most that a document has, together with all that it refers to."""
+
+MAX_DOCUMENTS = 100
+
+_MAX_ROUNDS = 10
+"""How deep documents may refer to further documents."""
+
+MAX_OUTCOME_BYTES = 64 << 20
+
+_LOADER = """
+import json, sys
+sys.path[:] = json.loads(sys.stdin.buffer.readline())
+from mcp_bridge.downstream.openapi.compiler import main
+main()
+"""
+
+_order: TypeAdapter[Order] = TypeAdapter(Order)
+_outcome: TypeAdapter[Outcome] = TypeAdapter(Outcome)
+
+
+class UnusableDocumentError(Exception):
+    """A service's document can't be used.
+
+    Args:
+        reason: Why, in a sentence for scripts, too.
+        hint: What to do, or None.
+        private: What only the operator may see.
+    """
+
+    def __init__(self, reason: str, hint: str | None = None, private: dict[str, Any] | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+        self.private = private or {}
+
+
+class Found(NamedTuple):
+    """A service and the address that its operations are called at."""
+
+    service: Service
+    base_url: str
+
+
+class DocumentReader:
+    """Reads the document of one server.
+
+    Args:
+        spec: The server, with variables expanded.
+        client: The client of its connection, whose requests carry the server's credentials; None if the service's
+            address isn't known before its document.
+        public: A client without credentials; None for a document in a file.
+    """
+
+    def __init__(self, spec: ServerSpec, client: httpx2.AsyncClient | None, public: httpx2.AsyncClient | None) -> None:
+        assert spec.openapi is not None  # noqa: S101 - of this type
+        self._spec = spec
+        self._document: OpenApiDocument = spec.openapi
+        self._client = client
+        self._public = public
+        self._left = 0
+
+    async def read(self) -> Found:
+        """The service, as its document describes it now.
+
+        Raises:
+            UnusableDocumentError: The document can't be read, or used.
+            BridgeError: From the authentication.
+        """
+        self._left = MAX_DOCUMENT_BYTES
+        main = self._document.location if self._document.is_remote else Path(self._document.location).as_uri()
+        texts = {main: await self._text(main, main)}
+        refused: dict[str, str] = {}
+        for _ in range(_MAX_ROUNDS):
+            order = Order(
+                server=self._spec.name,
+                main=main,
+                documents=texts,
+                refused=refused,
+                operations=self._document.operations,
+                own_headers=frozenset(name.lower() for name in self._spec.headers),
+                base_url=self._spec.url,
+            )
+            outcome = await compile_order(order)
+            if outcome.service is not None:
+                return Found(outcome.service, base_url_of(self._spec, outcome.service))
+            if outcome.problem is not None:
+                raise UnusableDocumentError(f"{self._name} {outcome.problem}.", "Mend the document.")
+            for uri in outcome.missing:
+                if (refusal_ := self._why_not(uri, main)) is None and len(texts) >= MAX_DOCUMENTS:
+                    refusal_ = f"is beyond the {MAX_DOCUMENTS} documents that are read"
+                if refusal_ is not None:
+                    refused[uri] = refusal_
+                    continue
+                try:
+                    texts[uri] = await self._text(uri, main)
+                except UnusableDocumentError as error:
+                    refused[uri] = f"can't be read: {error.reason}"
+        raise UnusableDocumentError(f"{self._name} refers to documents more than {_MAX_ROUNDS} levels deep.")
+
+    @property
+    def _name(self) -> str:
+        """The document, for scripts: the name of its file, or its origin."""
+        if self._document.is_remote:
+            return f"the document at {shown_origin(self._document.location)}"
+        return Path(self._document.location).name
+
+    def _why_not(self, uri: str, main: str) -> str | None:
+        """Why a document that another refers to isn't read, or None."""
+        if self._document.is_remote:
+            same = _origin(uri) == _origin(main) and url_problem(uri) is None
+            return None if same else "is at another address than the document, and isn't read"
+        if not uri.startswith("file:///"):
+            return "is no file beside the document, and isn't read"
+        if self._spec.comes_with_folder:
+            return "is another file: the document of a folder's entry has to be one file, which is trusted with it"
+        try:
+            inside = _path(uri).resolve().is_relative_to(_path(main).resolve().parent)
+        except (OSError, RuntimeError, ValueError):
+            inside = False
+        return None if inside else "is outside of the document's folder, and isn't read"
+
+    async def _text(self, uri: str, main: str) -> str:
+        """The text of a document.
+
+        Raises:
+            UnusableDocumentError: It can't be read.
+        """
+        name = self._name if uri == main else f"the document {uri.rpartition('/')[2][:80]!r}"
+        if self._document.is_remote:
+            data = await self._fetched(uri, name)
+        else:
+            data = await anyio.to_thread.run_sync(self._file, _path(uri), name)
+        self._left -= len(data)
+        if self._left < 0:
+            raise _too_large(name)
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise UnusableDocumentError(f"{name} is not UTF-8.") from None
+
+    def _file(self, path: Path, name: str) -> bytes:
+        try:
+            data = read_regular(path, max(0, self._left))
+        except OSError as error:
+            reason = f"{name} can't be read: {why(error)}."
+            raise UnusableDocumentError(reason, "Check openapi.", {"file": str(path)}) from None
+        if self._spec.comes_with_folder and self._spec.scripts.get(str(path)) != hashlib.sha256(data).hexdigest():
+            raise UnusableDocumentError(f"{name} isn't what was trusted any more.", "`mcp-bridge trust` asks again.")
+        return data
+
+    async def _fetched(self, url: str, name: str) -> bytes:
+        # The operator's credentials are the service's. A document elsewhere is public, or has no use for them.
+        ours = self._spec.url is not None and _origin(url) == _origin(self._spec.url)
+        client = self._client if ours else self._public
+        assert client is not None  # noqa: S101 - of a remote document
+        attempt = Attempt()
+        headers = {"accept": "application/json, application/yaml;q=0.9, */*;q=0.5"}
+        data = bytearray()
+        try:
+            async with opened(client, "GET", url, headers=headers, attempt=attempt) as response:
+                if not response.is_success:
+                    raise RequestFailedError(refusal(response, b"", in_session=False))
+                if response.headers.get("content-encoding", "identity").lower() != "identity":
+                    raise UnusableDocumentError(f"{name} is sent encoded, which wasn't asked for.")
+                async for chunk in response.aiter_raw():
+                    data += chunk
+                    if len(data) > self._left:
+                        raise _too_large(name)
+        except RequestFailedError as error:
+            reason = f"{name} can't be had: the server {error.failure.reason}."
+            raise UnusableDocumentError(reason, "Check openapi.") from None
+        except (BridgeError, UnusableDocumentError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the library's, and of the authentication
+            reason = f"{name} can't be had: the server {failure_of(error, attempt).reason}."
+            raise UnusableDocumentError(reason, "Check openapi.") from None
+        return bytes(data)
+
+
+def _too_large(name: str) -> UnusableDocumentError:
+    limit = MAX_DOCUMENT_BYTES >> 20
+    return UnusableDocumentError(
+        f"{name} is larger than the {limit} MiB that a document may have, with all that it refers to.",
+        "Have the service's authors split it, or keep what is wanted of it in a file.",
+    )
+
+
+def _path(uri: str) -> Path:
+    return Path(unquote(urlsplit(uri).path))
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, parts.hostname, port
+
+
+def base_url_of(spec: ServerSpec, service: Service) -> str:
+    """The address that a service's operations are called at.
+
+    The configuration's, if it has one. Else the first that the document names: of a document that was fetched, only at
+    its own origin; of a file, only over TLS or on this machine, and only where no credentials are sent.
+
+    Raises:
+        UnusableDocumentError: There is none.
+    """
+    if spec.url is not None:
+        return spec.url
+    assert spec.openapi is not None  # noqa: S101 - of this type
+    named = service.servers[0] if service.servers else ""
+    if (problem := url_problem(named)) or urlsplit(named).query:
+        said = f"names {named[:100]!r}, which is none" if named else "names none"
+        raise UnusableDocumentError(
+            f"there is no address to call it at: its document {said}{f' ({problem})' if named and problem else ''}.",
+            'Write base_url = "https://…" into its configuration.',
+        )
+    origin = shown_origin(named)
+    hint = f'If that is where it is, write base_url = "{named[:200]}" into its configuration.'
+    if spec.openapi.is_remote:
+        if _origin(named) != _origin(spec.openapi.location):
+            raise UnusableDocumentError(f"its document says that it is at {origin}, which is another origin.", hint)
+    elif spec.headers or spec.openapi.credentials:
+        raise UnusableDocumentError(
+            f"its document says that it is at {origin}, and credentials go only where the configuration says.", hint
+        )
+    elif not may_carry_tokens(named):
+        raise UnusableDocumentError(f"its document says that it is at {origin}, in the clear.", hint)
+    return named
+
+
+async def compile_order(order: Order) -> Outcome:
+    """Have documents compiled in a process of its own. Ended if cancelled.
+
+    Raises:
+        UnusableDocumentError: That takes too much memory or time.
+    """
+    asked = json.dumps(sys.path).encode() + b"\n" + await anyio.to_thread.run_sync(_order.dump_json, order)
+    # Isolated: the folder that it is started in, and its environment, are nobody's word for what is imported.
+    command = [sys.executable, "-I", "-c", _LOADER]
+    process = await anyio.open_process(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    assert process.stdin is not None  # noqa: S101 - with pipes, by default
+    assert process.stdout is not None  # noqa: S101 - likewise
+    told = bytearray()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_sent, process, asked)
+            async for chunk in process.stdout:
+                told += chunk
+                if len(told) > MAX_OUTCOME_BYTES:
+                    break
+        await process.wait()
+    except (BrokenPipeError, anyio.BrokenResourceError):
+        pass
+    finally:
+        with anyio.CancelScope(shield=True):
+            if process.returncode is None:
+                process.kill()
+            await process.aclose()
+    try:
+        return await anyio.to_thread.run_sync(_outcome.validate_json, bytes(told))
+    except ValidationError:
+        raise UnusableDocumentError(
+            "its document can't be compiled: that takes more memory or time than a document may, or the process ended.",
+            "Name the operations that are wanted, or keep what is wanted of the document in a file of its own.",
+        ) from None
+
+
+async def _sent(process: Any, data: bytes) -> None:
+    try:
+        await process.stdin.send(data)
+        await process.stdin.aclose()
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+        # It has ended; what it has told says why.
+        return

@@ -1,0 +1,417 @@
+"""A call's arguments as an HTTP request (OpenAPI 3.1, sections 4.8.12 and 4.8.14; RFC 6570).
+
+An argument can fill its own place and no other: what would end a path's segment, a parameter, a header or a cookie is
+percent-encoded or refused, and so is a path that a server, or a proxy before it, could take for one outside of the
+service's address. Pure: nothing is sent here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
+
+import httpx2
+
+from mcp_bridge.downstream.configuration.remote_entries import value_problem
+from mcp_bridge.downstream.openapi.plan import FieldPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mcp_bridge.downstream.openapi.plan import BodyPlan, OperationPlan, ParameterPlan, SecurityScheme, Style
+
+MAX_TARGET_CHARS = 32 << 10
+"""Characters of a request's address. Servers take 8 to 64 KiB."""
+
+_DECODINGS = 3
+"""How often a path's value is decoded to see what it could lead to: proxies and servers each may."""
+
+_RESERVED_KEPT = ":/?[]@!$'()*,;"
+"""Reserved characters that `allowReserved` keeps. The others would end the parameter: `#`, `&`, `=`, `+`."""
+
+_SEPARATORS: dict[str, str] = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
+
+_FIELD = FieldPlan()
+"""How a property of a form is sent of which the document says nothing."""
+
+_MEDIA_TYPE = re.compile(
+    r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}(; ?[A-Za-z0-9-]{1,40}=[\w.-]{1,60})?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The credentials of one service. `repr` shows none.
+
+    Attributes:
+        schemes: The security schemes, by name.
+        values: The credentials, by the scheme's name.
+    """
+
+    schemes: Mapping[str, SecurityScheme] = field(default_factory=dict)
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def of(self, security: tuple[tuple[str, ...], ...]) -> Iterator[tuple[SecurityScheme, str]]:
+        """What is sent with an operation: the first of its alternatives that can be satisfied as a whole."""
+        for alternative in security:
+            if alternative and all(name in self.values for name in alternative):
+                for name in alternative:
+                    yield self.schemes[name], self.values[name]
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request. `repr` shows neither its address nor its headers, which may have credentials.
+
+    Attributes:
+        method: In upper case.
+        url: The whole address.
+        headers: Beside those that every request of the service has.
+        content: The body, or None.
+    """
+
+    method: str
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    content: bytes | None = field(default=None, repr=False)
+
+
+def build(plan: OperationPlan, base_url: str, arguments: Mapping[str, Any], credentials: Credentials) -> Request:
+    """The request of a call.
+
+    Args:
+        plan: The operation.
+        base_url: The service's address, without a query.
+        arguments: They fit the tool's schema.
+        credentials: What may be sent beside them.
+
+    Raises:
+        ValueError: An argument can't be sent as the operation wants it. The message names it.
+    """
+    query: list[str] = []
+    headers: dict[str, str] = {"accept": plan.accept}
+    cookies: list[str] = []
+    segments: dict[str, str] = {}
+    kept = frozenset(scheme.name for scheme in credentials.schemes.values() if scheme.place == "query")
+    for parameter in plan.parameters:
+        if parameter.argument not in arguments:
+            continue
+        value = arguments[parameter.argument]
+        if parameter.location == "path":
+            segments[parameter.name] = _path_value(parameter, value)
+        elif value is None:
+            continue
+        elif parameter.location == "query":
+            query += _query(parameter.name, value, parameter.style, parameter, kept)
+        elif parameter.location == "header":
+            headers[parameter.name.lower()] = _header(parameter, value)
+        else:
+            cookies += _cookies(parameter, value)
+    _add_credentials(credentials.of(plan.security), query, headers, cookies)
+    if cookies:
+        headers["cookie"] = "; ".join(cookies)
+    content = None
+    if plan.body is not None:
+        content, kind = _body(plan.body, arguments)
+        headers |= {"content-type": kind} if content is not None else {}
+    path = "".join(
+        segments.get(part, "") if is_name else _encoded(part, "/:@!$&'()*+,;=~%")
+        for is_name, part in _template_parts(plan.path)
+    )
+    url = f"{base_url.rstrip('/')}{path}{'?' if query else ''}{'&'.join(query)}"
+    _check_target(url, base_url)
+    return Request(plan.method, url, headers, content)
+
+
+def _add_credentials(
+    chosen: Iterator[tuple[SecurityScheme, str]], query: list[str], headers: dict[str, str], cookies: list[str]
+) -> None:
+    for scheme, credential in chosen:
+        match scheme.place:
+            case "query":
+                query.append(f"{_encoded(scheme.name)}={_encoded(credential)}")
+            case "cookie":
+                cookies.append(f"{scheme.name}={credential}")
+            case "header":
+                headers[scheme.name.lower()] = credential
+            case "basic":
+                headers["authorization"] = f"Basic {base64.b64encode(credential.encode()).decode()}"
+            case "bearer":
+                headers["authorization"] = f"Bearer {credential}"
+
+
+def _template_parts(template: str) -> Iterator[tuple[bool, str]]:
+    """The parts of a path's template: whether each is a parameter's name, and its text."""
+    for number, part in enumerate(re.split(r"\{([^{}]*)\}", template)):
+        yield number % 2 == 1, part
+
+
+def _check_target(url: str, base_url: str) -> None:
+    """Check that a request stays where the service is, as the library that sends it reads the address.
+
+    Raises:
+        ValueError: It doesn't.
+    """
+    if len(url) > MAX_TARGET_CHARS:
+        raise ValueError(f"the arguments make an address of more than {MAX_TARGET_CHARS} characters")
+    try:
+        read, base = httpx2.URL(url), httpx2.URL(base_url)
+    except httpx2.InvalidURL:
+        raise ValueError("the arguments make no valid address") from None
+    root = base.raw_path.rstrip(b"/") + b"/"
+    same = (read.scheme, read.netloc, read.userinfo) == (base.scheme, base.netloc, base.userinfo)
+    if not same or not read.raw_path.startswith(root) or read.fragment or str(read) != _as_read(url):
+        raise ValueError("the arguments lead out of the service's address")
+
+
+def _as_read(url: str) -> str:
+    """An address as the library writes it: with the scheme and the host in lower case, and without a default port."""
+    parts = urlsplit(url)
+    origin = str(httpx2.URL(f"{parts.scheme}://{parts.netloc}"))
+    return f"{origin.rstrip('/')}{url[len(parts.scheme) + 3 + len(parts.netloc) :]}"
+
+
+# --- values ---
+
+
+def _text(name: str, value: Any) -> str:
+    """A single value as text: as JSON has it, and strings as they are."""
+    if isinstance(value, str):
+        if any(letter in value for letter in "\x00\r\n") or not _is_encodable(value):
+            raise ValueError(f"{name}: contains a line break or another character that can't be sent there")
+        return value
+    if value is None:
+        return ""
+    return _json(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _is_encodable(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _encoded(text: str, safe: str = "") -> str:
+    return quote(text, safe=safe)
+
+
+def _members(name: str, value: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(_text(name, key), _text(name, each)) for key, each in value.items() if each is not None]
+
+
+def _path_value(parameter: ParameterPlan, value: Any) -> str:
+    name = parameter.argument
+    if parameter.as_json:
+        value = _json(value)
+    if isinstance(value, list):
+        texts = [_text(name, each) for each in value]
+    elif isinstance(value, dict):
+        texts = [text for pair in _members(name, value) for text in pair]
+    else:
+        texts = [_text(name, value)]
+    for text in texts:
+        _check_segment(name, text)
+    if not any(texts):
+        # `/pets/{id}` without an id is another operation.
+        raise ValueError(f"{name}: is empty, and is a part of the path")
+    written = [_encoded(text) for text in texts]
+    pairs = isinstance(value, dict) and parameter.explode
+    items = [f"{key}={each}" for key, each in zip(written[::2], written[1::2], strict=True)] if pairs else written
+    key = _encoded(parameter.name)
+    match parameter.style:
+        case "label":
+            return "." + ("." if parameter.explode else ",").join(items)
+        case "matrix":
+            if parameter.explode and isinstance(value, list):
+                return "".join(f";{key}={item}" for item in items)
+            return "".join(f";{item}" for item in items) if pairs else f";{key}={','.join(items)}"
+        case _:
+            return ",".join(items)
+
+
+def _check_segment(name: str, text: str) -> None:
+    """Check that a value can't lead to another path, even where the slashes in it are decoded on the way.
+
+    Raises:
+        ValueError: It could.
+    """
+    for _ in range(_DECODINGS):
+        segments = re.split(r"[/\\]", text)
+        if any(segment.partition(";")[0].strip() in {".", ".."} for segment in segments):
+            raise ValueError(f"{name}: leads to another path ('.' or '..')")
+        if any(letter < " " or letter == "\x7f" for letter in text):
+            raise ValueError(f"{name}: contains a control character")
+        text = unquote(text)
+
+
+def _query(name: str, value: Any, style: Style, options: ParameterPlan | FieldPlan, kept: frozenset[str]) -> list[str]:
+    """The parts of a query, or of a form, that a value becomes.
+
+    Args:
+        name: The parameter's name.
+        value: Its value.
+        style: How arrays and objects are written.
+        options: Whether they are exploded.
+        kept: The names of parameters that carry credentials: no member of an object may be called so.
+    """
+    safe = _RESERVED_KEPT if getattr(options, "allow_reserved", False) else ""
+    key = _encoded(name)
+    if getattr(options, "as_json", False):
+        return [f"{key}={_encoded(_json(value))}"]
+    if isinstance(value, list):
+        items = [_encoded(_text(name, each), safe) for each in value]
+        if options.explode or not items:
+            return [f"{key}={item}" for item in items]
+        return [f"{key}={_SEPARATORS.get(style, ',').join(items)}"]
+    if isinstance(value, dict):
+        if style == "deepObject":
+            return list(_deep(name, value, safe))
+        members = [(_encoded(each), _encoded(text, safe)) for each, text in _members(name, value)]
+        if options.explode:
+            if hidden := kept & value.keys():
+                raise ValueError(f"{name}: may not have a member {min(hidden)!r}")
+            return [f"{each}={text}" for each, text in members]
+        separator = _SEPARATORS.get(style, ",")
+        return [f"{key}={separator.join(part for pair in members for part in pair)}"] if members else []
+    return [f"{key}={_encoded(_text(name, value), safe)}"]
+
+
+def _deep(name: str, value: Mapping[str, Any], safe: str) -> Iterator[str]:
+    """`filter[a][b]=c`: nested objects as what most servers take them for; OpenAPI leaves them open."""
+    for each, inner in value.items():
+        key = f"{name}[{_text(name, each)}]"
+        if isinstance(inner, dict):
+            yield from _deep(key, inner, safe)
+        elif isinstance(inner, list):
+            yield from (f"{_encoded(key, '[]')}={_encoded(_text(name, item), safe)}" for item in inner)
+        elif inner is not None:
+            yield f"{_encoded(key, '[]')}={_encoded(_text(name, inner), safe)}"
+
+
+def _header(parameter: ParameterPlan, value: Any) -> str:
+    name = parameter.argument
+    if parameter.as_json:
+        text = _json(value)
+    elif isinstance(value, list):
+        text = ",".join(_text(name, each) for each in value)
+    elif isinstance(value, dict):
+        members = _members(name, value)
+        text = ",".join(f"{key}={each}" if parameter.explode else f"{key},{each}" for key, each in members)
+    else:
+        text = _text(name, value)
+    if wrong := value_problem(text):
+        raise ValueError(f"{name}: {wrong.rstrip('.')}")
+    return text
+
+
+def _cookies(parameter: ParameterPlan, value: Any) -> list[str]:
+    name = parameter.argument
+    if parameter.as_json:
+        return [f"{parameter.name}={_encoded(_json(value))}"]
+    if isinstance(value, list):
+        texts = [_encoded(_text(name, each)) for each in value]
+        return [f"{parameter.name}={','.join(texts)}"]
+    if isinstance(value, dict):
+        parts = [_encoded(part) for pair in _members(name, value) for part in pair]
+        return [f"{parameter.name}={','.join(parts)}"]
+    return [f"{parameter.name}={_encoded(_text(name, value))}"]
+
+
+# --- bodies ---
+
+
+def _body(plan: BodyPlan, arguments: Mapping[str, Any]) -> tuple[bytes | None, str]:
+    """The body and its content type; None for no body."""
+    value: Any
+    if plan.argument is not None:
+        if plan.argument not in arguments:
+            return None, plan.media_type
+        value = arguments[plan.argument]
+    else:
+        value = {name: arguments[name] for name in plan.properties if name in arguments}
+        if not value and not plan.required:
+            return None, plan.media_type
+    match plan.kind:
+        case "json":
+            return _json(value).encode(), plan.media_type
+        case "form":
+            return _form(plan, value).encode(), plan.media_type
+        case "multipart":
+            return _multipart(plan, value)
+        case "text":
+            return str(value).encode(), plan.media_type
+        case _:
+            return _decoded(plan.argument or "body", value), plan.media_type
+
+
+def _form(plan: BodyPlan, value: Mapping[str, Any]) -> str:
+    parts: list[str] = []
+    for name, each in value.items():
+        if each is None:
+            continue
+        field_plan = plan.fields.get(name, _FIELD)
+        if _is_nested(each):
+            # What a form has no way to write, as JSON (section 4.8.14.4).
+            parts.append(f"{_encoded(name)}={_encoded(_json(each))}")
+        else:
+            parts += _query(name, each, field_plan.style, field_plan, frozenset())
+    return "&".join(parts)
+
+
+def _is_nested(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(isinstance(each, (dict, list)) for each in inner)
+
+
+def _multipart(plan: BodyPlan, value: Mapping[str, Any]) -> tuple[bytes, str]:
+    files: list[tuple[str, tuple[str | None, bytes, str | None]]] = []
+    for name, each in value.items():
+        if each is None:
+            continue
+        field_plan = plan.fields.get(name, _FIELD)
+        items = each if field_plan.is_array and isinstance(each, list) else [each]
+        make = functools.partial(_file, name) if field_plan.is_file else _part
+        files += [(name, make(item, field_plan)) for item in items]
+    if not files:
+        # The library writes no multipart body without a part.
+        files.append(("", (None, b"", None)))
+    request = httpx2.Request("POST", "http://localhost/", files=files)
+    return request.read(), request.headers["content-type"]
+
+
+def _part(value: Any, field_plan: FieldPlan) -> tuple[str | None, bytes, str | None]:
+    if isinstance(value, str):
+        return None, value.encode(), field_plan.media_type
+    kind = field_plan.media_type or ("application/json" if isinstance(value, (dict, list)) else None)
+    return None, _json(value).encode(), kind
+
+
+def _file(name: str, value: Any, field_plan: FieldPlan) -> tuple[str | None, bytes, str | None]:
+    described = value if isinstance(value, dict) else {"data": value}
+    filename = str(described.get("filename") or name)
+    if not filename.isprintable() or len(filename) > 255:  # noqa: PLR2004
+        raise ValueError(f"{name}: its filename is none")
+    kind = described.get("mime_type") or field_plan.media_type or "application/octet-stream"
+    if not isinstance(kind, str) or not _MEDIA_TYPE.fullmatch(kind):
+        raise ValueError(f"{name}: its mime_type is none, such as image/png")
+    return filename, _decoded(name, described.get("data")), kind
+
+
+def _decoded(name: str, value: Any) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise ValueError(f"{name}: has to be base64, as of base64.b64encode(data).decode()") from None

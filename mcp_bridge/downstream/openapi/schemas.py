@@ -1,0 +1,232 @@
+"""Schemas of a document as JSON Schema (2020-12), each with what it refers to. Runs in the compiler's process.
+
+A schema of OpenAPI 3.0 is nearly JSON Schema (`nullable`, `exclusiveMinimum` as a boolean), one of 3.1 is. What a
+request may not have (`readOnly`) and an answer doesn't (`writeOnly`) is left out. A schema that is too large is cut:
+beyond the limit, anything fits. What the service accepts is its own decision anyway.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Literal
+
+from mcp_bridge.downstream.openapi.document_text import DocumentError
+from mcp_bridge.downstream.openapi.references import Node, last_name
+
+if TYPE_CHECKING:
+    from mcp_bridge.downstream.openapi.references import References
+
+Direction = Literal["request", "response"]
+Json = dict[str, Any]
+
+_MAX_DEPTH = 30
+"""Levels of one schema, without references."""
+
+_MAX_DESCRIPTION = 600
+_MAX_ENUM = 300
+
+_PLAIN = frozenset(
+    {"type", "format", "title", "description", "default", "const", "enum", "pattern", "required", "deprecated"}
+    | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength"}
+    | {"minItems", "maxItems", "uniqueItems", "minContains", "maxContains", "minProperties", "maxProperties"}
+    | {"contentEncoding", "contentMediaType", "dependentRequired"}
+)
+_ONE = frozenset({"items", "not", "additionalProperties", "if", "then", "else", "contains", "propertyNames"})
+_MANY = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
+
+_CONDITIONS = frozenset({"oneOf", "anyOf", "not", "if", "patternProperties", "dependentSchemas", "minProperties"})
+"""Keywords that say more of an object than which properties it has."""
+
+
+class ObjectShape:
+    """An object of which nothing more is said than its properties.
+
+    Attributes:
+        properties: The schemas, by name.
+        required: The names of those that must be there.
+        description: Of the object.
+    """
+
+    def __init__(self) -> None:
+        self.properties: dict[str, Node] = {}
+        self.required: list[str] = []
+        self.description: str | None = None
+
+
+class SchemaSet:
+    """The schemas of one tool's arguments, or of its results, which share their definitions.
+
+    Args:
+        references: Resolves references.
+        direction: Whether they are of a request or of a response.
+        limit: Their size in characters, about.
+    """
+
+    def __init__(self, references: References, direction: Direction, limit: int) -> None:
+        self._references = references
+        self._hidden = "readOnly" if direction == "request" else "writeOnly"
+        self._left = limit
+        self._names: dict[tuple[str, str], str] = {}
+        self._waiting: deque[tuple[str, Node]] = deque()
+        self._definitions: Json = {}
+
+    def add(self, node: Node) -> Any:
+        """A schema, converted. What it refers to is added by `definitions`."""
+        return self._converted(node, 0)
+
+    def definitions(self) -> Json:
+        """The definitions that the schemas refer to, for `$defs`."""
+        while self._waiting:
+            name, node = self._waiting.popleft()
+            try:
+                self._definitions[name] = self._converted(node, 0)
+            except DocumentError:
+                # Of half of a document's schemas, no operation depends on each part.
+                self._definitions[name] = {}
+        return self._definitions
+
+    def _converted(self, node: Node, depth: int) -> Any:
+        schema = node.value
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._left <= 0:
+            return {}
+        self._left -= 8
+        if isinstance(reference := schema.get("$ref"), str):
+            return self._reference(reference, node, schema, depth)
+        return self._with_null(self._keywords(node, schema, depth), schema)
+
+    def _reference(self, reference: str, node: Node, schema: Json, depth: int) -> Any:
+        uri, fragment = self._references.target(reference, node.uri)
+        name = self._names.get((uri, fragment))
+        if name is None:
+            target = self._references.look_up(reference, node.uri)
+            name = self._free_name(last_name(fragment) or "Schema")
+            self._names[uri, fragment] = name
+            self._waiting.append((name, target))
+        out: Json = {"$ref": f"#/$defs/{name}"}
+        # Siblings count from 3.1 on; in 3.0 they are ignored, and nobody writes them to have them ignored.
+        beside = {key: value for key, value in schema.items() if key in {"description", "default", "deprecated"}}
+        out |= self._keywords(Node(beside, node.uri), beside, depth)
+        self._left -= len(name) + 16
+        return self._with_null(out, schema)
+
+    def _free_name(self, wanted: str) -> str:
+        # Letters that are the same in a pointer and in a URI.
+        base = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in wanted)[:80] or "Schema"
+        taken = set(self._names.values())
+        name, number = base, 1
+        while name in taken:
+            number += 1
+            name = f"{base}_{number}"
+        return name
+
+    def _keywords(self, node: Node, schema: Json, depth: int) -> Json:
+        out: Json = {}
+        for key, value in schema.items():
+            if key in _PLAIN:
+                out[key] = self._plain(key, value)
+                self._left -= len(key) + 6 + (len(value) if isinstance(value, str) else 0)
+            elif key in _ONE:
+                if key == "items" and isinstance(value, list):
+                    continue
+                out[key] = self._converted(Node(value, node.uri), depth + 1)
+            elif key in _MANY and isinstance(value, list) and value:
+                out[key] = [self._converted(Node(each, node.uri), depth + 1) for each in value]
+            elif key in _NAMED and isinstance(value, dict):
+                out[key] = {
+                    str(name): self._converted(Node(each, node.uri), depth + 1)
+                    for name, each in value.items()
+                    if not self._is_hidden(Node(each, node.uri))
+                }
+                self._left -= sum(len(str(name)) + 6 for name in value)
+        return self._mended(out, schema)
+
+    def _plain(self, key: str, value: Any) -> Any:
+        if key == "description" and isinstance(value, str) and len(value) > _MAX_DESCRIPTION:
+            return f"{value[:_MAX_DESCRIPTION].rstrip()}…"
+        if key in {"enum", "required"} and isinstance(value, list):
+            self._left -= sum(len(each) + 3 if isinstance(each, str) else 4 for each in value)
+        elif isinstance(value, (dict, list)):
+            self._left -= len(str(value))
+        return value
+
+    def _mended(self, out: Json, schema: Json) -> Json:
+        """The keywords in JSON Schema's terms, without what can't be met."""
+        for name, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            if isinstance(out.get(name), bool):
+                exclusive = out.pop(name)
+                if exclusive and bound in out:
+                    out[name] = out.pop(bound)
+        if isinstance(required := out.get("required"), list):
+            declared = schema.get("properties")
+            kept = out.get("properties", {})
+            lost = declared.keys() - kept.keys() if isinstance(declared, dict) else frozenset()
+            out["required"] = [name for name in required if isinstance(name, str) and name not in lost]
+        if not isinstance(out.get("required", []), list) or out.get("required") == []:
+            out.pop("required", None)
+        if isinstance(enum := out.get("enum"), list) and len(enum) > _MAX_ENUM:
+            del out["enum"]
+        # In 3.0, `format` says what is a file; as JSON, a file is its base64.
+        if out.get("format") in {"binary", "byte"} and out.get("type") == "string":
+            del out["format"]
+            out["contentEncoding"] = "base64"
+        return out
+
+    def _with_null(self, out: Json, schema: Json) -> Json:
+        if schema.get("nullable") is not True:
+            return out
+        kind = out.get("type")
+        if isinstance(kind, str):
+            out["type"] = [kind, "null"]
+            if isinstance(out.get("enum"), list) and None not in out["enum"]:
+                out["enum"] = [*out["enum"], None]
+            return out
+        return {"anyOf": [out, {"type": "null"}]} if out else out
+
+    def _is_hidden(self, node: Node) -> bool:
+        """Whether a property isn't there in this direction."""
+        value = node.value
+        if isinstance(value, dict) and isinstance(value.get("$ref"), str):
+            try:
+                value = self._references.resolved(node).value
+            except DocumentError:
+                return False
+        return isinstance(value, dict) and value.get(self._hidden) is True
+
+    def object_shape(self, node: Node) -> ObjectShape | None:
+        """The properties of a schema that is an object and says nothing more of it; else None.
+
+        Raises:
+            DocumentError: A reference leads nowhere.
+        """
+        shape = ObjectShape()
+        return shape if self._gather(node, shape, 0) and shape.properties else None
+
+    def _gather(self, node: Node, shape: ObjectShape, depth: int) -> bool:
+        node = self._references.resolved(node)
+        schema = node.value
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH or schema.get("type", "object") != "object":
+            return False
+        if schema.get("nullable") is True or not _CONDITIONS.isdisjoint(schema):
+            return False
+        if schema.get("additionalProperties", False) is not False:
+            return False
+        properties, required, parts = schema.get("properties", {}), schema.get("required", []), schema.get("allOf", [])
+        if not isinstance(properties, dict) or not isinstance(required, list) or not isinstance(parts, list):
+            return False
+        shape.description = shape.description or schema.get("description")
+        for part in parts:
+            if not self._gather(Node(part, node.uri), shape, depth + 1):
+                return False
+        for name, each in properties.items():
+            property_ = Node(each, node.uri)
+            if self._is_hidden(property_):
+                continue
+            if name in shape.properties and shape.properties[name] != property_:
+                # Both of them count.
+                return False
+            shape.properties[str(name)] = property_
+        shape.required += [name for name in required if isinstance(name, str) and name not in shape.required]
+        return True

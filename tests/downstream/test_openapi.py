@@ -1,0 +1,295 @@
+"""Services that an OpenAPI document describes: each operation is a tool, and each call a request that was meant."""
+
+import base64
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from downstream_calls import call_tool
+from http_servers import serving
+from petstore_service import PNG, Petstore
+from starlette.responses import JSONResponse, Response
+
+from mcp_bridge.downstream.catalog import describe
+from mcp_bridge.downstream.catalog.results import convert
+from mcp_bridge.downstream.client.fleet import Fleet
+from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec
+from mcp_bridge.downstream.http import retries
+from mcp_bridge.downstream.http.remote_auth import RemoteAccess
+from mcp_bridge.errors import BridgeError
+
+# Far above what any of these takes; a test that runs into it hangs.
+pytestmark = pytest.mark.timeout(120)
+
+SECRET = "sec-9fK2vLq8XwZ4mR7bT1yN/+="  # noqa: S105 - of this test alone
+
+
+def openapi(location, *, operations=("*",), credentials=None, **settings):
+    """The spec of a service."""
+    document = OpenApiDocument(location=str(location), operations=operations, credentials=credentials or {})
+    return ServerSpec(**{"name": "petstore", "type": "openapi", "openapi": document} | settings)
+
+
+@asynccontextmanager
+async def petstore(*, operations=("*",), credentials=None, **settings):
+    """A fleet of the service alone, and the service."""
+    service = Petstore()
+    async with serving(service.app) as port:
+        spec = openapi(
+            f"http://127.0.0.1:{port}/openapi.json", operations=operations, credentials=credentials, **settings
+        )
+        async with Fleet(
+            [spec], access=RemoteAccess(lambda _, text: text.replace("vault://secret/key", SECRET))
+        ) as fleet:
+            service.port = port
+            yield fleet, service
+
+
+async def value(fleet, tool, /, **arguments):
+    """What a script gets."""
+    result = await call_tool(fleet, "petstore", tool, arguments)
+    assert not result.is_error, result
+    return convert(result)["value"]
+
+
+async def failure(fleet, tool, /, **arguments):
+    with pytest.raises(BridgeError) as caught:
+        found = await fleet.server("petstore").listed(tool)
+        await fleet.server("petstore").bound(found).call(arguments)
+    return caught.value
+
+
+async def listed(fleet):
+    return {tool.name: tool for tool in await fleet.server("petstore").tools()}
+
+
+async def test_the_document_of_a_service_becomes_tools_with_its_signatures():
+    async with petstore() as (fleet, _):
+        tools = await listed(fleet)
+    assert describe.line(tools["get_pet"]) == "petstore.get_pet(id) — Find a pet by its id"
+    assert describe.line(tools["create_pet"]).startswith("petstore.create_pet(name, tags=[], parent=...)")
+    assert tools["get_pet"].output_schema["properties"]["name"]["type"] == "string"
+    assert "GET /pets/{id}" in tools["get_pet"].description
+    assert tools["get_pet"].annotations["readOnlyHint"] is True
+    assert tools["delete_pet"].annotations["destructiveHint"] is True
+    assert tools["create_pet"].annotations["readOnlyHint"] is False
+
+
+async def test_operations_are_called():
+    async with petstore() as (fleet, service):
+        assert await value(fleet, "get_pet", id=1) == {"id": 1, "name": "Rex", "tags": ["dog"], "parent": None}
+        assert [pet["name"] for pet in await value(fleet, "list_pets", tag=["cat", "fox"], limit=5)] == ["Tom"]
+        made = await value(fleet, "create_pet", name="Ada", parent={"name": "Eve"})
+        assert (made["id"], made["parent"]["name"]) == (3, "Eve")
+        assert await value(fleet, "delete_pet", id=3) is None
+        assert await value(fleet, "login", user="a&b=c", tags=["x", "y z"]) == {"user": "a&b=c", "tags": ["x", "y z"]}
+        assert service.paths("GET") == ["/pets/1", "/pets?tag=cat&tag=fox&limit=5"]
+
+
+async def test_files_go_both_ways():
+    async with petstore() as (fleet, _):
+        data = base64.b64encode(PNG).decode()
+        told = await value(fleet, "add_photo", id=1, photo=data, caption="of Rex")
+        assert told == {"name": "photo", "type": "application/octet-stream", "size": len(PNG), "caption": "of Rex"}
+        named = {"data": data, "filename": "Rex ü.png", "mime_type": "image/png"}
+        told = await value(fleet, "add_photo", id=1, photo=named)
+        assert (told["name"], told["type"]) == ("Rex ü.png", "image/png")
+        assert await value(fleet, "get_photo", id=1) == [{"type": "image", "mime_type": "image/png", "data": data}]
+
+
+async def test_what_a_response_says_beside_its_body_is_in_the_raw_result():
+    async with petstore() as (fleet, _):
+        result = await call_tool(fleet, "petstore", "create_pet", {"name": "Ada"})
+        http = convert(result)["raw"]["_meta"]["mcp-code-bridge/http"]
+    assert (http["status"], http["headers"]["location"]) == (201, "/pets/3")
+
+
+async def test_only_operations_that_read_are_tools_unless_others_are_named():
+    async with petstore(operations=None) as (fleet, _):
+        tools = await listed(fleet)
+        notices = fleet.server("petstore").listing.notices
+    assert "get_pet" in tools
+    assert tools.keys().isdisjoint({"create_pet", "replace_pet", "delete_pet", "login"})
+    assert any("5 operations that may change something are left out" in notice for notice in notices)
+
+
+async def test_operations_are_named_by_their_ids_or_their_paths():
+    async with petstore(operations=("get_*", "DELETE /pets/*", "nothing")) as (fleet, _):
+        tools = await listed(fleet)
+        notices = fleet.server("petstore").listing.notices
+    assert sorted(tools) == ["delete_pet", "get_pet", "get_photo"]
+    assert any("no operation matches 'nothing'" in notice for notice in notices)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["..", ".", "../pets", "a/../../b", "%2e%2e/x", "..%2f..", "%252e%252e%252fx", "..\\x", "..;/x", "a\x00b", ""],
+)
+async def test_an_argument_of_a_path_leads_to_no_other_path(text):
+    async with petstore() as (fleet, service):
+        error = await failure(fleet, "echo", text=text)
+        assert error.code == "bad_arguments"
+        assert service.paths() == []
+
+
+@pytest.mark.parametrize("text", ["a?b=c#d", "a;b=c,d", "a b é", "{id}", "%41", "x&y=z+1", "😀"])
+async def test_an_argument_arrives_as_it_is(text):
+    async with petstore() as (fleet, service):
+        assert await value(fleet, "echo", text=text) == f"{text} None"
+        await value(fleet, "list_pets", tag=[text], limit=3)
+        told = json.loads(service.queries[-1])
+    assert told == [["tag", text], ["limit", "3"]]
+
+
+async def test_a_cookie_is_one_cookie():
+    async with petstore() as (fleet, service):
+        await value(fleet, "echo", text="x", mood="a; session=b")
+        assert service.seen[-1][2]["cookie"] == "mood=a%3B%20session%3Db"
+
+
+@pytest.mark.parametrize("trace", ["a\r\nX-Admin: 1", "a\nb", "a\x00", " a", "日本"])
+async def test_a_header_is_one_header(trace):
+    async with petstore() as (fleet, service):
+        error = await failure(fleet, "list_pets", **{"x-trace": trace})
+        assert error.code == "bad_arguments"
+        assert service.paths() == []
+
+
+async def test_a_status_from_400_on_is_the_tools_error():
+    async with petstore() as (fleet, service):
+        error = await failure(fleet, "get_pet", id=9)
+        assert (error.code, str(error)) == ("tool_error", 'HTTP 404 Not Found: {"detail":"no pet 9"}')
+        service.answers = [Response(b"x" * 100_000, 500, media_type="text/plain")]
+        error = await failure(fleet, "get_pet", id=1)
+        assert error.code == "tool_error"
+        assert len(str(error)) < 10_000
+        service.answers = [Response(b"\x00\x01", 503, media_type="application/octet-stream")]
+        assert "2 bytes of application/octet-stream" in str(await failure(fleet, "get_pet", id=1))
+    assert len(service.paths()) == 3
+
+
+async def test_a_refusal_for_the_time_being_is_waited_for_and_nothing_else_is_sent_twice(monkeypatch):
+    monkeypatch.setattr(retries, "MAX_BUSY_WAIT", 30)
+    async with petstore() as (fleet, service):
+        service.answers = [Response(status_code=429, headers={"retry-after": "0"})]
+        await value(fleet, "create_pet", name="Ada")
+        assert service.paths("POST") == ["/pets", "/pets"]
+        service.answers = [Response(status_code=429, headers={"retry-after": "3600"})]
+        error = await failure(fleet, "create_pet", name="Ada")
+        assert (error.code, error.details["retry_in"]) == ("server_busy", 3600)
+        service.answers = [Response(status_code=503, headers={"retry-after": "0"})]
+        assert (await failure(fleet, "create_pet", name="Ada")).code == "tool_error"
+        assert len(service.paths("POST")) == 4
+
+
+async def test_the_operators_credentials_are_missing_or_wrong():
+    async with petstore() as (fleet, service):
+        service.answers = [JSONResponse({"detail": "no"}, 401)]
+        error = await failure(fleet, "get_pet", id=1)
+        assert error.code == "server_unauthorized"
+        service.answers = [JSONResponse({"detail": "not yours"}, 403)]
+        assert "not yours" in str(await failure(fleet, "get_pet", id=1))
+
+
+@pytest.mark.parametrize(
+    ("tool", "scheme", "place"),
+    [
+        ("headers", "key", "headers"),
+        ("by_query", "query_key", "query"),
+        ("by_bearer", "token", "authorization"),
+    ],
+)
+async def test_credentials_are_sent_where_the_document_says_and_hidden_where_they_come_back(tool, scheme, place):
+    async with petstore(credentials={scheme: "vault://secret/key"}) as (fleet, service):
+        answer = json.dumps(await value(fleet, tool))
+        _, path, headers = service.seen[-1]
+        plain = await value(fleet, "echo", text="x", mood="y")
+    sent = {"headers": headers.get("x-key"), "query": path, "authorization": headers.get("authorization")}[place]
+    assert {"headers": SECRET, "query": "/by_query?api_key=sec-9fK2vLq8XwZ4mR7bT1yN%2F%2B%3D"}.get(
+        place, f"Bearer {SECRET}"
+    ) == sent
+    assert SECRET not in answer
+    assert "[hidden]" in answer
+    # An operation that doesn't ask for it doesn't get it.
+    assert plain == "x y"
+    assert SECRET not in str(service.seen[-1])
+
+
+async def test_a_user_and_password_are_sent_as_basic_authentication():
+    async with petstore(credentials={"user": "me:vault://secret/key"}) as (fleet, service):
+        await value(fleet, "by_basic")
+        assert service.seen[-1][2]["authorization"] == "Basic " + base64.b64encode(f"me:{SECRET}".encode()).decode()
+
+
+async def test_a_credential_for_no_scheme_is_the_configurations_fault():
+    async with petstore(credentials={"keys": "x"}) as (fleet, _):
+        with pytest.raises(BridgeError, match=r"credentials\.keys is no security scheme of its document") as caught:
+            await fleet.server("petstore").tools()
+    assert caught.value.code == "server_unavailable"
+
+
+async def test_an_agent_cant_set_what_carries_credentials():
+    async with petstore(headers={"X-Trace": "ours"}, credentials={"query_key": "k" * 30}) as (fleet, service):
+        tools = await listed(fleet)
+        assert list(tools["list_pets"].input_schema["properties"]) == ["tag", "limit"]
+        assert list(tools["by_query"].input_schema["properties"]) == []
+        await value(fleet, "list_pets")
+        assert service.seen[-1][2].get("x-trace") is None or service.seen[-1][2]["x-trace"] == "ours"
+
+
+async def test_cookies_of_a_login_stay_with_nobody():
+    async with petstore() as (fleet, service):
+        await value(fleet, "login", user="me")
+        await value(fleet, "headers")
+        assert "cookie" not in service.seen[-1][2]
+
+
+async def test_redirects_are_followed_to_the_same_origin_alone():
+    async with petstore() as (fleet, service):
+        assert (await value(fleet, "away", to="/pets/1"))["name"] == "Rex"
+        before = len(service.seen)
+        error = await failure(fleet, "away", to="http://169.254.169.254/latest")
+        assert (error.code, error.details["reason"]) == ("server_unavailable", "redirected")
+        assert len(service.seen) == before + 1
+        service.answers = [Response(status_code=303, headers={"location": "/pets/1"})]
+        done = await value(fleet, "create_pet", name="Ada")
+        assert (done["status"], done["headers"]["location"]) == (303, "/pets/1")
+
+
+async def test_a_call_that_takes_too_long_is_given_up():
+    async with petstore(call_timeout=0.3) as (fleet, _):
+        assert (await failure(fleet, "slow")).code == "tool_timeout"
+        # The others go on.
+        assert (await value(fleet, "get_pet", id=1))["id"] == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (Response(b"{", media_type="application/json"), "bad_result"),
+        (Response(b"[NaN]", media_type="application/json"), "bad_result"),
+        (Response(b"[1e999]", media_type="application/json"), "bad_result"),
+        (Response(b'["\\ud800"]', media_type="application/json"), "bad_result"),
+        (Response(b"[" * 5000 + b"]" * 5000, media_type="application/json"), "result_too_large"),
+        (Response(b"[" + b"1," * 600_000 + b"1]", media_type="application/json"), "result_too_large"),
+        (Response(b"x" * (9 << 20), media_type="text/plain"), "result_too_large"),
+        (Response(b"x", headers={"content-encoding": "gzip"}, media_type="text/plain"), "bad_result"),
+    ],
+    ids=["not-json", "nan", "infinity", "surrogate", "deep", "many", "large", "encoded"],
+)
+async def test_an_answer_beyond_what_is_read_is_an_error(answer, code):
+    async with petstore() as (fleet, service):
+        service.answers = [answer]
+        assert (await failure(fleet, "get_pet", id=1)).code == code
+        assert (await value(fleet, "get_pet", id=1))["id"] == 1
+
+
+async def test_a_text_and_an_unknown_type_arrive():
+    async with petstore() as (fleet, service):
+        service.answers = [Response("grüße".encode("latin-1"), media_type="text/plain; charset=latin-1")]
+        assert await value(fleet, "get_pet", id=1) == "grüße"
+        service.answers = [Response(b"\x00\x01", media_type="application/zip")]
+        (file,) = await value(fleet, "get_pet", id=1)
+        assert (file["mime_type"], file["data"]) == ("application/zip", "AAE=")
+        service.answers = [Response(b"null", media_type="application/json")]
+        assert await value(fleet, "get_pet", id=1) is None
