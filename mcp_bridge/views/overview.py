@@ -161,7 +161,7 @@ class Overview:
                     break
                 searched, before = searched + 1, (started, ident)
                 row = await self.store.execution(ident)
-                if row is not None and asking.wants(row := await self._shown(row)):
+                if row is not None and asking.wants(row := await self._with_recorded_code(row)):
                     rows.append(row)
         counted = await overview.counts(self.database, [row.id for row in rows])
         return Page([(row, counted[row.id]) for row in rows], before if more else None, searched)
@@ -175,9 +175,9 @@ class Overview:
         found = await self.store.execution(ident, self._whose)
         if found is None:
             raise BridgeError("unknown_trace", "There is no such execution.")
-        return await self._shown(found)
+        return await self._with_recorded_code(found)
 
-    async def _shown(self, row: StoredExecution) -> StoredExecution:
+    async def _with_recorded_code(self, row: StoredExecution) -> StoredExecution:
         """A script with its code as it was recorded: projected, as what is kept to be run again isn't."""
         if row.kind != "script" or not row.bundle:
             return row
