@@ -157,7 +157,7 @@ class Gate:
                     with measurements.call(tool.info.server, tool.info.name), _span_of_own_tool(tool):
                         result = await admitted.tool.call(admitted.prepared, self._listener(tool, projector), raw=raw)
                     result = await off_loop(
-                        [result.value, result.raw], functools.partial(_shown, result, projector, raw=raw)
+                        [result.value, result.raw], functools.partial(_projected, result, projector, raw=raw)
                     )
                     given = await self._size(result.value)
                     if share is not None:
@@ -295,7 +295,7 @@ def _undoes(step: StepContext | None) -> bool:
     return step is not None and step.path.endswith(".compensate")
 
 
-def _shown(result: ToolResult, projector: Projector, *, raw: bool) -> ToolResult:
+def _projected(result: ToolResult, projector: Projector, *, raw: bool) -> ToolResult:
     """A result as the agent may see it."""
     whole = projector.output(result.raw) if raw else {}
     return ToolResult(projector.output(result.value), whole, result.is_pending)
