@@ -634,9 +634,6 @@ GROUPS: Final[tuple[Group, ...]] = (
         "log_unwritable": Description(
             "`log_file` can't be written.",
             "Name a file in a folder that is there.", _COMMAND, exit_status=2),
-        "telemetry_missing": Description(
-            "`[telemetry]` configures what needs a library that isn't installed.",
-            "Install `mcp-code-bridge[otel]`, or `mcp-code-bridge[prometheus]` for `telemetry.listen`.", exit_status=2),
         "nested_bridge": Description(
             "This bridge was started by a bridge, as one of its servers.",
             "Take it out of the servers, or set `MCP_BRIDGE_ALLOW_SELF_SERVER=1`.", _COMMAND, exit_status=4),
@@ -655,6 +652,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "server_not_configured": Description(
             "There is no server of this name in the file.",
             "`mcp-bridge servers list` has them.", _COMMAND, exit_status=2),
+        "telemetry_missing": Description(
+            "`[telemetry]` configures what needs a library that isn't installed.",
+            "Install `mcp-code-bridge[otel]`, or `mcp-code-bridge[prometheus]` for `telemetry.listen`.", exit_status=2),
         "trust_unusable": Description(
             "The records of what is trusted can't be used.",
             "Check their owner and mode, or remove them and trust the folders again."),

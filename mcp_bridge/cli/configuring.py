@@ -14,7 +14,7 @@ from mcp_bridge.escaping import escape_line
 from mcp_bridge.telemetry.log_format import formatter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from mcp_bridge.downstream.configuration.client_files import Problem
     from mcp_bridge.downstream.configuration.discovery import Discovery
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 NESTED = "MCP_BRIDGE_NESTED"
 
-MAX_NAMED, MAX_NAMED_CHARS = 10, 500
-"""Limits on server names in the message about servers that are left out: their number and characters."""
+MAX_LISTED, MAX_LISTED_CHARS = 10, 500
+"""Limits on the names of servers that a message lists: their number and characters."""
 
 
 class Configuration(NamedTuple):
@@ -78,8 +78,8 @@ def warn_ignored_files(files: Iterable[IgnoredFile]) -> None:
     for file in files:
         if file not in _noticed:
             _noticed.add(file)
-            some = ", ".join(file.servers[:MAX_NAMED]) + (", …" if len(file.servers) > MAX_NAMED else "")
-            servers = f" Left out: {some[:MAX_NAMED_CHARS]}." if some else ""
+            some = listed(file.servers)
+            servers = f" Left out: {some[:MAX_LISTED_CHARS]}." if some else ""
             print(escape_line(f"mcp-bridge: {file.code}: {file.message}{servers} {file.hint}"), file=sys.stderr)  # noqa: T201
 
 
@@ -90,6 +90,11 @@ def warn_problems(problems: Iterable[Problem]) -> None:
             _noticed.add(problem)
             where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
             print(escape_line(f"mcp-bridge: {problem.code}: {where}: {problem.message}"), file=sys.stderr)  # noqa: T201
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names of servers for a message, with an ellipsis if there are more."""
+    return ", ".join(names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
 
 
 def discover_servers(loaded: settings.Loaded, *, quiet: bool = False) -> Discovery:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_bridge.downstream.catalog.bound_tool import ToolResult
+from mcp_bridge.downstream.catalog.bound_tool import Listener, ToolResult
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.gate.model_steps import ModelSteps, amounts
 from mcp_bridge.gate.policy_check import Admission, projected
@@ -52,6 +52,8 @@ NEWS_SECONDS = 0.25
 MAX_NEWS_CHARS = 300
 
 _ONE_CALL = Amounts(calls=1)
+
+_NO_SPAN: AbstractContextManager[None] = nullcontext()
 
 
 class Gate:
@@ -107,6 +109,7 @@ class Gate:
         self._admission = Admission(governance.snapshot, self._budget, values, asker)
         self._model: ModelSteps | None = None
         self._sampler = sampler
+        self._principal = principal
         self._news = news
 
     def room(self, *, undoes: bool = False) -> AbstractAsyncContextManager[None]:
@@ -151,7 +154,7 @@ class Gate:
                 await caller.begin(admitted.intent(), is_repeatable=self._is_idempotent(admitted.tool))
                 try:
                     with measurements.call(tool.info.server, tool.info.name), _span_of_own_tool(tool):
-                        result = await admitted.tool.call(admitted.prepared, self._teller(tool, projector), raw=raw)
+                        result = await admitted.tool.call(admitted.prepared, self._listener(tool, projector), raw=raw)
                     result = await off_loop(
                         [result.value, result.raw], functools.partial(_shown, result, projector, raw=raw)
                     )
@@ -258,10 +261,10 @@ class Gate:
         """Bytes of a value as JSON, if there is a limit on them."""
         return await off_loop(value, _json_bytes, value) if self._counts_bytes else 0
 
-    def _teller(self, tool: BoundTool, projector: Projector) -> Callable[[str], None] | None:
+    def _listener(self, tool: BoundTool, projector: Projector) -> Listener:
         """Pass a server's messages about a call on, projected, and a few times a second at most."""
         if (news := self._news) is None:
-            return None
+            return Listener(self._principal)
         said_at = -NEWS_SECONDS
 
         def tell(text: str) -> None:
@@ -274,13 +277,13 @@ class Gate:
                 if shown:
                     news(f"{tool.info.server}.{tool.info.name}: {shown[:MAX_NEWS_CHARS]}")
 
-        return tell
+        return Listener(self._principal, tell)
 
 
 def _span_of_own_tool(tool: BoundTool) -> AbstractContextManager[object]:
     """A span for a call of the operator's own tool; the connection to a server makes its own."""
     if not tool.is_operators:
-        return nullcontext()
+        return _NO_SPAN
     name = tool.info.name
     attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     return tracing.span(f"execute_tool {name}", attributes=attributes)

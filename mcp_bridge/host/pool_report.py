@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import statistics
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -82,7 +81,8 @@ def report_of(pool: WarmPool) -> PoolReport:
         figures.misses,
         figures.lost,
         figures.retired,
-        round(statistics.median(figures.ages), 3) if figures.ages else 0.0,
+        # `statistics` would take an idle bridge a tenth of a mebibyte.
+        round(sorted(figures.ages)[len(figures.ages) // 2], 3) if figures.ages else 0.0,
     )
 
 

@@ -179,6 +179,8 @@ class SandboxRun:
             with self._scope:
                 async with anyio.create_task_group() as watchers:
                     watchers.start_soon(self._channel.start, self._first)
+                    # It may have the guest's modules in it, which an idle bridge has once already.
+                    self._first = b""
                     if await self._is_recorded():
                         finish = await self._served(watchers)
                     watchers.cancel_scope.cancel()

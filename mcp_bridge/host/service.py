@@ -49,10 +49,12 @@ from mcp_bridge.host.sandboxes import Sandboxes
 from mcp_bridge.host.upkeep import upkeep
 from mcp_bridge.ledger.log.allowance import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.log.usage_store import UsageStore
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.offload import off_loop
+from mcp_bridge.policy.rules.budgets import Usages
 from mcp_bridge.policy.rules.snapshot import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import SandboxProcess
@@ -87,7 +89,6 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler
-    from mcp_bridge.policy.rules.budgets import Usages
     from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
     from mcp_bridge.sandbox.engine import SandboxProcess
@@ -112,6 +113,7 @@ class Shared:
         database: The ledger.
         governance: The operator's word: for everybody.
         loop_watch: What has held up this bridge's event loop.
+        usages: What principals have used; by default nothing, and it isn't kept.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Shared:
         database: Database,
         governance: Governance,
         loop_watch: LoopWatch | None = None,
+        usages: Usages | None = None,
     ) -> None:
         self.settings = settings
         self.fleet = fleet
@@ -134,6 +137,7 @@ class Shared:
         self.catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
         self.catalog.add_local(governance.registry)
         self.files = Files(settings.state_dir, settings.ledger.max_files_size)
+        self.usages = usages or Usages()
         self.queue = RunQueue(settings.max_concurrent, settings.max_queued)
         self.sandboxes = Sandboxes(settings, tasks, self._sweep_files)
         self.withdrawn: frozenset[str] = frozenset()
@@ -142,13 +146,6 @@ class Shared:
         """All principals' views that anything uses, or that are kept for later."""
         self.kept: OrderedDict[str, Bridge] = OrderedDict()
         """The views that are kept, the one that was asked for last at the end."""
-
-    @functools.cached_property
-    def usages(self) -> Usages:
-        """What principals have used."""
-        from mcp_bridge.policy.rules.budgets import Usages
-
-        return Usages()
 
     async def _sweep_files(self) -> None:
         await sweep_files(self.database, self.files, self.settings.ledger)
@@ -684,6 +681,8 @@ async def open_bridge(
                 logger.warning("a ledger begins in %s. %s", settings.state_dir, settings.ledger.retention())
             await tidy(database, files, settings.ledger)
             database.reclaim = functools.partial(make_room, database, files, settings.ledger)
+            kept = UsageStore(database)
+            usages = Usages(await kept.load(), kept.add, unkept={LOCAL_PRINCIPAL.name})
             publisher = None
             if settings.ledger.publish:
                 from mcp_bridge.ledger.publish.open_publisher import open_publisher  # rarely needed
@@ -702,7 +701,7 @@ async def open_bridge(
                 upkeep(database, files, settings.ledger, publisher, tasks),
             ):
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
-                bridge = Bridge(Shared(settings, fleet, tasks, database, governance, watch))
+                bridge = Bridge(Shared(settings, fleet, tasks, database, governance, watch, usages))
                 try:
                     yield bridge
                 finally:

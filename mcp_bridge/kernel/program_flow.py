@@ -57,7 +57,6 @@ class Level:
         last_output: Of the step that succeeded last.
         stalled: Consecutive steps that changed no output.
         changed: Whether an output has changed since the last comparison; None before the first.
-        max_steps: Most steps that it may execute.
         has_token_budget: Whether it, or a level above it, has a limit on tokens.
         missing: The references of the last condition that led nowhere, for the explanation of its row.
         undo: The compensations of what has been done, latest last.
@@ -67,7 +66,7 @@ class Level:
     """
 
     __slots__ = (
-        "branch", "changed", "context", "ending", "has_token_budget", "last_output", "max_steps", "missing",
+        "branch", "changed", "context", "ending", "has_token_budget", "last_output", "missing",
         "outputs", "owner", "position", "prefix", "program", "stalled", "status", "steps", "task", "tokens", "undo",
     )  # fmt: skip
 
@@ -84,7 +83,6 @@ class Level:
         self.last_output: Any = None
         self.stalled = 0
         self.changed: bool | None = None
-        self.max_steps = program.step_limit
         self.has_token_budget: bool = program.max_tokens is not None or (
             owner is not None and owner.level.has_token_budget
         )

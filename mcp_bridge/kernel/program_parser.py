@@ -1,6 +1,5 @@
 """Programs: from untrusted data to steps that the machine can run, or to a list of everything that is wrong with it."""
 
-import difflib
 import functools
 import itertools
 import json
@@ -300,6 +299,8 @@ class _Parser:
         ids = self._index
         if len(self._faults) >= _MAX_HINTS or len(ids) > _MAX_HINT_IDS or len(target) > _MAX_HINT_CHARS:
             return ""
+        import difflib  # noqa: PLC0415  (few programs have a fault)
+
         close = difflib.get_close_matches(target, [name for name in ids if len(name) <= _MAX_HINT_CHARS], n=1)
         return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -5,7 +5,6 @@ The fragments use a small part of JSON Schema (draft 2020-12), all of which `fau
 `required`, `additionalProperties: false`, `anyOf`. A step's fragment is chosen by its `type`.
 """
 
-import difflib
 import functools
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
@@ -345,6 +344,8 @@ _SHOWN_CHARS = 60
 
 
 def _nearest(name: str, names: Json) -> str:
+    import difflib  # noqa: PLC0415  (few programs have a fault)
+
     meant = _OFTEN_MEANT.get(name)
     close = [meant] if meant in names else difflib.get_close_matches(name[:MAX_NAME_CHARS], names, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

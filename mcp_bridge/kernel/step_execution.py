@@ -13,7 +13,7 @@ from mcp_bridge.kernel.condition_errors import counted_as_none, reason
 from mcp_bridge.kernel.conditions import ConditionError, condition
 from mcp_bridge.kernel.events import Effect, EffectKind, StepResult, StepStatus, new
 from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Parallel, Task, task_for
-from mcp_bridge.kernel.program_limits import ends_stalled, exceeded_limit, exceeded_token_limit
+from mcp_bridge.kernel.program_limits import ends_stalled, exceeded_limit, exceeded_token_limit, step_limit
 from mcp_bridge.kernel.references import Lookup, TextTooLongError, measured, quoted, written
 from mcp_bridge.kernel.step_types import ConditionStep, MapStep, ModelStep, StepFailedError
 
@@ -81,6 +81,7 @@ class Interpreter:
     def _advance(self, level: Level) -> None:
         """Go on until a step waits, or the level has ended. A loop, so that no program's length makes it deeper."""
         instructions = level.program.instructions
+        limit = step_limit(level.program)
         while level.status == "running":
             if level.ending is not None:
                 if level.undo and level.ending[0] != "success":
@@ -90,7 +91,7 @@ class Interpreter:
                 level.status = level.ending[0]
             elif level.position >= len(instructions):
                 level.end("success")
-            elif (level.has_token_budget or level.steps >= level.max_steps) and (exceeded := exceeded_limit(level)):
+            elif (level.has_token_budget or level.steps >= limit) and (exceeded := exceeded_limit(level)):
                 level.end("budget_exceeded", "budget_exceeded", exceeded)
             elif self._work_left < 0:
                 level.end("budget_exceeded", "too_much_at_once", _TOO_MUCH)

@@ -39,9 +39,6 @@ Request = tuple[EffectKind, str, dict[str, Any]]
 COMPENSATION: Row = {"retry": {"max_attempts": 3}}
 """The row of every compensation."""
 
-DEFAULT_MAX_STEPS = 10_000
-"""Steps that a program without `max_steps` may execute beyond the length of its list: the bound on loops."""
-
 END = -1
 """In place of the index of the next step: the program ends."""
 
@@ -513,7 +510,6 @@ class Program:
         hash: SHA-256 of its canonical form, with those of the programs that it runs by name.
         steps: In the order of the list.
         instructions: Of its steps.
-        step_limit: Most steps that it may execute.
         index: From a step's id to its index in the list.
         uses: The programs that its steps (and programs written out in them) run by name.
         nested: Levels of programs beneath it.
@@ -521,7 +517,7 @@ class Program:
 
     __slots__ = (
         "data", "description", "hash", "index", "instructions", "max_stalled_steps", "max_steps", "max_tokens", "name",
-        "nested", "step_limit", "steps", "uses", "version",
+        "nested", "steps", "uses", "version",
     )  # fmt: skip
 
     def __init__(self, data: dict[str, Any], steps: list[Step], uses: Mapping[str, Program]) -> None:
@@ -530,7 +526,6 @@ class Program:
         self.description: str = data.get("description", "")
         self.version: str = data.get("version", "1.0")
         self.max_steps: int | None = data.get("max_steps")
-        self.step_limit: int = DEFAULT_MAX_STEPS + len(steps) if self.max_steps is None else self.max_steps
         self.max_stalled_steps: int | None = data.get("max_stalled_steps")
         self.max_tokens: int | None = data.get("max_tokens")
         self.steps = tuple(steps)

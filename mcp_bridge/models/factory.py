@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_bridge.models.litellm_adapter import LiteLLMModel
 from mcp_bridge.models.model import ModelError
-from mcp_bridge.models.sampling import SamplingModel
-from mcp_bridge.models.scripted import ScriptedModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +58,13 @@ def make_model(
     if config is None:
         return UnconfiguredModel()
     if config.provider == "litellm":
+        from mcp_bridge.models.litellm_adapter import LiteLLMModel  # noqa: PLC0415  (of three, one is used)
+
         return LiteLLMModel(config, resolve_secret)
     if config.provider == "sampling":
+        from mcp_bridge.models.sampling import SamplingModel  # noqa: PLC0415  (likewise)
+
         return SamplingModel(config, sampler)
+    from mcp_bridge.models.scripted import ScriptedModel  # noqa: PLC0415  (likewise)
+
     return ScriptedModel(config, directory or Path())

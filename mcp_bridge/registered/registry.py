@@ -17,8 +17,9 @@ from mcp_bridge.registered.results import MAX_RESULT_BYTES
 from mcp_bridge.registered.threads import Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
+    from mcp_bridge.downstream.catalog.bound_tool import Listener
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.registered.declaring import Declaration
 
@@ -154,7 +155,7 @@ class BoundFunction:
             raise
 
     async def call(
-        self, prepared: dict[str, Any], _tell: Callable[[str], None] | None = None, *, raw: bool = False
+        self, prepared: dict[str, Any], _listener: Listener | None = None, *, raw: bool = False
     ) -> ToolResult:
         """As `BoundTool.call`. A function says nothing while it works."""
         value, is_pending = await self.called(prepared)

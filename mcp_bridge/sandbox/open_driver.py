@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.image.store import EngineImages, ImageStore
 from mcp_bridge.sandbox.oci.engine import OciEngine
 from mcp_bridge.sandbox.oci.images import BundleImages
@@ -12,6 +11,7 @@ from mcp_bridge.sandbox.oci.images import BundleImages
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mcp_bridge.sandbox.cli_engine import CliEngine
     from mcp_bridge.sandbox.flags import RuntimeChoice
 
 
@@ -21,7 +21,11 @@ def open_engine(choice: RuntimeChoice, state_dir: Path) -> CliEngine | OciEngine
     Raises:
         BridgeError: `disk_full`, `state_unwritable`.
     """
-    return OciEngine(choice, state_dir) if choice.engine == "oci" else CliEngine(choice, state_dir)
+    if choice.engine == "oci":
+        return OciEngine(choice, state_dir)
+    from mcp_bridge.sandbox.cli_engine import CliEngine  # noqa: PLC0415  (not needed without an engine)
+
+    return CliEngine(choice, state_dir)
 
 
 def open_images(choice: RuntimeChoice, state_dir: Path) -> ImageStore:

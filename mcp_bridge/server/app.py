@@ -30,7 +30,7 @@ from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
 from mcp_bridge.server.cut_output import cut
 from mcp_bridge.server.progress import LIVE_SECONDS, ProgressReporter
 from mcp_bridge.server.questions import Conversations, Questions
-from mcp_bridge.server.request_measurements import RequestMeasurements
+from mcp_bridge.server.request_telemetry import RequestTelemetry
 from mcp_bridge.server.stdio import stdio_transport
 from mcp_bridge.server.structured_content import add_record, add_refusal
 from mcp_bridge.server.tool_description import TOOL, error_instructions, instructions, tool
@@ -124,7 +124,7 @@ def mcp_server(
             if offered is None or name == TOOL:
                 return await _run(supervisor, ctx, questions, arguments)
             try:
-                bridge = await supervisor.bridge()
+                bridge = await _bridge_of(supervisor, ctx)
             except BridgeError as exc:
                 refused: types.CallToolResult = offered.refused(exc, supervisor.settings)
                 return refused
@@ -135,11 +135,11 @@ def mcp_server(
         return await conversations.call(ctx, params, work, principal_of(ctx).name)
 
     async def read_resource(
-        _: ServerRequestContext[dict[str, Any]], params: types.ReadResourceRequestParams
+        ctx: ServerRequestContext[dict[str, Any]], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         from mcp_bridge.server import resources  # noqa: PLC0415  (most clients read none)
 
-        bridge = await _opened(supervisor)
+        bridge = await _opened(supervisor, ctx)
         try:
             contents = await resources.read(bridge, str(params.uri))
         except BridgeError as exc:
@@ -147,12 +147,12 @@ def mcp_server(
         return types.ReadResourceResult(contents=[contents])
 
     async def list_resources(
-        _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
+        ctx: ServerRequestContext[dict[str, Any]], _: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         from mcp_bridge.server import resources  # noqa: PLC0415
 
         try:
-            bridge = await supervisor.bridge()
+            bridge = await _bridge_of(supervisor, ctx)
         except BridgeError:
             # Not an error: when listing resources fails, Claude Code ignores the server's tools as well.
             return types.ListResourcesResult(resources=[])
@@ -176,7 +176,7 @@ def mcp_server(
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
     )
-    server.middleware.append(RequestMeasurements({TOOL, *(offered.NAMES if offered else ())}))
+    server.middleware.insert(0, RequestTelemetry({TOOL, *(offered.NAMES if offered else ())}))
     return server
 
 
@@ -188,10 +188,20 @@ def principal_of(ctx: ServerRequestContext[dict[str, Any]]) -> Principal:
     return principal
 
 
-async def _opened(supervisor: BridgeSupervisor | _OpenBridge) -> Bridge:
+async def _bridge_of(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequestContext[dict[str, Any]]) -> Bridge:
+    """What the request's principal has of the bridge.
+
+    Raises:
+        BridgeError: As `BridgeSupervisor.bridge` and `Bridge.for_principal`.
+    """
+    bridge, principal = await supervisor.bridge(), principal_of(ctx)
+    return bridge if principal is LOCAL_PRINCIPAL else bridge.for_principal(principal)
+
+
+async def _opened(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequestContext[dict[str, Any]]) -> Bridge:
     """The bridge, for a request other than a tool call; raises protocol errors."""
     try:
-        return await supervisor.bridge()
+        return await _bridge_of(supervisor, ctx)
     except BridgeError as exc:
         raise MCPError(types.INTERNAL_ERROR, f"[{exc.code}] {exc}", {"code": exc.code}) from None
 
@@ -254,8 +264,11 @@ async def prepare_ahead(begun: anyio.Event, bridge: Bridge) -> None:
     with contextlib.suppress(BridgeError):
         await bridge.sandboxes.start_ahead()
     await _import_on_threads((*_OF_A_CALL, *(_OF_A_SERVER if bridge.fleet.servers else ())))
-    # Objects that exist now are permanent: scanning them takes the garbage collector 50 ms in any thread.
+    # Objects that exist now are permanent: scanning them takes the garbage collector 50 ms in any thread. What it would
+    # find goes first, and the memory that importing has freed.
+    gc.collect()
     gc.freeze()
+    await anyio.to_thread.run_sync(process.return_memory)
 
 
 async def _import_on_threads(names: Sequence[str]) -> None:
@@ -271,7 +284,7 @@ async def _run(
     arguments: dict[str, Any],
 ) -> types.CallToolResult:
     try:
-        bridge = await supervisor.bridge()
+        bridge = await _bridge_of(supervisor, ctx)
         request = RunArguments.model_validate(arguments)
     except ValidationError as exc:
         return _refused(supervisor.settings, ctx, _bad_arguments(exc))
@@ -294,7 +307,8 @@ async def _run(
                 live=LiveOutput(reporter.printed, LIVE_SECONDS) if _wants_progress(ctx) else None,
                 news=reporter.notify,
             )
-            record.notices += supervisor.configuration_changes()
+            if principal_of(ctx) is LOCAL_PRINCIPAL:
+                record.notices += supervisor.configuration_changes()
             # This may take long: it may have to count and store all output.
             result = await off_loop([record.stdout, record.stderr, record.value], _answer, bridge, ctx, record)
         except BridgeError as exc:

@@ -11,12 +11,18 @@ import ctypes
 import gc
 import logging
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import anyio
 import anyio.to_thread
 
 from mcp_bridge import offload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +73,34 @@ def configure_interpreter() -> None:
         library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
+@contextmanager
+def missing(*names: str) -> Iterator[None]:
+    """Have modules count as not installed, as long as this lasts: for what a package imports only if it is there.
+
+    Args:
+        names: Top-level modules. One that is imported already stays.
+    """
+    absent = [name for name in names if name not in sys.modules]
+    modules = cast("dict[str, ModuleType | None]", sys.modules)
+    for name in absent:
+        # What Python refuses to import, without looking for it.
+        modules[name] = None
+    try:
+        yield
+    finally:
+        for name in absent:
+            if modules.get(name) is None:
+                modules.pop(name, None)
+
+
+def return_memory() -> None:
+    """Return free memory to the system. Call it on a thread: it takes milliseconds, without the interpreter lock."""
+    if (library := _c_library()) is not None:
+        library.malloc_trim(0)
+
+
 async def release_memory() -> None:
     """Collect garbage at intervals, and return memory to the system if the process has grown. Runs until cancelled."""
-    library = _c_library()
     least = kept = _resident_bytes()
     collected = anyio.current_time()
     while True:
@@ -82,8 +113,8 @@ async def release_memory() -> None:
             gc.collect()
             collected = anyio.current_time()
             kept = _resident_bytes()
-        if library is not None and _resident_bytes() > least + GROWTH_BYTES:
-            await anyio.to_thread.run_sync(library.malloc_trim, 0)
+        if _resident_bytes() > least + GROWTH_BYTES:
+            await anyio.to_thread.run_sync(return_memory)
         least = min(least, _resident_bytes())
 
 

@@ -82,6 +82,14 @@ def _execution_attributes() -> dict[str, str]:
     return {"mcp_bridge.execution": context.execution, "mcp_bridge.principal": context.principal}
 
 
+def note_request_id(number: int) -> None:
+    """Note the JSON-RPC id of the request that the current span is of."""
+    if _tracer is not None:
+        from opentelemetry.trace import get_current_span  # noqa: PLC0415
+
+        get_current_span().set_attribute("jsonrpc.request.id", str(number))
+
+
 def failed(span: Span, kind: str) -> None:
     """Mark a span as failed, once: the first cause counts.
 

@@ -397,6 +397,24 @@ async def test_what_a_server_logs_is_told_to_the_calls_under_way_and_to_the_oper
     assert not any("details" in line for line in lines), "debug is left out"
 
 
+async def test_what_a_server_logs_is_told_to_no_principal_once_it_serves_several():
+    anna, ben = [], []
+    async with Fleet([faulty("talkative")]) as fleet:
+        call = functools.partial(call_tool, fleet, "faulty")
+        await call("talk", tell=anna.append, principal="anna")
+        assert anna == ["reading", "warning: slow", '{"rows": 3}']
+        # One whose calls nobody listens to is another principal, too.
+        await call("echo", {"text": "x"}, principal="ben")
+        await call("talk", tell=anna.append, principal="anna")
+        await call("talk", tell=ben.append, principal="ben")
+        assert (len(anna), ben) == (3, [])
+        # Another process of the server has had no calls.
+        fleet.servers["faulty"].stop()
+        await fleet.servers["faulty"].wait_ended()
+        await call("talk", tell=ben.append, principal="ben")
+        assert len(ben) == 3
+
+
 async def test_servers_are_started_ahead_side_by_side_and_a_failure_is_told_to_whoever_comes(tmp_path):
     names = [f"s{number}" for number in range(12)]
     # Each waits for seven others before it answers.

@@ -13,11 +13,13 @@ from tool_search import tools as real_tools
 from mcp_bridge import large_json
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.search import store as store_module
+from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_action
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
+from mcp_bridge.downstream.search.query import concepts
 from mcp_bridge.downstream.search.search import SearchIndex, ordered
 from mcp_bridge.downstream.search.spelling import Spelling
 from mcp_bridge.downstream.search.store import IndexStore
-from mcp_bridge.downstream.search.thesaurus import ordinary_words, thesaurus
+from mcp_bridge.downstream.search.thesaurus import thesaurus
 from mcp_bridge.downstream.search.words import joined, split, stem
 
 
@@ -35,6 +37,10 @@ TOOLS = [
     make("list_pages", "List pages.", server="wiki", properties={"sortOrder": {"enum": ["ascending", "newest"]}}),
     make("take_screenshot", "Take a picture of the page.", server="browser", properties={"fullPage": {"description": "Beyond the viewport"}}),
     make("convert", "Convert a database dump.", server="db"),
+    make("list_issues", "List issues of a project.", server="tracker"),
+    make("kill_session", "End a terminal session.", server="shell"),
+    make("convert_time", "Between time zones.", server="clock"),
+    make("get_conversation", "Read a conversation.", server="talk"),
 ]  # fmt: skip
 
 
@@ -61,6 +67,12 @@ def index():
         ("sort order", "list_pages"),
         ("data base", "convert"),
         ("Datenbank oder database", "convert"),
+        ("which issues are there", "list_issues"),
+        ("report an issue", "createIssue"),
+        ("throw the page away", "delete_page"),
+        ("terminals", "kill_session"),
+        ("conversation", "get_conversation"),
+        ("time conversion", "convert_time"),
     ],
 )
 def test_a_tool_is_found_by_other_forms_errors_words_for_the_same_and_parameters(index, query, first):
@@ -71,6 +83,29 @@ def test_hits_that_are_much_worse_than_the_best_are_left_out(index):
     names = [hit.tool.name for hit in index.search("take a screenshot of the page")]
     assert names[0] == "take_screenshot"
     assert "convert" not in names
+
+
+def test_what_is_wanted_done_tells_tools_apart():
+    assert [action_of(tool) for tool in TOOLS[:3]] == ["make", "remove", "read"]
+    assert action_of(make("API-page", "Retrieves a page.")) == "read"
+    assert action_of(make("page", "A page.")) is None
+    question, request = (
+        wanted_action(["which", "pages"], {}),
+        wanted_action(["erase", "it"], {"eras": 1.0, "delet": 0.7}),
+    )
+    assert question == {"read": 1.0}
+    assert likelihood(question, "read") > likelihood(question, "make")
+    assert likelihood(request, "remove") > likelihood(request, "read") > 0
+    assert wanted_action(["how", "do", "i", "erase", "it"], {"eras": 1.0}).keys() == {"remove"}
+    assert likelihood({}, "remove") == likelihood(question, None) == 1
+
+
+def test_a_phrase_may_stand_for_another_word_or_for_its_own_words(index):
+    wanted = {tuple(one.words): one for one in concepts("take the page out", index.inverted, Spelling([]))}
+    phrase = wanted["take", "out"]
+    assert (stem("delete"),) in phrase.terms
+    assert [part.words for part in phrase.parts] == [("take",)]
+    assert wanted.keys() == {("take", "out"), ("page",)}
 
 
 def test_a_strict_search_takes_no_other_word(index):
@@ -159,8 +194,6 @@ def test_the_thesaurus_says_what_is_used_for_what():
     assert (stem("delete"),) in known.others[tuple(map(stem, ["get", "rid", "of"]))]
     assert all(0 < weight <= 1 for row in known.others.values() for weight in row.values())
     assert all(term != other for term, row in known.others.items() for other in row)
-    assert ordinary_words("retrieve")
-    assert ordinary_words("qwertyuiop") == {}
 
 
 # The index as bytes.

@@ -193,7 +193,7 @@ def test_a_file_that_others_can_read_is_refused(store):
     assert raised.value.code == "secrets_file_unsafe"
 
 
-ALPHABET = string.ascii_letters + string.digits + "-_. \n\t\x00ä\u041a=+/"
+ALPHABET = string.ascii_letters + string.digits + "-_. \n\t\x00äé=+/"
 
 
 @given(data=st.data())

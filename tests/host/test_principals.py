@@ -4,13 +4,16 @@ import json
 
 import anyio
 import pytest
+from sandbox_fixtures import knows_the_sandbox
 from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests
+from mcp_bridge.executions.erasure import erase
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, PrincipalLimits
 from mcp_bridge.kernel.events import Resume
+from mcp_bridge.ledger.log.usage_store import UsageStore
 from mcp_bridge.server import resources
 
 ANNA, BEN = Principal("anna"), Principal("ben")
@@ -229,4 +232,36 @@ async def test_places_go_round_among_principals_and_each_has_its_own_limits(sand
             assert (await refused(anna.run("1")))[0] == "busy"
             tasks.start_soon(run, ben, "ben")
         assert ended.index("ben") == 1
-        assert [name for name in ended if name != "ben"] == ["anna 0", "anna 1", "anna 2"]
+
+
+async def test_what_a_principal_has_used_is_its_own_and_no_restart_or_erasure_gives_it_back(sandboxes, tmp_path):
+    tables = {"policy": {"limits": {"principal": {"calls": 3, "bytes": 100_000}}}}
+    calls = f"{ASKS}\nfrom mcp.sync.servers import faulty\nprint([code(lambda: faulty.echo('x'))[0] for _ in range(2)])"
+    state = knows_the_sandbox(tmp_path / "state", sandboxes.settings.state_dir)
+
+    def opened():
+        governance = load_governance(tables, None, tmp_path, state)
+        return sandboxes.open(faulty(), governance=governance, state_dir=state)
+
+    async with opened() as bridge:
+        anna, ben = bridge.for_principal(ANNA), bridge.for_principal(BEN)
+        assert lines(await anna.run(calls)) == ["['given', 'given']"]
+        record = await anna.run(calls)
+        assert lines(record) == ["['given', 'budget_calls']"]
+        assert lines(await ben.run(calls)) == ["['given', 'given']"]
+        await erase(bridge._database, bridge.files, "execution", record.execution, by="me", reason=None)
+    async with opened() as bridge:
+        anna, ben = bridge.for_principal(ANNA), bridge.for_principal(BEN)
+        assert lines(await anna.run(calls)) == ["['budget_calls', 'budget_calls']"]
+        assert lines(await ben.run(calls)) == ["['given', 'budget_calls']"]
+        # Whoever starts the bridge begins anew with each start.
+        assert lines(await bridge.run(calls)) == ["['given', 'given']"]
+        kept = await UsageStore(bridge._database).load()
+        assert {name: used["calls"] for name, used in kept.items()} == {"anna": 3, "ben": 3}
+        assert 0 < kept["anna"]["bytes"] == kept["ben"]["bytes"] < 1000
+    async with opened() as bridge:
+        assert lines(await bridge.run(calls)) == ["['given', 'given']"]
+        await bridge._database.write("UPDATE usages SET calls = 0", ())
+    with pytest.raises(BridgeError, match="usages was changed"):
+        async with opened():
+            pass

@@ -16,11 +16,11 @@ from mcp_bridge.host.service import open_bridge
 from mcp_bridge.kernel import (
     conditions,
     json_parsing,
+    program_limits,
     program_parser,
     references,
     retry,
     step_execution,
-    step_types,
     values,
 )
 from mcp_bridge.kernel import program_schema as form
@@ -155,7 +155,7 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
     assert (step_execution.MAX_ITEMS, form.MAX_ATTEMPTS, keys.MAX_KEY_CHARS) == (10_000, 1000, 1000)
     assert (yaml_text.MAX_DEPTH, step_execution.MAX_WORK) == (64, 50_000)
     assert waits.LONGEST_WAIT_SECONDS == retry.BACKOFF_SECONDS == 30
-    assert step_types.DEFAULT_MAX_STEPS == 10_000
+    assert program_limits.DEFAULT_MAX_STEPS == 10_000
     assert 64 * mebi == session.MAX_HELD_BYTES
     assert [form.PROGRAM[name][1] for name in ("name", "version")] == ["unnamed", "1.0"]
     assert (form.FIELDS["max_retries"][1], form.FIELDS["on_error"][1], form.FIELDS["as"][1]) == (3, "fail", "item")

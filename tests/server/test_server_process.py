@@ -1,6 +1,7 @@
 """How a process that serves shares its interpreter and gives memory back."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -92,3 +93,53 @@ assert gc.get_freeze_count() > 50_000
 
 def test_what_was_imported_without_collections_is_kept_out_of_later_ones():
     subprocess.run([sys.executable, "-c", ENABLES], check=True, timeout=60)
+
+
+HIDING = """
+import json, sys
+from mcp_bridge.server.process import missing
+
+try:
+    with missing("uvicorn", "json", "there_is_no_such_module"):
+        import mcp.server
+        hidden = "uvicorn" in [name for name, module in sys.modules.items() if module is not None]
+        raise KeyError
+except KeyError:
+    pass
+import uvicorn
+print(json.dumps([hidden, uvicorn.Server.__name__, "there_is_no_such_module" in sys.modules]))
+"""
+
+
+def test_a_module_counts_as_missing_for_as_long_as_it_is_hidden():
+    ended = subprocess.run([sys.executable, "-c", HIDING], capture_output=True, text=True, check=True, timeout=100)
+    assert json.loads(ended.stdout) == [False, "Server", False]
+
+
+IDLE = """
+import json, sys
+from mcp_bridge.cli.commands.serve import serve
+serve(None)
+unneeded = ("uvicorn", "click", "tarfile", "difflib", "statistics", "mcp_bridge.sandbox.cli_engine")
+print(json.dumps([name for name in unneeded if name in sys.modules]), file=sys.stderr)
+"""
+
+
+def test_a_bridge_that_has_started_has_not_imported_what_only_others_need(tmp_path):
+    (tmp_path / "config.toml").write_text("client_configs = false\n")
+    environment = {
+        **os.environ,
+        "MCP_BRIDGE_STATE_DIR": str(tmp_path),
+        "MCP_BRIDGE_CONFIG": str(tmp_path / "config.toml"),
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", IDLE],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        cwd=tmp_path,
+        timeout=100,
+        check=True,
+    )
+    assert json.loads(ended.stderr.splitlines()[-1]) == []

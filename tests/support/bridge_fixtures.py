@@ -40,7 +40,10 @@ def toml(settings, servers):
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
     for name, table in settings.items():
         if isinstance(table, dict):
-            lines += [f"\n[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+            plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
+            lines += [f"\n[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in plain.items())]
+            for inner in table.keys() - plain.keys():
+                lines += [f"\n[{name}.{inner}]", *(f"{key} = {json.dumps(v)}" for key, v in table[inner].items())]
     for spec in servers:
         lines.append(f"\n[servers.{json.dumps(spec.name)}]")
         table = {"type": spec.type, "command": spec.command, "args": list(spec.args), "cwd": spec.cwd}

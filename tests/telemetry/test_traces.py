@@ -5,9 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
+import httpx2
 import pytest
 from bridge_fixtures import until
+from http_bridge import serving
 from http_servers import remote
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 from otlp_receiver import collector
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -16,6 +21,7 @@ pytestmark = pytest.mark.timeout(180)
 pytest_plugins = ["bridge_fixtures", "server_fixtures"]
 
 SERVER = Path(__file__).resolve().parents[1] / "support" / "servers" / "trace_context.py"
+OTHER_TRACE = "11111111111111111111111111111111"
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CLIENT_META = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "rojo=1", "baggage": "user=alice"}
 SECRET = "correct-horse-battery-staple"  # noqa: S105 - of this test alone
@@ -84,6 +90,7 @@ async def test_one_trace_leads_from_the_client_to_a_server_over_stdio(configure,
     }
     assert expected.items() <= call.attributes.items()
     assert call.attributes["mcp.protocol.version"]
+    assert int(call.attributes["jsonrpc.request.id"]) > 0
     script = received.one("run script")
     assert script.attributes["mcp_bridge.status"] == "success"
     assert script.attributes["mcp_bridge.execution"] == call.attributes["mcp_bridge.execution"]
@@ -102,12 +109,10 @@ async def test_one_trace_leads_to_a_server_over_http_by_its_headers_too(configur
     assert call.attributes["network.transport"] == "tcp"
     assert call.attributes["server.address"] == "127.0.0.1"
     assert call.attributes["server.port"] > 0
-    inner = {span.id for span in received.spans if call.name in received.ancestors(span)} | {call.id}
-    for context in (sent["meta"], sent["headers"]):
-        version, trace, span, flags = context["traceparent"].split("-")
-        assert (version, trace, flags) == ("00", TRACE, "01")
-        assert span in inner
-        assert "baggage" not in context
+    # In the headers of the request as in the request itself.
+    expected = {"traceparent": f"00-{TRACE}-{call.id}-01", "tracestate": "rojo=1"}
+    assert sent == {"meta": expected, "headers": expected}
+    assert [span.name for span in received.spans if call.name in received.ancestors(span)] == []
 
 
 async def test_one_trace_leads_to_server_everything(configure, received, everything_server):
@@ -128,6 +133,24 @@ async def test_a_call_without_a_trace_begins_one(configure, received):
     assert outer.parent == ""
     assert call.trace == outer.trace != TRACE
     assert sent["meta"]["traceparent"].split("-")[1] == outer.trace
+
+
+@pytest.mark.parametrize("mode", ERAS)
+@pytest.mark.parametrize("by", ["headers", "meta", "both"])
+async def test_over_http_a_trace_comes_by_the_requests_meta_or_else_its_headers(configure, received, mode, by):
+    setup = watched(configure, received, STDIO)
+    headers = {"traceparent": f"00-{TRACE if by == 'headers' else OTHER_TRACE}-{PARENT}-01"}
+    async with (
+        serving(setup) as bridge,
+        httpx2.AsyncClient(headers=headers if by != "meta" else {}, timeout=60) as http,
+        Client(streamable_http_client(bridge.url, http_client=http), mode=mode, read_timeout_seconds=60) as client,
+    ):
+        sent = value(await run(client, LOCAL, meta=CLIENT_META if by != "headers" else None))
+        outer = await anyio.to_thread.run_sync(received.one, "tools/call run_python")
+    call = received.one("tools/call sent")
+    assert (outer.trace, outer.parent) == (TRACE, PARENT)
+    assert (call.trace, received.ancestors(call)[-1]) == (TRACE, "tools/call run_python")
+    assert sent["meta"]["traceparent"] == f"00-{TRACE}-{call.id}-01"
 
 
 async def test_calls_at_once_have_spans_of_their_own(configure, received):

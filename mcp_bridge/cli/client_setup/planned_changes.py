@@ -88,8 +88,8 @@ def planned(client: Client, file: ConfigurationFile, kept: Installation | None, 
         move_servers(client, others, servers, change, request.config or settings.user_file())
     elif others and request.folder is None:
         change.notes.append(
-            f"{client.title} keeps its other servers ({_listed(others)}) and shows their tools to its model; "
-            f"`mcp-bridge install {client.name} --take-over` moves them behind the bridge."
+            f"{client.title} keeps its other servers ({configuring.listed(others)}) and shows their tools to its model;"
+            f" `mcp-bridge install {client.name} --take-over` moves them behind the bridge."
         )
     return change
 
@@ -98,7 +98,3 @@ def _can_be_started(entry: Any) -> bool:
     """Whether the program of the bridge's entry is still there."""
     command = entry["command"]
     return shutil.which(command[0] if isinstance(command, list) else command) is not None
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[: configuring.MAX_NAMED]) + (", …" if len(names) > configuring.MAX_NAMED else "")

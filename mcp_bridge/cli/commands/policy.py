@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
-from mcp_bridge.cli.configuring import MAX_NAMED
+from mcp_bridge.cli.configuring import listed
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -327,7 +327,7 @@ def _no_tool(asked: str, servers: Mapping[str, str]) -> BridgeError:
         return BridgeError(
             "unknown_tool", f"{name!r} is a server.", hint=f"Write `mcp-bridge policy explain {name}.TOOL`."
         )
-    names = ", ".join(sorted(servers)[:MAX_NAMED]) + (", …" if len(servers) > MAX_NAMED else "")
+    names = listed(sorted(servers))
     return BridgeError(
         "unknown_tool",
         f"There is no tool {asked[:100]!r}.",

@@ -15,7 +15,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import CONFIG_NAME, PROJECT_NAME, real_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from mcp_bridge.downstream.configuration.clients import Client
     from mcp_bridge.downstream.configuration.discovery import Discovery
@@ -36,6 +36,11 @@ To put it behind Claude Code: claude mcp add bridge -- mcp-bridge
 HOST, PORT = "127.0.0.1", 8350
 """Where `serve --transport http` listens by default."""
 
+OPEN = (
+    "mcp-bridge: warning: there is no authentication: every user of this machine can run code with this bridge, and "
+    "use your servers. `mcp-bridge principal add NAME` makes a token, without which it then answers nobody."
+)
+
 WAITING = "mcp-bridge: waiting for an MCP client on standard input; Ctrl-C ends it.\n"
 
 
@@ -53,6 +58,14 @@ class ConfigurationFiles:
         self._stamps: dict[Path, object] = {}
         self._last: object = None
         """What the last check has found, in a comparable form."""
+
+    @property
+    def layers(self) -> Sequence[settings.Layer]:
+        """The undecoded content of the files that `configure` has read."""
+        found = self._configuration
+        assert found is not None  # noqa: S101 - it was called
+        assert found.loaded is not None  # noqa: S101 - it sets both
+        return found.loaded.layers
 
     def configure(self) -> Configured:
         """Read the files. Modules that an earlier attempt imported are imported again.
@@ -204,7 +217,12 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
     first = configured(files)
     import anyio
 
-    from mcp_bridge.server.app import serve_stdio
+    from mcp_bridge.server.process import missing
+
+    # With the SDK comes its HTTP server, and with that a library that hooks into uvicorn's shutdown if it is installed.
+    # Nothing is served over HTTP here; whoever imports uvicorn later gets it.
+    with missing("uvicorn"):
+        from mcp_bridge.server.app import serve_stdio
 
     error = anyio.run(functools.partial(serve_stdio, programs=programs), files, first)
     return exit_statuses.OK if error is None else exit_statuses.exit_code(error)
@@ -230,7 +248,8 @@ def serve_http(
         programs: Whether to offer tools for programs in addition to run_python.
 
     Raises:
-        BridgeError: `bad_argument`, `cannot_listen`, `authentication_needed`; as `ConfigurationFiles.configure`.
+        BridgeError: `bad_argument`, `cannot_listen`, `authentication_needed`; as `ConfigurationFiles.configure`,
+            `open_authenticator`.
     """
     _check_tls(certificate, key)
     files = ConfigurationFiles(config)
@@ -245,7 +264,9 @@ def serve_http(
     from mcp_bridge.cli import showing
     from mcp_bridge.cli.listening import listening
     from mcp_bridge.server.http.app import Tls, serve_http
+    from mcp_bridge.server.http.authentication import open_authenticator
 
+    authenticator = open_authenticator(files.layers, first.settings.state_dir)
     tls = Tls(certificate, key) if certificate else None
     with listening(host, port, hint="Name another with --host and --port.") as listener:
         address, bound = listener.getsockname()[:2]
@@ -254,6 +275,8 @@ def serve_http(
         def announce() -> None:
             showing.echo(f"MCP over HTTP: {'https' if tls else 'http'}://{name}:{bound}{first.settings.http.path}")
             sys.stdout.flush()
+            if not authenticator.authenticates:
+                showing.echo_err(OPEN)
 
         error = anyio.run(
             functools.partial(serve_http, programs=programs, tls=tls, listening=announce),
@@ -261,6 +284,7 @@ def serve_http(
             first,
             listener,
             first.settings.http,
+            authenticator,
         )
     return exit_statuses.OK if error is None else exit_statuses.exit_code(error)
 

@@ -6,12 +6,26 @@ Whoever makes a call looks its tool up once, and gets it bound to its server. A 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listener:
+    """Who a call of a tool is made for, and is told what the server says meanwhile.
+
+    Attributes:
+        principal: Whose call it is.
+        tell: Called with each message; None if nobody wants them.
+    """
+
+    principal: str
+    tell: Callable[[str], None] | None = None
 
 
 class ToolResult(NamedTuple):
@@ -57,13 +71,13 @@ class BoundTool(Protocol):
         """
 
     async def call(
-        self, prepared: dict[str, Any], tell: Callable[[str], None] | None = None, *, raw: bool = False
+        self, prepared: dict[str, Any], listener: Listener | None = None, *, raw: bool = False
     ) -> ToolResult:
         """Call it.
 
         Args:
             prepared: The arguments, from `prepare`.
-            tell: Told what the server says while it works on the call.
+            listener: Who it is made for; None for the bridge itself.
             raw: Whether the whole result is wanted.
 
         Raises:

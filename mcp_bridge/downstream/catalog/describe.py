@@ -19,12 +19,18 @@ if TYPE_CHECKING:
 
 # Limits on renderings, in characters or parameters: models pay for every token.
 _LINE_PARAMS = 8
-_LINE_SUMMARY = 90
-_DOC = 300
-_PARAM_DOC = 100
-# The parameters of a signature together, and what is said of them: required ones are shown in any case.
-_PARAMS = 400
-_PARAM_DOCS = 300
+_LINE_SUMMARY = 65
+_DOC = 140
+_PARAM_DOC = 80
+# The parameters of a signature together: required ones are shown in any case.
+_PARAMS = 250
+# A rendering. Where a signature takes most of it, descriptions are shorter: of the tool and of required parameters so
+# much is shown in any case.
+_RENDERED = 450
+_LEAST_DOC = 80
+_LEAST_PARAM_DOC = 40
+# What is kept of a parameter's description, for proxies.
+_PARAM_DESCRIPTION = 400
 _DEFAULT = 40
 _RENDERED_PARAMS = 40
 _CALL = 1_500
@@ -134,7 +140,7 @@ def signature(tool: ToolInfo) -> Signature:
                 required=name in needed,
                 default=documented[name].get("default"),
                 has_default="default" in documented[name],
-                description=_one_line(plain.get("description"), 4 * _PARAM_DOC),
+                description=_one_line(plain.get("description"), _PARAM_DESCRIPTION),
             )
         )
     if shape.extra is not None:
@@ -173,16 +179,26 @@ def _rendered(tool: ToolInfo) -> tuple[str, bool]:
     if len(sig.params) > len(params):
         shown.append(f"… {len(sig.params) - len(params)} more")
     lines = [f"await {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}"]
-    doc = _one_line(sig.doc, _DOC)
+    room = _RENDERED - len(lines[0])
+    doc = _one_line(sig.doc, max(_LEAST_DOC, min(_DOC, room)))
     if doc:
         lines.append(f"  {doc}")
-    abouts = [(param, _one_line(param.description, _PARAM_DOC)) for param in params]
-    texts = [f"  {param.py_name}: {about}" for param, about in abouts if about]
-    shown_texts = _fitting(texts, [param.required for param, about in abouts if about], _PARAM_DOCS)
-    lines += texts[:shown_texts]
-    is_cut = len(params) < len(sig.params) or shown_texts < len(texts)
-    is_cut = is_cut or any(text.endswith("…") for text in (doc, *texts))
-    return "\n".join(lines), is_cut or any(map(_elides_default, params))
+    room -= len(doc)
+    is_cut = len(params) < len(sig.params) or doc.endswith("…") or any(map(_elides_default, params))
+    for param in params:
+        text = _param_doc(param, _PARAM_DOC)
+        if len(text) > room:
+            text = _param_doc(param, _LEAST_PARAM_DOC) if param.required else ""
+        room -= len(text)
+        if text:
+            lines.append(text)
+        is_cut = is_cut or text != _param_doc(param, sys.maxsize)
+    return "\n".join(lines), is_cut
+
+
+def _param_doc(param: Param, most: int) -> str:
+    about = _one_line(param.description, most)
+    return f"  {param.py_name}: {about}" if about else ""
 
 
 def _fitting(texts: Sequence[str], needed: Sequence[bool], most: int) -> int:

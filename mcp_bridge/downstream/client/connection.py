@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskStatus
 
+    from mcp_bridge.downstream.catalog.bound_tool import Listener
     from mcp_bridge.downstream.client.pending_requests import Progressed
     from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
@@ -76,6 +77,9 @@ LOG_LEVEL: LoggingLevel = "info"
 SUBSCRIBE_TIMEOUT = 2.0
 
 # How often to look whether the calls of a retired connection have ended.
+SEVERAL = 2
+"""From so many principals on, log messages of a server can't be attributed to one."""
+
 _RETIRED_POLL = 0.05
 
 # The wait before a remote server is asked again to announce changes; each further one doubles it.
@@ -135,7 +139,9 @@ class Connection(ServerConnection):
                 tenant=tenant,
             )
         super().__init__(spec, alias, mode, transport)
-        self._listeners: list[Callable[[str], None]] = []
+        self._listeners: list[Listener] = []
+        self._principals: set[str] = set()
+        """Who has called a tool over this connection: one, or two of several."""
 
     @property
     def _is_ready(self) -> bool:
@@ -190,15 +196,16 @@ class Connection(ServerConnection):
     # Requests by the supervisor.
 
     async def call(
-        self, name: str, arguments: dict[str, Any], on_message: Callable[[str], None] | None = None
+        self, name: str, arguments: dict[str, Any], listener: Listener | None = None
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool. The structured result isn't validated against its schema: the side effect has happened.
 
         Args:
             name: The tool's name.
             arguments: Argument values by the schema's names.
-            on_message: Called with the server's progress messages. A log message may be about any call in flight, so
-                each call gets all of them.
+            listener: Who it is made for. It is told the server's progress with this call, and what the server logs: a
+                log message may be about any call in flight, so each call gets all of them. Once calls have been made
+                for a second principal, log messages are told to nobody: they may be about an earlier call, too.
 
         Raises:
             MCPError: The server answered with an error, or the connection ended.
@@ -206,9 +213,11 @@ class Connection(ServerConnection):
         """
         client = self._open_client()
         progressed = None
-        if on_message is not None:
-            self._listeners.append(on_message)
-            progressed = _progress_teller(on_message)
+        if listener is not None:
+            if len(self._principals) < SEVERAL:
+                self._principals.add(listener.principal)
+            self._listeners.append(listener)
+            progressed = None if listener.tell is None else _progress_teller(listener.tell)
         try:
             with server_span(name, self._spec, client.protocol_version) as span:
                 params = with_trace_context({"name": name, "arguments": arguments, **self._meta})
@@ -217,8 +226,8 @@ class Connection(ServerConnection):
                 if span is not None and isinstance(result, CallToolResult) and result.is_error:
                     tracing.failed(span, "tool_error")
         finally:
-            if on_message is not None:
-                self._listeners.remove(on_message)
+            if listener is not None:
+                self._listeners.remove(listener)
         if isinstance(result, CallToolResult) and (parts := detached_parts(result)):
             objects_only = client.protocol_version not in MODERN_PROTOCOL_VERSIONS
             return await on_thread(functools.partial(reattach, result, parts, objects_only=objects_only))
@@ -318,8 +327,11 @@ class Connection(ServerConnection):
         said = params.data if isinstance(params.data, str) else json.dumps(params.data, ensure_ascii=False)
         # Treated like stderr output: the operator's log is masked.
         logger.info("server %r logs (%s): %s", self._spec.name, params.level, said)
-        for on_message in list(self._listeners):
-            on_message(said if params.level == "info" else f"{params.level}: {said}")
+        if len(self._principals) >= SEVERAL:
+            return
+        for listener in list(self._listeners):
+            if listener.tell is not None:
+                listener.tell(said if params.level == "info" else f"{params.level}: {said}")
 
     async def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):

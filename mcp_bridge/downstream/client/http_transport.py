@@ -306,6 +306,7 @@ class HttpTransport:
             ValueError: The parameters can't be encoded as JSON.
         """
         number, answer = self.requests.begin(progressed)
+        tracing.note_request_id(number)
         is_sent = False
         try:
             if progressed is not None:

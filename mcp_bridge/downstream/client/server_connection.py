@@ -13,11 +13,10 @@ from mcp_bridge.downstream.client.server_log import logger
 from mcp_bridge.offload import detach_from_time_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from anyio.abc import Process
     from mcp_types import CallToolResult, InputRequiredResult
 
+    from mcp_bridge.downstream.catalog.bound_tool import Listener
     from mcp_bridge.downstream.client.server_log import LogRing
     from mcp_bridge.downstream.configuration.spec import ServerSpec
 
@@ -143,14 +142,14 @@ class ServerConnection(ABC):
 
     @abstractmethod
     async def call(
-        self, name: str, arguments: dict[str, Any], on_message: Callable[[str], None] | None = None
+        self, name: str, arguments: dict[str, Any], listener: Listener | None = None
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool.
 
         Args:
             name: The tool's name.
             arguments: Argument values by the schema's names.
-            on_message: Called with what the server says while it works.
+            listener: Who calls, and what is called with what the server says while it works.
 
         Raises:
             Exception: What `failures.call_failure` knows.

@@ -40,9 +40,9 @@ def server_span(tool: str, spec: ServerSpec, version: str) -> AbstractContextMan
 
 def with_trace_context(params: dict[str, Any]) -> dict[str, Any]:
     """A request's parameters, with the current trace context in their `_meta` (SEP-414) if there is one."""
-    if not (carrier := tracing.carrier()):
+    if not tracing.is_enabled():
         return params
-    return params | {"_meta": {**params.get("_meta", {}), **carrier}}
+    return params | {"_meta": {**params.get("_meta", {}), **tracing.carrier()}}
 
 
 @contextmanager

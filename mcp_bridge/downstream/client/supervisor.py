@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from mcp_types import CallToolResult
 
+    from mcp_bridge.downstream.catalog.bound_tool import Listener
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
     from mcp_bridge.downstream.client.failures import MaskOutput
     from mcp_bridge.downstream.client.server_connection import ServerConnection
@@ -103,10 +104,10 @@ class ListedTool:
         return arguments
 
     async def call(
-        self, prepared: dict[str, Any], tell: Callable[[str], None] | None = None, *, raw: bool = False
+        self, prepared: dict[str, Any], listener: Listener | None = None, *, raw: bool = False
     ) -> ToolResult:
         """As `BoundTool.call`."""
-        result = await self._server.call_tool(self.info, prepared, on_message=tell)
+        result = await self._server.call_tool(self.info, prepared, listener=listener)
         from mcp_bridge.downstream.catalog.results import convert, is_slow_to_convert  # noqa: PLC0415  (needs the SDK, loaded by now)
 
         converting = functools.partial(convert, result, self.info, raw=raw)
@@ -505,7 +506,7 @@ class DownstreamServer:
         tool: ToolInfo,
         arguments: dict[str, Any],
         timeout: float | None = None,
-        on_message: Callable[[str], None] | None = None,
+        listener: Listener | None = None,
     ) -> CallToolResult:
         """Call a tool. Starts the server if necessary.
 
@@ -514,7 +515,7 @@ class DownstreamServer:
             arguments: Argument values by the schema's names. They have passed `check`.
             timeout: Seconds that the call may take once the server is ready (its start has its own limit); by default
                 the configured `call_timeout`.
-            on_message: Called with the server's progress and log messages as they arrive.
+            listener: Who it is made for, and is told what the server says meanwhile; None for the bridge itself.
 
         Returns:
             The server's answer, which may have `is_error` set.
@@ -535,14 +536,14 @@ class DownstreamServer:
         limit = self.spec.call_timeout if timeout is None else timeout
         deadline = anyio.current_time() + limit
         try:
-            return await self._call(connection, tool, arguments, limit, on_message)
+            return await self._call(connection, tool, arguments, limit, listener)
         except failures.NotSentError:
             # Nothing of it has reached the server's tools: another connection may be better.
             now, connection = await self._listed(tool.name)
             if now != tool:
                 raise self._changed(tool) from None
             left = max(0.0, deadline - anyio.current_time())
-            return await self._call(connection, tool, arguments, left, on_message)
+            return await self._call(connection, tool, arguments, left, listener)
 
     def _changed(self, tool: ToolInfo) -> BridgeError:
         message = f"{self.spec.name} lists {tool.name} in another form than when the call was decided."
@@ -562,7 +563,7 @@ class DownstreamServer:
         tool: ToolInfo,
         arguments: dict[str, Any],
         limit: float,
-        on_message: Callable[[str], None] | None,
+        listener: Listener | None,
     ) -> CallToolResult:
         began = anyio.current_time()
         while began in connection.in_flight:
@@ -571,7 +572,7 @@ class DownstreamServer:
         result: Any = None
         try:
             with time_limit(limit):
-                result = await connection.call(tool.name, arguments, on_message)
+                result = await connection.call(tool.name, arguments, listener)
         except Exception as error:  # noqa: BLE001 - each kind gets its code
             raise await failures.call_failure(
                 self.spec, connection, tool, error, limit=self._max_result_bytes

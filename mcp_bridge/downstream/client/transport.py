@@ -41,6 +41,7 @@ from mcp_bridge.downstream.client.lines import LineSplitter, Oversized, request_
 from mcp_bridge.downstream.client.pending_requests import PendingRequests, connection_closed, given_up, number_of
 from mcp_bridge.downstream.client.server_log import LogRing
 from mcp_bridge.offload import off_loop, on_thread
+from mcp_bridge.telemetry import tracing
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
 
 if TYPE_CHECKING:
@@ -232,6 +233,7 @@ class StdioTransport:
         """
         assert self._sink is not None  # noqa: S101 - entered
         number, answer = self.requests.begin(progressed)
+        tracing.note_request_id(number)
         is_sent = False
         try:
             if progressed is not None:

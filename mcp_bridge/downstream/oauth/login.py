@@ -27,7 +27,7 @@ from mcp_bridge.downstream.oauth.redirects import receive_redirect
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from mcp.shared.auth import AuthorizationCodeResult
 
@@ -157,25 +157,17 @@ async def _first(receiver: RedirectReceiver, person: Person, state: str) -> Auth
     """The answer from the browser, or the one that the person has copied: whichever comes first."""
     outcome: AuthorizationCodeResult | FlowError | None = None
 
-    async def received() -> None:
+    async def take(wait: Callable[[str], Awaitable[AuthorizationCodeResult]]) -> None:
         nonlocal outcome
         try:
-            outcome = await receiver.wait(state)
-        except FlowError as error:
-            outcome = error
-        tasks.cancel_scope.cancel()
-
-    async def pasted() -> None:
-        nonlocal outcome
-        try:
-            outcome = await person.paste(state)
+            outcome = await wait(state)
         except FlowError as error:
             outcome = error
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(received)
-        tasks.start_soon(pasted)
+        tasks.start_soon(take, receiver.wait)
+        tasks.start_soon(take, person.paste)
     if outcome is None or isinstance(outcome, Exception):
         raise outcome or FlowError("no answer has come")
     return outcome

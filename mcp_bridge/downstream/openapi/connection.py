@@ -52,12 +52,11 @@ from mcp_bridge.offload import is_large, on_thread
 from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import httpx2
     from mcp_types import CallToolResult
 
     from mcp_bridge import fair_share
+    from mcp_bridge.downstream.catalog.bound_tool import Listener
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 
@@ -217,15 +216,13 @@ class OpenApiConnection(ServerConnection):
 
     # Calls.
 
-    async def call(
-        self, name: str, arguments: dict[str, Any], on_message: Callable[[str], None] | None = None
-    ) -> CallToolResult:
+    async def call(self, name: str, arguments: dict[str, Any], listener: Listener | None = None) -> CallToolResult:
         """Call an operation.
 
         Args:
             name: The tool's name.
             arguments: Argument values by the schema's names.
-            on_message: A service says nothing while it works.
+            listener: A service says nothing while it works.
 
         Raises:
             ValueError: An argument can't be sent. Nothing was.
@@ -233,7 +230,7 @@ class OpenApiConnection(ServerConnection):
             MCPError: The answer is too large, or the connection has ended.
             BridgeError: From the authentication.
         """
-        del on_message
+        del listener
         found = self._found
         plan = found.service.operations.get(name) if found is not None else None
         if found is None or plan is None:

@@ -47,7 +47,7 @@ _LENGTH = {
 _SATURATION = 1.6
 
 _MAGIC = b"mcp-bridge tool index\n"
-_FORMAT = 1
+_FORMAT = 2
 _DIGEST_BYTES = 32
 
 

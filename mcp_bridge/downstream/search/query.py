@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.search.thesaurus import is_ordinary, ordinary_words, thesaurus
+from mcp_bridge.downstream.search.thesaurus import thesaurus
 from mcp_bridge.downstream.search.words import is_stop_word, joined, split, stem
 
 if TYPE_CHECKING:
@@ -25,17 +25,39 @@ _PREFIX_OF_UNKNOWN = 0.7
 _PREFIX_CHARS = 3
 _PREFIXES = 30
 
-# What the parts of a phrase are worth beside the words that it is used for.
-_PART_OF_PHRASE = 0.6
+# What one word of a phrase is worth beside the words that the phrase is used for.
+_PART_OF_PHRASE = 0.4
 # How much may stand for one word: each costs time.
 _TERMS = 40
 # The most words of a phrase that is found in any order.
 _PHRASE_WORDS = 3
 # What a question word and a number count.
-_VAGUE = 0.35
+_VAGUE = 0.45
+_NUMBERS = frozenset(
+    [
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+        "twelve",
+        "hundred",
+        "thousand",
+        "first",
+        "second",
+    ]
+)
+# The second words of verbs, and how many words may stand between: `take the picture off`.
+_PARTICLES = frozenset(["away", "back", "down", "in", "off", "on", "open", "out", "over", "through", "together", "up"])
+_APART = 4
 # What a word means matters less where tools have the word itself.
 _OTHERS_OF_KNOWN = 0.9
-_LEXICON_OF_KNOWN = 0.5
 
 
 @dataclass(slots=True)
@@ -46,11 +68,13 @@ class Concept:
         words: Its words, as they were written.
         terms: What a tool may have for it, each with its weight, at most 1.
         weight: How much it says.
+        parts: Of a phrase its words, each with what may stand for it: a tool may have these instead.
     """
 
     words: tuple[str, ...]
     terms: dict[Term, float] = field(default_factory=dict)
     weight: float = 1.0
+    parts: list[Concept] = field(default_factory=list)
 
     def add(self, term: Term, weight: float) -> None:
         """Add what a tool may have; of two weights the higher counts."""
@@ -71,11 +95,13 @@ def concepts(query: str, index: InvertedIndex, spelling: Spelling) -> list[Conce
     words = query_words(query)
     if all(map(is_stop_word, words)):
         found = (
-            [_phrase(tuple(words), index)] if _is_phrase(words) else [_word(word, index, spelling) for word in words]
+            [_phrase(tuple(words), index, spelling)]
+            if _is_phrase(words)
+            else [_word(word, index, spelling) for word in words]
         )
     else:
         found = [
-            _phrase(part, index) if len(part) > 1 else _word(part[0], index, spelling)
+            _phrase(part, index, spelling) if len(part) > 1 else _word(part[0], index, spelling)
             for part in _parts(_exact_phrases(words))
         ]
     _join_neighbours(words, found, index)
@@ -95,6 +121,7 @@ def _is_phrase(words: Sequence[str]) -> bool:
 
 def _exact_phrases(words: list[str]) -> list[tuple[str, ...]]:
     """The words in order, those that are a phrase of the thesaurus together, the longest first."""
+    words = _together(words)
     found: list[tuple[str, ...]] = []
     place = 0
     while place < len(words):
@@ -103,6 +130,17 @@ def _exact_phrases(words: list[str]) -> list[tuple[str, ...]]:
         found.append(tuple(words[place : place + length]))
         place += length
     return found
+
+
+def _together(words: list[str]) -> list[str]:
+    """The words with the particles of verbs moved to their verbs: `take the picture off` as `take off the picture`."""
+    words = list(words)
+    for place, word in enumerate(words):
+        for far in range(place + 2, min(place + 2 + _APART, len(words))):
+            if words[far] in _PARTICLES and _is_phrase((word, words[far])) and not _is_phrase(words[place : place + 2]):
+                words.insert(place + 1, words.pop(far))
+                break
+    return words
 
 
 def _parts(parts: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -130,7 +168,7 @@ def _is_question(word: str) -> bool:
     return (stem(word),) in thesaurus().others
 
 
-def _phrase(phrase: tuple[str, ...], index: InvertedIndex) -> Concept:
+def _phrase(phrase: tuple[str, ...], index: InvertedIndex, spelling: Spelling) -> Concept:
     concept = Concept(phrase)
     term = tuple(map(stem, phrase))
     known = thesaurus()
@@ -145,11 +183,13 @@ def _phrase(phrase: tuple[str, ...], index: InvertedIndex) -> Concept:
     for word in phrase:
         if not is_stop_word(word):
             concept.add((stem(word),), _PART_OF_PHRASE)
+            concept.parts.append(_word(word, index, spelling))
     return concept
 
 
 def _word(word: str, index: InvertedIndex, spelling: Spelling) -> Concept:
-    concept = Concept((word,), weight=_VAGUE if is_stop_word(word) or word.isdigit() else 1.0)
+    vague = is_stop_word(word) or word.isdigit() or word in _NUMBERS
+    concept = Concept((word,), weight=_VAGUE if vague else 1.0)
     root = stem(word)
     known = index.postings(root) is not None
     concept.add((root,), 1.0)
@@ -161,8 +201,6 @@ def _word(word: str, index: InvertedIndex, spelling: Spelling) -> Concept:
     meant = thesaurus().others.get((root,), {})
     for term, weight in meant.items():
         concept.add(term, weight * (_OTHERS_OF_KNOWN if known else 1.0))
-    for term, weight in ordinary_words(word).items():
-        concept.add(term, weight * (_LEXICON_OF_KNOWN if known or meant else 1.0))
     if not known and not meant:
         _correct(concept, word, index, spelling)
     return concept
@@ -170,12 +208,10 @@ def _word(word: str, index: InvertedIndex, spelling: Spelling) -> Concept:
 
 def _correct(concept: Concept, word: str, index: InvertedIndex, spelling: Spelling) -> None:
     """Add what a word that no tool has may have been meant to be, and what that is used for."""
-    others = thesaurus()
-    ordinary = is_ordinary(word)
-    for other, weight in spelling.corrections(word).items():
-        likely = weight * (0.5 if ordinary else 1.0)
+    others = thesaurus().others
+    for other, likely in spelling.corrections(word).items():
         concept.add((stem(other),), likely)
-        for meant, factor in others.others.get((stem(other),), {}).items():
+        for meant, factor in others.get((stem(other),), {}).items():
             concept.add(meant, likely * factor)
     # Two words that were written as one.
     for cut in range(3, len(word) - 2):

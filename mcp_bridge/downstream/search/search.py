@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_action
 from mcp_bridge.downstream.search.index import InvertedIndex
 from mcp_bridge.downstream.search.meaning import fused
 from mcp_bridge.downstream.search.query import concepts, query_words
@@ -19,11 +21,22 @@ if TYPE_CHECKING:
 from mcp_bridge.downstream.search.query import Concept
 
 # How much of the score depends on the share of the query that a tool has, and how much a name that is asked for adds.
-_COVERAGE = 0.7
+_COVERAGE = 0.65
 _NAME = 1.0
 
+# How rare a word is taken to be: so much of it by the tools that have it or a word that is used for it (at least so
+# likely), the rest by those that have itself. A rare word for a common thing says no more than the common one.
+_SHARED_RARITY = 0.65
+_SYNONYM = 0.6
+# What a second word for the same adds.
+_SECOND = 0.35
+# What the words of a phrase are worth where a tool has them in place of what the phrase is used for.
+_PARTS = 0.8
+# How much it counts whether a tool does what is wanted.
+_ACTION = 0.8
+
 # Factor for a tool whose server is named in the query.
-_SERVER = 1.4
+_SERVER = 1.8
 
 # Factor for a tool whose description says that it is deprecated, in so many first characters.
 _DEPRECATED = 0.5
@@ -33,7 +46,7 @@ _DEPRECATED_CHARS = 10_000
 _CANDIDATES = 300
 
 # A hit with less than this share of the best one's score is left out: a model pays for each.
-_LEAST_SHARE = 0.2
+_LEAST_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,7 @@ class SearchIndex:
         self._spelling = Spelling(dict.fromkeys([*self.inverted.surfaces, *sorted(thesaurus().words)]))
         self._names = [_name_stems(tool) for tool in self.tools]
         self._server_words = [frozenset(map(stem, split(tool.server))) for tool in self.tools]
+        self._actions = [action_of(tool) for tool in self.tools]
         self._deprecated = ["deprecated" in tool.description[:_DEPRECATED_CHARS].lower() for tool in self.tools]
 
     def __len__(self) -> int:
@@ -96,7 +110,7 @@ class SearchIndex:
             scores = {number: score for number, score in scores.items() if number in having}
         if allowed is not None:
             scores = {number: score for number, score in scores.items() if allowed(self.tools[number])}
-        ranked = self._ranked(wanted, scores)
+        ranked = self._ranked(words, wanted, scores)
         return [hit for hit in ranked[:limit] if strict or hit.score >= _LEAST_SHARE * ranked[0].score]
 
     def fused(self, hits: list[Hit], meaning: list[int]) -> list[Hit]:
@@ -109,32 +123,60 @@ class SearchIndex:
 
     def _scores(self, wanted: list[Concept]) -> dict[int, float]:
         """What the tools' words are worth, by the tool's number."""
-        index = self.inverted
         scores: dict[int, float] = {}
         covered: dict[int, float] = {}
         total = 0.0
         for concept in wanted:
-            best: dict[int, float] = {}
-            share: dict[int, float] = {}
-            matches = {term: list(self._matches(term)) for term in concept.terms}
-            rarities = {term: index.rarity(len(rows)) for term, rows in matches.items()}
-            # What stands for a word isn't rarer than the word.
-            literal = rarities[(stem(concept.words[0]),)] if len(concept.words) == 1 else 0.0
-            importance = concept.weight * (literal or max(rarities.values()))
-            total += importance or concept.weight * index.rarity(0)
-            for term, weight in concept.terms.items():
-                worth = concept.weight * weight * (min(rarities[term], literal) if literal else rarities[term])
-                for number, impact in matches[term]:
-                    value = worth * impact
-                    if value > best.get(number, 0.0):
-                        best[number] = value
-                        share[number] = max(share.get(number, 0.0), weight)
-            for number, value in best.items():
+            importance, worth = self._worth_of_phrase(concept) if concept.parts else self._worth(concept)
+            total += importance
+            for number, (value, share) in worth.items():
                 scores[number] = scores.get(number, 0.0) + value
-                covered[number] = covered.get(number, 0.0) + share[number] * importance
+                covered[number] = covered.get(number, 0.0) + share
         return {
             number: score * (1 - _COVERAGE + _COVERAGE * covered[number] / total) for number, score in scores.items()
         }
+
+    def _worth(self, concept: Concept) -> tuple[float, dict[int, tuple[float, float]]]:
+        """How important a concept is; and by tools' numbers what its words are worth, and how much of it they cover."""
+        index = self.inverted
+        worth: dict[int, float] = {}
+        share: dict[int, float] = {}
+        matches = {term: list(self._matches(term)) for term in concept.terms}
+        rarities = {term: index.rarity(len(rows)) for term, rows in matches.items()}
+        literal = rarities[(stem(concept.words[0]),)] if len(concept.words) == 1 else 0.0
+        shared = math.inf
+        rarest = max(rarities.values())
+        if literal:
+            alike = {
+                number for term, weight in concept.terms.items() if weight >= _SYNONYM for number, _ in matches[term]
+            }
+            shared = index.rarity(len(alike))
+            rarest = _mixed(literal, shared)
+        importance = concept.weight * (rarest or index.rarity(0))
+        for term, weight in concept.terms.items():
+            # What stands for a word isn't rarer than the word.
+            rarity = _mixed(min(rarities[term], literal), shared) if literal else rarities[term]
+            for number, impact in matches[term]:
+                value, before = concept.weight * weight * rarity * impact, worth.get(number, 0.0)
+                worth[number] = max(before, value) + _SECOND * min(before, value)
+                if value >= before:
+                    share[number] = max(share.get(number, 0.0), weight)
+        return importance, {number: (value, share[number] * importance) for number, value in worth.items()}
+
+    def _worth_of_phrase(self, phrase: Concept) -> tuple[float, dict[int, tuple[float, float]]]:
+        """As `_worth`; a tool may have the phrase's words instead of what the phrase is used for."""
+        importance, worth = self._worth(phrase)
+        parts = [self._worth(part) for part in phrase.parts]
+        whole = sum(of_part for of_part, _ in parts)
+        summed: dict[int, tuple[float, float]] = {}
+        for _, of_part in parts:
+            for number, (value, share) in of_part.items():
+                before = summed.get(number, (0.0, 0.0))
+                summed[number] = before[0] + value, before[1] + share * importance / whole
+        for number, (value, share) in summed.items():
+            before = worth.get(number, (0.0, 0.0))
+            worth[number] = max(before[0], _PARTS * value), max(before[1], _PARTS * share)
+        return importance, worth
 
     def _matches(self, term: tuple[str, ...]) -> Iterable[tuple[int, float]]:
         """The tools that have all of a term's stems, each with what that is worth: the least of them."""
@@ -153,7 +195,7 @@ class SearchIndex:
             }
         return having.items()
 
-    def _ranked(self, wanted: list[Concept], scores: dict[int, float]) -> list[Hit]:
+    def _ranked(self, words: list[str], wanted: list[Concept], scores: dict[int, float]) -> list[Hit]:
         """The best tools, with how much of the name is asked for, and of the query is in the name."""
         candidates = sorted(scores, key=lambda number: (-scores[number], number))[:_CANDIDATES]
         by_stem: list[dict[str, float]] = []
@@ -166,11 +208,13 @@ class SearchIndex:
         of_one_word = [stem(concept.words[0]) if len(concept.words) == 1 else "" for concept in wanted]
         asked = set(of_one_word)
         hits = []
+        action = wanted_action(words, _single(wanted[0]))
         for number in candidates:
             server = self._server_words[number]
             named = bool(server) and server <= asked
             rest = [row for row, own in zip(by_stem, of_one_word, strict=True) if not named or own not in server]
             score = scores[number] * (1 + _NAME * self._likeness(number, rest)) * (_SERVER if named and rest else 1)
+            score *= likelihood(action, self._actions[number]) ** _ACTION
             if self._deprecated[number]:
                 score *= _DEPRECATED
             hits.append(Hit(self.tools[number], score))
@@ -198,6 +242,16 @@ class SearchIndex:
             tools = {number for row in rows if row is not None for number in row.tools}
             having = tools if having is None else having & tools
         return having or set()
+
+
+def _mixed(own: float, shared: float) -> float:
+    """The rarity of a term, by its own and the one that it shares with what is used for the same."""
+    return (1 - _SHARED_RARITY) * own + _SHARED_RARITY * min(own, shared)
+
+
+def _single(concept: Concept) -> dict[str, float]:
+    """The stems that alone may stand for a concept, each with its weight."""
+    return {term[0]: weight for term, weight in concept.terms.items() if len(term) == 1}
 
 
 def ordered(tools: Iterable[ToolInfo]) -> list[ToolInfo]:

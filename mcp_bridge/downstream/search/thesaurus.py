@@ -1,4 +1,4 @@
-"""Words and phrases that people use for others: a thesaurus of tools' vocabulary, and a lexicon of ordinary English."""
+"""Words and phrases that people use for others: a thesaurus of tools' vocabulary."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ Term = tuple[str, ...]
 # What another word is worth beside the one that was used (1.0).
 _SAME = 0.75
 _USED_FOR = 0.65
-_LEXICON_SAME = 0.4
-_LEXICON_WIDER = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +51,6 @@ def thesaurus() -> Thesaurus:
     stop = {stem(word) for word in words if is_stop_word(word)}
     phrases = {frozenset(term) - stop: term for term in others if len(frozenset(term) - stop) > 1}
     return Thesaurus(others, phrases, frozenset(words), max(map(len, others)))
-
-
-def ordinary_words(word: str) -> dict[Term, float]:
-    """The words of ordinary English that are used for one, and those for what is wider, each with its weight."""
-    line = _lexicon().get(word) or _lexicon().get(stem(word))
-    if line is None:
-        return {}
-    same, _, wider = line.partition("|")
-    found: dict[Term, float] = {(stem(other),): _LEXICON_WIDER for other in wider.split()}
-    return found | {(stem(other),): _LEXICON_SAME for other in same.split()}
-
-
-def is_ordinary(word: str) -> bool:
-    """Whether a word is ordinary English, and so is no typing error."""
-    return word in _lexicon()
-
-
-@functools.cache
-def _lexicon() -> dict[str, str]:
-    """By word, its line of the lexicon (`scripts/reduce_wordnet.py`)."""
-    return dict(line.split(":", 1) for line in _data("lexicon.txt"))
 
 
 def _data(name: str) -> list[str]:

@@ -21,6 +21,52 @@ _ELISION = re.compile(r"'[a-z]+$")
 _WORD_CHARS = 64
 
 
+# Words that the stemmer brings together with others of another meaning (`customer` and `custom`, `terminal` and
+# `terminate`), and forms that it doesn't bring together (`indices`), each with its stem.
+_STEMS = {
+    "author": "author",
+    "authors": "author",
+    "commander": "commander",
+    "computer": "computer",
+    "computers": "computer",
+    "container": "container",
+    "containers": "container",
+    "conversation": "conversation",
+    "conversations": "conversation",
+    "conversion": "convert",
+    "conversions": "convert",
+    "customer": "customer",
+    "customers": "customer",
+    "engineer": "engineer",
+    "engineers": "engineer",
+    "generally": "general",
+    "indexes": "index",
+    "indices": "index",
+    "initiative": "initiative",
+    "initiatives": "initiative",
+    "locale": "locale",
+    "locales": "locale",
+    "organisation": "organization",
+    "organisations": "organization",
+    "organization": "organization",
+    "organizations": "organization",
+    "personal": "personal",
+    "positive": "positive",
+    "production": "production",
+    "publication": "publication",
+    "publications": "publication",
+    "relative": "relative",
+    "responsible": "responsible",
+    "responsive": "responsive",
+    "several": "several",
+    "terminal": "terminal",
+    "terminals": "terminal",
+    "transit": "transit",
+    "vertical": "vertical",
+    "vertically": "vertical",
+    "vertices": "vertex",
+}
+
 _stemming = threading.Lock()
 
 
@@ -58,6 +104,8 @@ def joined(text: str) -> list[str]:
 @functools.lru_cache(maxsize=1 << 15)
 def stem(word: str) -> str:
     """The stem of a lower-case word, by the English Snowball stemmer; others are near enough to themselves."""
+    if (known := _STEMS.get(word)) is not None:
+        return known
     if not word.isalpha():
         return word
     # A stemmer has the word that it works on as its state, and searches run on several threads.

@@ -45,8 +45,8 @@ _MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "holders", "c
 _TELLING = frozenset({"start", "suspension", "resume", "end", "decision"})
 """The kinds of entries that tell of rows of other tables, besides those about the log itself."""
 
-_WITH_PIECES, _WITH_TOKENS = 2, 3
-"""The schema versions that added pieces, and tokens of erased references."""
+_WITH_PIECES, _WITH_TOKENS, _WITH_USAGES = 2, 3, 4
+"""The schema versions that added pieces, tokens of erased references, and principals' usage."""
 
 
 @dataclass
@@ -133,7 +133,7 @@ class TableAudit:
         self._check_references(ledger, has_tokens=version >= _WITH_TOKENS)
         self._check_executions(ledger.connection)
         if ledger.master is not None:
-            _check_rows(ledger.connection, ledger.master)
+            _check_rows(ledger.connection, ledger.master, version)
             self._check_decisions(ledger.connection, ledger.master)
             self._check_states(ledger.connection, ledger.master)
 
@@ -315,8 +315,8 @@ def check_master(connection: sqlite3.Connection, master: MasterKey) -> None:
         raise wrong_master_key()
 
 
-def _check_rows(connection: sqlite3.Connection, master: MasterKey) -> None:
-    for table in _MAC_TABLES:
+def _check_rows(connection: sqlite3.Connection, master: MasterKey, version: int) -> None:
+    for table in (*_MAC_TABLES, "usages") if version >= _WITH_USAGES else _MAC_TABLES:
         for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608 - its names are those above
             check_row(master, table, row)
     for execution, wrapped in connection.execute("SELECT execution, wrapped FROM data_keys WHERE wrapped IS NOT NULL"):

@@ -229,13 +229,18 @@ class Database:
         """Whether the process with this label uses the store, or may use it. Callable from any thread."""
         return is_present(self._path.parent, owner)
 
-    def post(self, statement: str, parameters: Sequence[Any]) -> None:
+    def post(self, statement: str, parameters: Sequence[Any], row: Row | None = None) -> None:
         """Write before anything that is posted later, without waiting.
+
+        Args:
+            statement: SQL.
+            parameters: Its parameters.
+            row: The row that it writes, if the table's rows have MACs.
 
         Raises:
             BridgeError: `bad_text`: a text isn't valid Unicode; nothing is posted.
         """
-        self._post(Statement(statement, parameters))
+        self._post(Statement(statement, parameters, row))
 
     def record(self, *entries: Entry) -> None:
         """Append entries to the log before anything that is posted later, without waiting.

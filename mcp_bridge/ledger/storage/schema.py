@@ -142,6 +142,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             BEGIN SELECT RAISE(ABORT, 'a piece is removed when its key is destroyed, and not before'); END""",
     ),
     (*_FORGETTING,),
+    (
+        # What a principal's executions have used, of all that a budget bounds; the cost in billionths of a dollar.
+        """CREATE TABLE usages (
+            principal TEXT PRIMARY KEY, calls INTEGER NOT NULL, bytes INTEGER NOT NULL, model_tokens INTEGER NOT NULL,
+            model_cost_usd INTEGER NOT NULL, mac BLOB
+        ) STRICT""",
+    ),
 )
 """The statements that take the file from each version to the next. A migration and its record are one transaction."""
 

@@ -6,20 +6,23 @@ when they are known. Nothing here awaits, so no locks are needed.
 No effect starts that would exceed a limit. Usage beyond the reservation (a result's bytes, a model's tokens) is counted
 in full; if that exceeds a limit, the result is refused: `settle` raises.
 
-A principal's usage is counted in memory, from the start of the bridge's process to its end.
+The usage of `local` is counted in memory, from the start of the bridge's process to its end: whoever starts it has such
+a limit begin anew. Another principal's is kept (`Usages`), so that no restart gives it more.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from types import TracebackType
 
     from mcp_bridge.error_codes import Code
@@ -123,15 +126,58 @@ class Usage:
             self._taken[kind] += amount
 
 
-class Usages:
-    """The usage of each principal in this process."""
+class KeptUsage(Usage):
+    """A principal's usage that is kept when it changes.
 
-    def __init__(self) -> None:
+    Args:
+        taken: What was kept before.
+        keep: Called with amounts to be added to what is kept.
+    """
+
+    __slots__ = ("_keep",)
+
+    def __init__(self, taken: Mapping[str, int] | None, keep: Callable[[Mapping[Kind, int]], None]) -> None:
+        super().__init__(taken)
+        self._keep = keep
+
+    def add(self, more: Mapping[Kind, int]) -> None:
+        """As `Usage.add`."""
+        if any(more.values()):
+            # First: if it can't be kept, nothing is used.
+            self._keep(more)
+        super().add(more)
+
+
+class Usages:
+    """The usage of each principal.
+
+    Args:
+        kept: What principals had used when the bridge was opened.
+        keep: Called with a principal and amounts to be added to what is kept; None keeps nothing.
+        unkept: Principals whose usage is counted in this process alone.
+    """
+
+    def __init__(
+        self,
+        kept: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+        keep: Callable[[str, Mapping[Kind, int]], None] | None = None,
+        unkept: Collection[str] = (),
+    ) -> None:
+        self._kept = kept
+        self._keep = keep
+        self._unkept = unkept
         self._by_principal: dict[str, Usage] = {}
 
     def of(self, principal: str) -> Usage:
         """The usage of a principal; the same object every time."""
-        return self._by_principal.setdefault(principal, Usage())
+        known = self._by_principal.get(principal)
+        if known is None:
+            if self._keep is None or principal in self._unkept:
+                known = Usage()
+            else:
+                known = KeptUsage(self._kept.get(principal), functools.partial(self._keep, principal))
+            self._by_principal[principal] = known
+        return known
 
 
 class Budget:
@@ -207,7 +253,8 @@ class Budget:
                 raise _refusal("model_cost_usd", holder)
 
     def _add(self, more: Mapping[Kind, int]) -> None:
-        for _, _, usage in self._holders:
+        # The principal's first: keeping it may fail.
+        for _, _, usage in reversed(self._holders):
             usage.add(more)
 
     def _settle(self, reserved: Mapping[Kind, int], used: Mapping[Kind, int]) -> None:

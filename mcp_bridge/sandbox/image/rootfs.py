@@ -14,7 +14,6 @@ import platform
 import stat
 import sys
 import sysconfig
-import tarfile
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -28,6 +27,7 @@ from mcp_bridge.sandbox.image.elf import read_elf, resolve_libraries
 from mcp_bridge.sandbox.image.host_tools import disk_full, run_tool
 
 if TYPE_CHECKING:
+    import tarfile
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 SITE_PACKAGES = "/opt/site-packages"
@@ -154,12 +154,16 @@ class _Tree:
             for parent in PurePosixPath(path).parents:
                 self.directories.setdefault(str(parent), 0o755)
         del self.directories["/"]
+        import tarfile  # noqa: PLC0415  (likewise)
+
         with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as archive:
             for path in sorted({*self.files, *self.links, *self.directories}):
                 anyio.from_thread.check_cancelled()
                 self._add(archive, path)
 
     def _add(self, archive: tarfile.TarFile, path: str) -> None:
+        import tarfile  # noqa: PLC0415  (an idle bridge has built nothing)
+
         info = tarfile.TarInfo(path.lstrip("/"))
         info.mtime = _MTIME
         if (mode := self.directories.get(path)) is not None:

@@ -16,7 +16,6 @@ import logging
 import os
 import shutil
 import stat
-import tarfile
 import uuid
 import weakref
 from dataclasses import asdict, dataclass, replace
@@ -40,6 +39,7 @@ from mcp_bridge.sandbox.image.store import (
 )
 
 if TYPE_CHECKING:
+    import tarfile
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
@@ -190,6 +190,8 @@ class BundleImages(ImageStore):
             root = partial / ROOT
             root.mkdir(parents=True)
             root.chmod(0o755)  # whatever the umask is
+            import tarfile  # noqa: PLC0415  (an idle bridge has unpacked nothing)
+
             with tarfile.open(tar) as archive:
                 for member in archive:
                     anyio.from_thread.check_cancelled()

@@ -17,29 +17,32 @@ import anyio
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
+from starlette.routing import Router
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import process
 from mcp_bridge.server.app import mcp_server, prepare_ahead, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.http.connections import ConnectionLimits
-from mcp_bridge.server.http.endpoint import Endpoint, NoAuthentication, refused
+from mcp_bridge.server.http.endpoint import Endpoint
 from mcp_bridge.server.http.hosts import AllowedHosts
+from mcp_bridge.server.http.refusals import refused
 from mcp_bridge.server.http.sessions import Sessions
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Generator
+    from collections.abc import AsyncIterator, Callable, Generator, Sequence
     from pathlib import Path
 
     from mcp.server import Server, ServerRequestContext
     from mcp.server.context import CallNext, HandlerResult
+    from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mcp_bridge.http_settings import HttpSettings
     from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
     from mcp_bridge.server.configuration_reload import Configured, Source
-    from mcp_bridge.server.http.endpoint import Authenticates
+    from mcp_bridge.server.http.authentication import Authenticator
 
 logger = logging.getLogger(__name__)
 
@@ -93,10 +96,15 @@ class HttpApp:
     Args:
         endpoint: The MCP endpoint.
         settings: The settings of HTTP.
+        routes: Documents for clients that want to authenticate, which anybody may read.
         is_ready: Tells whether calls are taken.
     """
 
-    def __init__(self, endpoint: Endpoint, settings: HttpSettings, is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, settings: HttpSettings, routes: Sequence[Route], is_ready: Callable[[], bool]
+    ) -> None:
+        self._public = {route.path for route in routes}
+        self._documents = Router(routes)
         self._path = settings.path
         self._hosts = AllowedHosts(settings.allowed_hosts, settings.allowed_origins)
         self._is_ready = is_ready
@@ -114,8 +122,14 @@ class HttpApp:
         """Handle an ASGI connection."""
         headers = dict(scope["headers"])
         host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
-        if not self._hosts.accepts_host(host):
-            answer: ASGIApp = refused(421, "bad_host", "The Host header is not this server's.").response()
+        size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
+        if size > MAX_HEADER_BYTES:
+            # uvicorn bounds what it waits for alone: a head that arrives at once may be larger.
+            answer: ASGIApp = refused(431, "request_too_large", "The request's headers are too large.").response()
+        elif not self._hosts.accepts_host(host):
+            answer = refused(421, "bad_host", "The Host header is not this server's.").response()
+        elif scope["path"] in self._public:
+            answer = self._documents
         elif origin is not None and not self._hosts.accepts_origin(origin.decode("latin-1"), host):
             answer = refused(403, "bad_origin", "Web pages of this origin may not use this server.").response()
         elif scope["path"] == self._path:
@@ -146,7 +160,7 @@ def is_loopback(listener: socket.socket) -> bool:
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def check_listener(listener: socket.socket, authenticator: Authenticates) -> None:
+def check_listener(listener: socket.socket, authenticator: Authenticator) -> None:
     """Refuse to listen beyond this machine without authentication.
 
     Raises:
@@ -157,7 +171,7 @@ def check_listener(listener: socket.socket, authenticator: Authenticates) -> Non
             "authentication_needed",
             f"{listener.getsockname()[0]} can be reached from other machines, and anybody there could run code here: "
             "no authentication is configured.",
-            hint="Use --host 127.0.0.1, or configure who may use it: docs/http.md says how.",
+            hint="Use --host 127.0.0.1, or make a token with `mcp-bridge principal add NAME`.",
         )
 
 
@@ -166,6 +180,7 @@ async def serve_http(
     first: Configured | BridgeError,
     listener: socket.socket,
     settings: HttpSettings,
+    authenticator: Authenticator,
     *,
     programs: bool = False,
     tls: Tls | None = None,
@@ -180,6 +195,7 @@ async def serve_http(
         first: The configuration if it was already read, or the error.
         listener: The listening socket.
         settings: The settings of HTTP.
+        authenticator: Tells who a request is from.
         programs: As `build_server`.
         tls: The certificate, or None for plain HTTP.
         listening: Called once requests are answered.
@@ -191,7 +207,9 @@ async def serve_http(
         BridgeError: `authentication_needed`.
     """
     process.configure_interpreter()
-    authenticator = NoAuthentication()
+    if not logger.isEnabledFor(logging.DEBUG):
+        # Anybody could fill the log with requests that are none.
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     check_listener(listener, authenticator)
     # Nothing is delayed for a client's first request: a server over HTTP is started before its clients.
     begun = anyio.Event()
@@ -212,7 +230,7 @@ async def serve_http(
             settings.read_timeout,
             settings.write_timeout,
         )
-        web = _Server(_configuration(HttpApp(endpoint, settings, is_ready), limits, tls))
+        web = _Server(_configuration(HttpApp(endpoint, settings, authenticator.routes(), is_ready), limits, tls))
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(process.release_memory)

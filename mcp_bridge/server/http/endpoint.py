@@ -9,27 +9,23 @@ from __future__ import annotations
 import json
 import logging
 import math
-import time
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import anyio
-import mcp_types as types
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from starlette.requests import HTTPConnection
-from starlette.responses import Response
 
-from mcp_bridge.errors import BridgeError
-from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.server.app import PRINCIPAL_KEY
+from mcp_bridge.server.http.rate_limits import RateLimits
+from mcp_bridge.server.http.refusals import RefusedRequest, refused
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-    from mcp_bridge.error_codes import Code
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.http_settings import HttpSettings
+    from mcp_bridge.server.http.authentication import Authenticator
     from mcp_bridge.server.http.sessions import Sessions
 
 logger = logging.getLogger(__name__)
@@ -40,6 +36,9 @@ MAX_WAITING_BYTES = 64 << 20
 MAX_RATES = 10_000
 """Principals whose rate is remembered."""
 
+REVOCATION_SECONDS = 1.0
+"""After how long it is looked whether the credential of a request is still good."""
+
 RETRY_SECONDS = 5
 """When a client that was refused for a lack of room may try again."""
 
@@ -47,66 +46,6 @@ MAX_DISCARDED_BYTES, DISCARD_SECONDS = 16 << 20, 1.0
 """How much of a refused request is read, and for how long, before it is answered."""
 
 SESSION_HEADER = b"mcp-session-id"
-
-
-class Authenticates(Protocol):
-    """Tells who a request is from."""
-
-    @property
-    def authenticates(self) -> bool:
-        """Whether anything is configured; otherwise everybody is `LOCAL_PRINCIPAL`."""
-        ...
-
-    async def principal(self, request: HTTPConnection) -> Principal:
-        """The principal.
-
-        Raises:
-            RefusedRequest: It isn't known, or not allowed.
-        """
-        ...
-
-
-class NoAuthentication:
-    """Everybody is whoever started the bridge: for loopback addresses only."""
-
-    authenticates = False
-
-    async def principal(self, _: HTTPConnection) -> Principal:
-        """`LOCAL_PRINCIPAL`."""
-        return LOCAL_PRINCIPAL
-
-
-class RefusedRequest(Exception):  # noqa: N818 - it is an answer
-    """A request that is answered with an error status.
-
-    Args:
-        status: The HTTP status.
-        error: The error.
-        headers: Further headers of the response.
-    """
-
-    def __init__(self, status: int, error: BridgeError, **headers: str) -> None:
-        super().__init__(str(error))
-        self.status = status
-        self.error = error
-        self.headers = headers
-
-    def response(self) -> Response:
-        """The response: a JSON-RPC error without an id. It ends the connection, whose body may not have been read."""
-        data = {"code": self.error.code}
-        error = {"code": types.INVALID_REQUEST, "message": str(self.error), "data": data}
-        headers = {name.replace("_", "-"): value for name, value in self.headers.items()}
-        return Response(
-            json.dumps({"jsonrpc": "2.0", "id": None, "error": error}),
-            self.status,
-            {"connection": "close", "cache-control": "no-store"} | headers,
-            media_type="application/json",
-        )
-
-
-def refused(status: int, code: Code, message: str, hint: str | None = None, **headers: str) -> RefusedRequest:
-    """A refusal with a new error."""
-    return RefusedRequest(status, BridgeError(code, message, hint=hint), **headers)
 
 
 class Endpoint:
@@ -118,11 +57,11 @@ class Endpoint:
         settings: The settings of HTTP.
     """
 
-    def __init__(self, sessions: Sessions, authenticator: Authenticates, settings: HttpSettings) -> None:
+    def __init__(self, sessions: Sessions, authenticator: Authenticator, settings: HttpSettings) -> None:
         self._sessions = sessions
         self._authenticator = authenticator
         self._settings = settings
-        self._rates: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._rates = RateLimits(MAX_RATES)
         self._waiting_bytes = 0
         self._posts = 0
         self.draining = False
@@ -156,8 +95,8 @@ class Endpoint:
             logger.exception("a request could not be handled")
             if started:
                 raise
-            error = BridgeError("internal_error", "The bridge met an internal error; its log has the details.")
-            await RefusedRequest(500, error).response()(scope, receive, send)
+            fault = refused(500, "internal_error", "The bridge met an internal error; its log has the details.")
+            await fault.response()(scope, receive, send)
         finally:
             self._posts -= is_post
 
@@ -178,26 +117,15 @@ class Endpoint:
             self._waiting_bytes -= len(body)
 
     def _count(self, principal: Principal) -> None:
-        """Count a request against the principal's rate (a token bucket that holds a minute's requests).
+        """Count a request against the principal's rate.
 
         Raises:
             RefusedRequest: There were too many.
         """
         rate = principal.limits.requests_per_minute
-        if rate is None:
-            return
-        now = time.monotonic()
-        left, then = self._rates.pop(principal.name, (float(rate), now))
-        left = min(float(rate), left + (now - then) * rate / 60)
-        allowed = left >= 1
-        self._rates[principal.name] = (left - 1 if allowed else left, now)
-        if len(self._rates) > MAX_RATES:
-            self._rates.popitem(last=False)
-        if not allowed:
-            wait = math.ceil((1 - left) * 60 / rate)
-            raise refused(
-                429, "too_many_requests", f"At most {rate} requests a minute are answered.", retry_after=str(wait)
-            )
+        if rate is not None and (wait := self._rates.take(principal.name, rate)):
+            message = f"At most {rate} requests a minute are answered."
+            raise refused(429, "too_many_requests", message, retry_after=str(math.ceil(wait)))
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """The request's body. It is counted in `_waiting_bytes`.
@@ -242,7 +170,10 @@ class Endpoint:
             raise
 
     async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Hand a request to the SDK. A client that disconnects cancels it, unless it belongs to a session."""
+        """Hand a request to the SDK, until its client's credential ends.
+
+        A client that disconnects cancels it, unless it belongs to a session.
+        """
         given = False
 
         async def replay() -> Message:
@@ -252,14 +183,20 @@ class Endpoint:
                 return {"type": "http.request", "body": body, "more_body": False}
             return await receive()
 
-        if not self._settings.json_answers or scope["method"] != "POST" or _has_session(scope):
-            await self._sessions.handle_request(scope, replay, send)
-            return
-        # The SDK doesn't watch the connection while it makes an answer of JSON.
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cancel_when_disconnected, receive, tasks.cancel_scope)
+            if self._authenticator.authenticates:
+                tasks.start_soon(self._cancel_when_revoked, scope, tasks.cancel_scope)
+            if self._settings.json_answers and scope["method"] == "POST" and not _has_session(scope):
+                # The SDK doesn't watch the connection while it makes an answer of JSON.
+                tasks.start_soon(_cancel_when_disconnected, receive, tasks.cancel_scope)
             await self._sessions.handle_request(scope, replay, send)
             tasks.cancel_scope.cancel()
+
+    async def _cancel_when_revoked(self, scope: Scope, tasks: anyio.CancelScope) -> None:
+        # The credential was good a moment ago, and most requests take no longer.
+        await anyio.sleep(REVOCATION_SECONDS)
+        await self._authenticator.ended(HTTPConnection(scope))
+        tasks.cancel()
 
 
 async def _discard(receive: Receive) -> None:

@@ -1,6 +1,7 @@
 """MCP over HTTP: which requests are answered, with what status, and what hostile or slow clients get."""
 
 import asyncio
+import base64
 import contextlib
 import itertools
 import json
@@ -10,6 +11,8 @@ import httpx2
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
 from http_bridge import ACCEPT, serving
+
+from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
 
@@ -73,9 +76,8 @@ async def test_it_says_that_it_is_alive_and_ready_and_of_other_paths_nothing(set
 
 
 async def test_a_bridge_that_cannot_be_opened_is_alive_and_not_ready_and_says_why_to_callers(configure):
-    setup = configure(runtime="podman", oci_runtime="/nowhere/runc", image="no-such-image")
-    (setup.state_dir / "ledger.db").parent.mkdir(parents=True, exist_ok=True)
-    (setup.state_dir / "ledger.db").write_bytes(b"no ledger" * 1000)
+    setup = configure()
+    (setup.state_dir / FILE_NAME).write_bytes(b"no ledger" * 1000)
     async with serving(setup) as bridge, bridge.http() as http:
         assert (await http.get("/health")).status_code == 200
         assert (await http.get("/ready")).status_code == 503
@@ -482,7 +484,93 @@ async def test_a_call_of_a_session_goes_on_without_its_connection_until_it_is_ca
         await setup.no_container_of(http_bridge.pid)
 
 
-# --- the end ---
+# --- principals ---
+
+
+def made(setup, name):
+    """A new token of a principal."""
+    return json.loads(setup.run("principal", "add", name, "--json").stdout)["token"]
+
+
+async def test_without_a_token_nothing_is_answered_but_health(configure):
+    setup = configure(principals={"anna": {}})
+    async with serving(setup) as bridge, bridge.http() as http:
+        assert (await http.get("/health")).status_code == 200
+        for headers in (ACCEPT, ACCEPT | {"authorization": "Bearer x"}, ACCEPT | {"authorization": "Basic eDp5"}):
+            for answer in (
+                await http.post("/mcp", json=INITIALIZE, headers=headers),
+                await http.get("/mcp", headers=headers),
+            ):
+                assert answer.status_code == 401
+                assert answer.headers["www-authenticate"].startswith("Bearer ")
+        large = await http.post("/mcp", content=b" " * 3_000_000, headers=ACCEPT)
+        assert large.status_code == 401
+        token = made(setup, "anna")
+        session = await opened(http, authorization=f"Bearer {token}")
+        assert session
+    assert token.encode() not in bridge.logged
+
+
+async def test_a_principal_has_its_own_sessions_calls_and_resources(configure):
+    setup = configure(principals={"anna": {"requests_per_minute": 30}, "bert": {}})
+    anna, bert = ({"authorization": f"Bearer {made(setup, name)}"} for name in ("anna", "bert"))
+    async with serving(setup) as bridge, bridge.http() as http:
+        session = await opened(http, **anna)
+        listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        for stolen in (session | bert, session | bert | {"last-event-id": "1-2"}):
+            assert (await http.post("/mcp", json=listing, headers=stolen)).status_code == 404
+            assert (await http.get("/mcp", headers=stolen)).status_code == 404
+            assert (await http.delete("/mcp", headers=stolen)).status_code == 404
+        assert (await http.post("/mcp", json=listing, headers=session)).status_code == 200
+
+        body, headers = run(
+            "await runtime.save_memory('m', 'MARK')\nopen('a.txt', 'w').write('MARK')\nartifact('a.txt')"
+        )
+        answer = (await http.post("/mcp", json=body, headers=headers | anna)).json()["result"]
+        assert not answer["isError"], answer
+        body, headers = modern("resources/list")
+        mine = (await http.post("/mcp", json=body, headers=headers | anna)).json()["result"]
+        uris = [one["uri"] for one in mine["resources"] if one["uri"].startswith("artifact:")]
+        assert len(uris) == 1
+        assert mine["cacheScope"] == "private"
+        theirs = (await http.post("/mcp", json=body, headers=headers | bert)).text
+        assert uris[0] not in theirs
+        body, headers = modern("resources/read", uris[0], uri=uris[0])
+        assert (
+            "MARK"
+            in base64.b64decode(
+                (await http.post("/mcp", json=body, headers=headers | anna))
+                .json()["result"]["contents"][0]
+                .get("blob", "")
+            ).decode()
+            + (await http.post("/mcp", json=body, headers=headers | anna)).text
+        )
+        stolen = await http.post("/mcp", json=body, headers=headers | bert)
+        assert stolen.status_code == 400
+        assert "MARK" not in stolen.text
+        body, headers = run("print(await runtime.load_memory('m'))")
+        assert "MARK" not in (await http.post("/mcp", json=body, headers=headers | bert)).text
+
+        for _ in range(30):
+            answer = await http.post("/mcp", json=body, headers=headers | anna | {"mcp-method": "x"})
+        assert (answer.status_code, code_of(answer)) == (429, "too_many_requests")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert (await http.post("/mcp", json=body, headers=headers | bert)).status_code == 200
+
+
+async def test_a_token_that_is_revoked_ends_its_streams(configure):
+    setup = configure(principals={"anna": {}})
+    anna = {"authorization": f"Bearer {made(setup, 'anna')}"}
+    async with serving(setup) as bridge, bridge.http() as http:
+        session = await opened(http, **anna)
+        with contextlib.suppress(httpx2.TransportError):
+            async with http.stream("GET", "/mcp", headers=session) as answer:
+                assert answer.status_code == 200
+                assert setup.run("principal", "revoke", "anna").returncode == 0
+                with anyio.fail_after(DEADLINE_SECONDS):
+                    async for _ in answer.aiter_bytes():
+                        pass
+        assert (await http.get("/mcp", headers=session)).status_code == 401
 
 
 @pytest.fixture

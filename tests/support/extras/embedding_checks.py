@@ -137,7 +137,7 @@ async def test_a_local_model_finds_what_shares_no_word(folder, tmp_path):
 
 
 async def test_a_service_is_asked_once_for_each_tool_and_its_vectors_are_kept(service, tmp_path):
-    config = SearchConfig(embeddings="openai/m", base_url=service.url)
+    config = SearchConfig(embeddings="openai/m", base_url=service.url, timeout=60)
     assert names(await search(search_embedder(config), tmp_path))[0] == "feed_cat"
     assert service.texts[-1] == "feline"
     assert len(service.texts) == 4
@@ -168,7 +168,7 @@ async def test_a_service_is_asked_once_for_each_tool_and_its_vectors_are_kept(se
 async def test_a_search_goes_on_without_a_service_that_fails_and_says_so(service, tmp_path, changes, said):
     for name, value in changes.items():
         setattr(service, name, value)
-    embedder = search_embedder(SearchConfig(embeddings="openai/m", base_url=service.url))
+    embedder = search_embedder(SearchConfig(embeddings="openai/m", base_url=service.url, timeout=60))
     async with Fleet(()) as fleet:
         catalog = Catalog(fleet, tmp_path, embedder)
         catalog.add_local(Local(TOOLS))

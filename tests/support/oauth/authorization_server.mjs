@@ -3,7 +3,7 @@
 //   node authorization_server.mjs PORT OIDC_PROVIDER_FOLDER RESOURCE_SECRET
 //
 // It says "ready" on standard output, and then one line of JSON for each grant, refusal, registration and revocation.
-// `POST /control` with {"ttl", "audience", "token"} changes how it behaves; `POST /forget` ends an access token alone.
+// `POST /control` with {"ttl", "audience", "token", "format"} changes how it behaves; `POST /forget` ends an access token alone.
 import http from "node:http";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
@@ -12,7 +12,7 @@ const [port, folder, resourceSecret] = process.argv.slice(2);
 const { default: Provider } = await import(pathToFileURL(path.join(folder, "lib/index.js")));
 
 const issuer = `http://127.0.0.1:${port}`;
-const behaviour = { ttl: 3600, audience: null, token: "" };
+const behaviour = { ttl: 3600, audience: null, token: "", format: "opaque" };
 const say = (event, details = {}) => process.stdout.write(`${JSON.stringify({ event, ...details })}\n`);
 
 // It complains about what suits a test alone: plain HTTP, pages of its own, keys in memory.
@@ -87,7 +87,7 @@ const provider = new Provider(issuer, {
         scope: "tools",
         audience: behaviour.audience ?? resource,
         accessTokenTTL: behaviour.ttl,
-        accessTokenFormat: "opaque",
+        accessTokenFormat: behaviour.format,
       }),
       defaultResource: () => undefined,
       useGrantedResource: () => false,

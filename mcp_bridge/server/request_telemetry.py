@@ -1,4 +1,8 @@
-"""Measures clients' MCP requests. The SDK makes their spans by itself."""
+"""Measures clients' MCP requests, and continues the traces that their HTTP headers name.
+
+The SDK makes the span of each request by itself. It is in the trace that the request's `_meta` names, else in the
+current one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult
 from mcp_types.methods import SPEC_CLIENT_METHODS
 
-from mcp_bridge.telemetry import measurements
+from mcp_bridge.telemetry import measurements, tracing
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -18,8 +22,8 @@ if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
 
-class RequestMeasurements(ServerMiddleware[Any]):
-    """Tells `measurements` of each request.
+class RequestTelemetry(ServerMiddleware[Any]):
+    """The outermost middleware of the MCP server.
 
     Args:
         tools: The names of the server's tools: a client may name others.
@@ -29,13 +33,18 @@ class RequestMeasurements(ServerMiddleware[Any]):
         self._tools = tools
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Answer a request, and measure that."""
-        if ctx.request_id is None:
-            return await call_next(ctx)
+        """Answer a request."""
+        headers = {} if ctx.request is None else ctx.request.headers
+        with tracing.continued(headers):
+            if ctx.request_id is None:
+                return await call_next(ctx)
+            return await self._measured(ctx, call_next)
+
+    async def _measured(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         began, result = time.monotonic(), measurements.OK
         try:
             answer = await call_next(ctx)
-            if isinstance(answer, CallToolResult) and answer.is_error:
+            if _is_error(answer):
                 result = "tool_error"
         except MCPError as error:
             result = str(error.error.code)
@@ -50,3 +59,11 @@ class RequestMeasurements(ServerMiddleware[Any]):
             name = (ctx.params or {}).get("name") if method == "tools/call" else None
             tool = name if isinstance(name, str) and name in self._tools else None
             measurements.request_ended(method, tool, result, time.monotonic() - began)
+
+
+def _is_error(answer: HandlerResult) -> bool:
+    """Whether a tool's result says that it has failed; the SDK gives it as the model or as it goes over the wire."""
+    match answer:
+        case CallToolResult(is_error=True) | {"isError": True}:
+            return True
+    return False
