@@ -126,7 +126,12 @@ class Sandboxes:
             lambda: available_memory() > settings.memory,
             lambda: write_report(settings.state_dir, report_of(pool)),
         )
-        self._tasks.start_soon(self.pool.run)
+        self._tasks.start_soon(self._keep_pool, pool)
+
+    async def _keep_pool(self, pool: WarmPool) -> None:
+        # The first execution may have started it.
+        tracing.detach()
+        await pool.run()
 
     async def start_ahead(self) -> None:
         """As `prepare`, and from now on have containers started before there is an execution for them.
@@ -235,6 +240,7 @@ class Sandboxes:
 
     async def _sweep(self, engine: Engine) -> None:
         """Remove what bridges that are gone left behind."""
+        tracing.detach()
         try:
             for container in await sweep(engine):
                 logger.warning("removed the container %s of a bridge that is gone", container)

@@ -24,6 +24,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from pydantic import ValidationError
 from servers.specs import faulty
 
+from mcp_bridge.downstream.catalog.bound_tool import Listener
 from mcp_bridge.downstream.client import connection, http_transport, stdio_transport
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.client.pending_requests import FIRST_ID, PendingRequests
@@ -124,13 +125,13 @@ async def test_a_call_is_the_same_message_as_the_sessions_own(git_server, git_re
         post(self, data)
 
     monkeypatch.setattr(stdio_transport._Sink, "post", noted)
-    tell = (lambda _: None) if is_told else None
+    listener = Listener("me", lambda _: None) if is_told else None
     arguments = {"repo_path": str(git_repository), "more": {"of": [None, 1.5, "é\U0001f600", {"empty": {}}]}}
     async with Fleet([dataclasses.replace(git_server, era=era)]) as fleet:
         await fleet.server("git").start()
         opened = fleet.servers["git"]._latest
         written.clear()
-        ours = await opened.call("git_status", arguments, tell)
+        ours = await opened.call("git_status", arguments, listener)
         theirs = await call_by_session(opened, "git_status", arguments, is_told=is_told)
     assert ours == theirs
     [direct, session] = [message for message in written if message.get("method") == "tools/call"]
@@ -153,14 +154,14 @@ async def test_a_call_over_http_is_the_same_request_as_the_sessions_own(tmp_path
         return real(client, method, url, headers=headers, attempt=attempt, content=content)
 
     monkeypatch.setattr(http_transport, "opened", noted)
-    tell = (lambda _: None) if is_told else None
+    listener = Listener("me", lambda _: None) if is_told else None
     arguments = {"marker": "é\U0001f600"}
     with sdk_server("events", tmp_path / "calls") as port:
         async with Fleet([remote(port, "/mcp", era=era)]) as fleet:
             await fleet.server("remote").start()
             opened = fleet.servers["remote"]._latest
             sent.clear()
-            ours = await opened.call("count", arguments, tell)
+            ours = await opened.call("count", arguments, listener)
             theirs = await call_by_session(opened, "count", arguments, is_told=is_told)
     assert ours == theirs
     [direct, session] = [(*rest, json.loads(body)) for *rest, body in sent if body and b"tools/call" in body]
