@@ -30,6 +30,7 @@ from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.settings import Settings
+from mcp_bridge.telemetry.log_format import TextFormatter
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -236,7 +237,7 @@ def test_complaints_logs_and_lists_print_no_controls(monkeypatch, capsys):
     doctor._print(Console(width=1000), [{"level": "error", "code": "x", "message": EVIL, "hint": EVIL}])
     assert capsys.readouterr().out.count(TAMED) == 2
     logged = logging.LogRecord("x", logging.WARNING, "", 1, "%s", (EVIL,), None)
-    assert configuring._Formatter("%(message)s").format(logged) == TAMED
+    assert TextFormatter(dated=False).format(logged) == f"mcp-bridge: WARNING: {TAMED}"
 
     async def rows(*_):
         return [
@@ -454,7 +455,7 @@ def test_a_log_file_is_put_aside_when_it_is_large_and_others_words_begin_no_line
     monkeypatch.setattr(log_file, "MAX_BYTES", 1000)
     handler = log_file.LogFile(tmp_path / "bridge.log")
     other = log_file.LogFile(tmp_path / "bridge.log")
-    handler.setFormatter(log_file._Lines("%(levelname)s: %(message)s"))
+    handler.setFormatter(TextFormatter(dated=True))
     for number in range(100):
         for each in (handler, other):
             each.handle(logging.LogRecord("x", logging.INFO, "", 1, f"number {number}\nERROR: not one", (), None))
@@ -465,7 +466,7 @@ def test_a_log_file_is_put_aside_when_it_is_large_and_others_words_begin_no_line
     assert {path.name for path in tmp_path.iterdir()} == {"bridge.log", "bridge.log.1"}
     assert all(path.stat().st_size < 1200 for path in tmp_path.iterdir())
     handler.handle(logging.LogRecord("x", logging.INFO, "", 1, "a\nERROR: not one", (), None))
-    assert (tmp_path / "bridge.log").read_text().endswith("INFO: a\n    ERROR: not one\n")
+    assert (tmp_path / "bridge.log").read_text().endswith("INFO x: a\n    ERROR: not one\n")
     handler.close()
 
 
