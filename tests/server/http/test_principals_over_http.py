@@ -10,6 +10,17 @@ from bridge_fixtures import DEADLINE_SECONDS
 from http_bridge import ACCEPT, serving
 from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
+from oauth_fixtures import (
+    Visitor,
+    authorization_server,  # noqa: F401
+    free_port,
+    logged_in,
+    oauth_servers,  # noqa: F401
+)
+
+from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
+from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.errors import BridgeError
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
 
@@ -205,3 +216,25 @@ async def test_a_clients_token_goes_to_no_server_and_into_no_file(team):
         files = [path for path in setup.state_dir.rglob("*") if path.is_file()]
         assert files
         assert [path for path in files if secret.encode() in path.read_bytes()] == []
+
+
+async def test_a_client_finds_the_authorization_server_by_the_bridges_word_and_a_person_logs_in(
+    team, authorization_server, tmp_path
+):
+    """The client is the bridge's own for remote servers: discovery, registration, PKCE, consent, and the resource."""
+    authorization_server.behave(format="jwt")
+    port = free_port()
+    oauth = {"issuer": authorization_server.url, "audience": f"http://127.0.0.1:{port}/mcp"}
+    lines = "\n".join(f'{key} = "{value}"' for key, value in oauth.items())
+    setup = team(
+        f'[principals.anna]\n[authentication.oauth]\n{lines}\nscopes = ["tools"]\nprincipals = {{ somebody = "anna" }}'
+    )
+    async with serving(setup, "--port", str(port)) as bridge:
+        spec = ServerSpec(name="bridge", type="http", url=bridge.url, oauth=OAuthSettings())
+        login = await logged_in(spec, tmp_path / "client")
+        async with bridge.http() as http:
+            assert await opened(http, bearer(login.tokens.access_token))
+        # Who is none of the principals can log in there, and is refused here.
+        with pytest.raises(BridgeError, match=r"refuses the token \(403\)"):
+            await logged_in(spec, tmp_path / "other", Visitor("stranger"))
+        assert login.tokens.access_token.encode() not in bridge.logged
