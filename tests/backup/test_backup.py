@@ -138,6 +138,7 @@ def begin_till(desk):
     desk.run("secret", "set", "till", stdin=VALUE.encode())
     desk.run("principal", "add", "anna")
     Memories(desk.state).save("customer", {"name": "anna"}, update=False)
+    Memories(desk.state, "ben").save("customer", {"name": "ben's"}, update=False)
     files = Files(desk.state, 1 << 30)
     files.save_output(RUN, "stdout.txt", b"printed")
     (files.directory(RUN) / ("ü" * 120)).write_bytes(b"kept")
@@ -207,6 +208,7 @@ def goes_on(desk, kind, key="order-7"):
     desk.run("program", "run", "pay", "--json", code=5)
     kept = kind != "ledger alone"
     assert Memories(desk.state).load("customer") == (kept, {"name": "anna"} if kept else None)
+    assert Memories(desk.state, "ben").load("customer") == (kept, {"name": "ben's"} if kept else None)
     files = Files(desk.state, 1 << 30)
     if kept:
         assert files.read(f"artifact://{RUN}/{'ü' * 120}") == b"kept"

@@ -18,6 +18,7 @@ from mcp_bridge.ledger.audit.audit import verify_file
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import decode, encode, leaf_hash
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.log.usage_store import UsageStore
 from mcp_bridge.ledger.proofs import merkle, notes
 from mcp_bridge.ledger.proofs.notes import Checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
@@ -122,6 +123,9 @@ class Writer:
     async def save(self, name, version):
         await self.store.save_program("local", SavedProgram(name, "h", {"program": {"v": version}}, time.time()))
 
+    def use(self, calls):
+        UsageStore(self.database).add("anna", {"calls": calls})
+
     async def publish(self, size, note, cosignatures=()):
         log = PublishedLog(self.database, {})
         state = TargetState("file /mnt/notes", status="ok", size=size)
@@ -203,6 +207,7 @@ async def build(folder):  # noqa: PLR0915  (a long story, told once)
     with kept_as("suspended"):
         async with Database(kept.path) as database:
             writer = Writer(database)
+            writer.use(1)
             await writer.effect(ASKED)
             await writer.ask(ASKED, 2)
             await writer.suspend(ASKED, b"it asks")
@@ -211,6 +216,7 @@ async def build(folder):  # noqa: PLR0915  (a long story, told once)
     with kept_as("decided"):
         async with Database(kept.path) as database:
             writer = Writer(database)
+            writer.use(2)
             await writer.decide(ASKED, 2)
             await writer.resume(ASKED)
             await writer.end(ASKED)
