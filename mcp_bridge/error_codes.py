@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # fmt: off
 Code = Literal[
     "already_decided", "already_pending", "ambiguous_id", "approval_needed", "approval_outdated",
+    "approver_needed",
     "arguments_too_deep", "arguments_unchecked", "artifact_too_large", "authentication_needed",
     "authentication_unavailable", "backup_busy",
     "backup_damaged",
@@ -543,6 +544,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "ambiguous_id": Description(
             "Several executions, questions or calls match the id.",
             "Write more of the id.", _COMMAND, exit_status=2),
+        "approver_needed": Description(
+            "A principal that is no approver wants to decide.",
+            "Ask an approver, or set `approver = true` in `[principals.NAME]`.", _VIEWER),
         "not_in_doubt": Description(
             "No call of this execution, or not this one, is in doubt.",
             "See what waits with `mcp-bridge execution show`.", _COMMAND),

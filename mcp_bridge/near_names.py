@@ -45,18 +45,35 @@ def spelled_like(name: str, options: Iterable[str], *, count: int = 1, cutoff: f
 def nearest(name: str, options: Iterable[str], *, count: int = 3) -> list[str]:
     """Up to `count` of `options` that a person may have meant by `name`, best first.
 
-    When no option is spelled similarly, options that share a word are returned: `source` and `source_timezone`.
-    As to its bounds, see `spelled_like`.
+    Words in another order are near, too: `read_file` and `fileRead`. When no option is spelled similarly, options that
+    share a word are returned: `source` and `source_timezone`. As to its bounds, see `spelled_like`.
     """
     if len(name) > _CHARS:
         return []
     known = list(_folded(options).values())
-    if close := spelled_like(name, known, count=count):
+    if close := _similar(name, known, count):
         return close
     name_words = _words(name)
     shared = {option: len(name_words & _words(option)) for option in known}
     best = sorted((option for option, number in shared.items() if number), key=lambda option: (-shared[option], option))
     return best[:count]
+
+
+def _similar(name: str, known: list[str], count: int) -> list[str]:
+    """The names that are spelled similarly, as they are or with their words in order."""
+    from rapidfuzz import fuzz, process  # noqa: PLC0415 - as above
+
+    scores: dict[str, float] = {}
+    for form in (str.casefold, _in_order):
+        forms = [form(option) for option in known]
+        close = process.extract(form(name), forms, scorer=fuzz.ratio, score_cutoff=100 * _CUTOFF, limit=count)
+        for _, score, place in close:
+            scores[known[place]] = max(score, scores.get(known[place], 0.0))
+    return sorted(scores, key=lambda option: -scores[option])[:count]
+
+
+def _in_order(name: str) -> str:
+    return " ".join(sorted(word.lower() for word in _WORD.findall(name)))
 
 
 def _folded(options: Iterable[str]) -> dict[str, str]:

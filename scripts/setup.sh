@@ -173,7 +173,7 @@ servers() {
 clients() {
     local log=.cache/clients.log want stamp
     stamp=${MCP_BRIDGE_TEST_CACHE:-.cache/servers}/.installed-clients
-    want=$(fingerprint scripts/test-servers.sh requirements/node-clients/* requirements/node-many-servers/* requirements/node-oauth/*)
+    want=$(fingerprint scripts/test-servers.sh requirements/node-clients/* requirements/node-many-servers/* requirements/node-oauth/* requirements/node-conformance/*)
     is_done "$stamp" "$want" && return
     say "real MCP clients (Claude Code, Codex, Gemini CLI, opencode, ...: 1.2 GB) and more servers, into .cache/servers"
     scripts/test-servers.sh clients >"$log" 2>&1 || { cat "$log" >&2 && stop "scripts/test-servers.sh failed"; }

@@ -32,6 +32,8 @@ if [ "${1:-clients}" = clients ]; then
     node_packages many node-many-servers
     # An authorization server, for logins.
     node_packages oauth node-oauth
+    # The official conformance suite of MCP.
+    node_packages conformance node-conformance
     [ -z "${1:-}" ] || exit 0
 fi
 

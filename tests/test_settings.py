@@ -426,7 +426,7 @@ def test_a_folders_file_sets_no_telemetry(nowhere):
         "otlp = 1",
         "sample = 1.5",
         "sample = -1",
-        "interval = 0",
+        "interval = -1",
         "interval = inf",
         'listen = "0.0.0.0:9464"',
         'listen = "192.0.2.1:9464"',

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from mcp_bridge.atomic_files import write_new
-from mcp_bridge.downstream.catalog.store import ListingStore
+from mcp_bridge.downstream.catalog.listing_cache import ListingStore
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.witness.witness import open_witness

@@ -246,7 +246,7 @@ def _written(
         if (directory / witness_files.STATE_FILE).exists():
             _copy_database(directory / witness_files.STATE_FILE, work / witness_files.STATE_FILE)
             _add(writer, witness_files.STATE_FILE, work / witness_files.STATE_FILE)
-        files = sum(_add(writer, str(path.relative_to(directory)), path) for path in _kept(directory))
+        files = sum(_add(writer, str(path.relative_to(directory)), path) for path in _files_to_keep(directory))
         log = {"size": verdict.log.size, "root": verdict.log.root.hex()}
         writer.close({**facts, **log, "made": time.time()}, root)
         if encrypted is not None:
@@ -340,7 +340,7 @@ def _copy_database(path: Path, copy: Path) -> None:
         raise BridgeError("backup_failed", f"{path} can't be copied: {exc}.") from None
 
 
-def _kept(directory: Path) -> Iterator[Path]:
+def _files_to_keep(directory: Path) -> Iterator[Path]:
     def refuse(exc: OSError) -> None:
         # What is gone by now was swept. What can't be read would be missing without a word.
         if not isinstance(exc, FileNotFoundError):

@@ -277,7 +277,7 @@ def _wanted(file: Path, reader: archive.Reader | None, means: Means) -> tuple[tu
     else:
         wanted, there = _names(reader, "needs"), _names(reader, "keys")
     for name in sorted(means.lost):
-        if name in (*there, *_beside(means)):
+        if name in (*there, *_added_keys(means)):
             raise BridgeError("bad_argument", f"--lost {name}: it is there.", hint="Leave --lost out.")
         if name not in wanted:
             raise BridgeError("bad_argument", f"--lost {name}: its ledger needs none.", hint="Leave --lost out.")
@@ -289,7 +289,7 @@ def _require(
 ) -> None:
     """See that all keys are there that a backup says it needs, before anything is made."""
     wanted, there = _wanted(file, reader, means)
-    there = (*there, *_beside(means))
+    there = (*there, *_added_keys(means))
     if MASTER not in there and master != "file":
         # It is asked for now: it may not be there.
         sealing.read_master(master, directory, make=False)
@@ -306,7 +306,7 @@ def _names(reader: archive.Reader, what: str) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def _beside(means: Means) -> tuple[str, ...]:
+def _added_keys(means: Means) -> tuple[str, ...]:
     """The keys that are added, by their names in a backup; that one is the log's is seen later."""
     if means.keys is None:
         return ()

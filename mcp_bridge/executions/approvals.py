@@ -1,7 +1,7 @@
 """Approval requests, and people's decisions about them at the command line or in the trace viewer.
 
-No request of a sandbox or an MCP client leads here: deciding takes a process of this user, or the token that the viewer
-printed for that user.
+No request of a sandbox or an MCP client leads here: deciding takes a process of this user, the token that the viewer
+printed for that user, or a principal that is an approver.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, to_entry
 from mcp_bridge.policy.secrets.value_references import fill_in
 
 if TYPE_CHECKING:
+    from mcp_bridge.governance.principals import Principal
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore, StoredExecution
 
@@ -60,6 +61,35 @@ async def approval_requests(
     known = {one: await store.execution(one) for one in dict.fromkeys(row.execution for row in rows)}
     values = {one: await store.values(one) for one in known}
     return [ApprovalRequest(row, known[row.execution], fill_in(row.question, values[row.execution])) for row in rows]
+
+
+async def requests_to(
+    store: ProgramStore, principal: Principal, execution: str | None = None, *, open_only: bool = False
+) -> list[ApprovalRequest]:
+    """The approval requests that a principal may see: an approver those of all principals, another its own.
+
+    Args:
+        store: The store of approvals.
+        principal: Who looks.
+        execution: As `approval_requests`.
+        open_only: As `approval_requests`.
+    """
+    whose = None if principal.may_approve else principal.name
+    return await approval_requests(store, whose, execution, open_only=open_only)
+
+
+def require_approver(principal: Principal) -> None:
+    """Refuse decisions of a principal that is no approver: of its own executions, too.
+
+    Raises:
+        BridgeError: `approver_needed`.
+    """
+    if not principal.may_approve:
+        raise BridgeError(
+            "approver_needed",
+            "Only an approver decides this.",
+            hint="Ask somebody who may: the operator says who does, by `approver = true` in [principals.NAME].",
+        )
 
 
 async def decide(

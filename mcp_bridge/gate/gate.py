@@ -143,8 +143,9 @@ class Gate:
                 size = await self._size(admitted.sent)
                 reserved = Amounts(calls=1, bytes=size) if size else _ONE_CALL
                 reservation = self._budget.reserve(reserved)
-            except BaseException:
+            except BaseException as exc:
                 self._budget.uncount(admitted.decision)
+                measurements.call_refused(tool.info.server, tool.info.name, exc)
                 raise
             share = None if caller.program is None else self._share(caller.execution)
             with reservation:
@@ -156,7 +157,7 @@ class Gate:
                     with measurements.call(tool.info.server, tool.info.name), _span_of_own_tool(tool):
                         result = await admitted.tool.call(admitted.prepared, self._listener(tool, projector), raw=raw)
                     result = await off_loop(
-                        [result.value, result.raw], functools.partial(_shown, result, projector, raw=raw)
+                        [result.value, result.raw], functools.partial(_projected, result, projector, raw=raw)
                     )
                     given = await self._size(result.value)
                     if share is not None:
@@ -294,7 +295,7 @@ def _undoes(step: StepContext | None) -> bool:
     return step is not None and step.path.endswith(".compensate")
 
 
-def _shown(result: ToolResult, projector: Projector, *, raw: bool) -> ToolResult:
+def _projected(result: ToolResult, projector: Projector, *, raw: bool) -> ToolResult:
     """A result as the agent may see it."""
     whole = projector.output(result.raw) if raw else {}
     return ToolResult(projector.output(result.value), whole, result.is_pending)

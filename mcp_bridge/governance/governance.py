@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
+from mcp_bridge.governance.principals import load_principals
 from mcp_bridge.lookalikes import skeleton
 from mcp_bridge.policy.redaction.patterns import projection_from_toml
 from mcp_bridge.policy.rules.globs import ToolGlob
@@ -120,6 +121,7 @@ def govern(layers: Sequence[Layer], state_dir: Path, folder_servers: AbstractSet
         base=base,
         # A folder's word makes it no laxer than the user's.
         refuses_denied_steps=any(_refuses_denied_steps(layer) for layer in layers),
+        principals=load_principals(layers),
     )
 
 

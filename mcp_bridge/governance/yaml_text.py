@@ -64,10 +64,10 @@ def load(text: str) -> Any:
         finally:
             loader.dispose()
     except yaml.YAMLError as exc:
-        raise ValueError(f"not YAML: {_told(exc, text)}") from None
+        raise ValueError(f"not YAML: {_message(exc, text)}") from None
 
 
-def _told(error: yaml.YAMLError, text: str) -> str:
+def _message(error: yaml.YAMLError, text: str) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return str(error).replace('in "<unicode string>", ', "at ")
     mark = error.problem_mark

@@ -1,13 +1,31 @@
 """The names that a script may have meant by an unknown one."""
 
 import difflib
+import re
+
+_WORD = re.compile(r"[A-Z]*[a-z0-9]+|[A-Z]+")
 
 
 def near(name: str, known: list[str]) -> list[str]:
-    """Up to three similarly spelled names, or else names that share a word: `source` and `source_timezone`."""
+    """Up to three similarly spelled names, or else names that share a word: `source` and `source_timezone`.
+
+    Words in another order are near, too: `read_file` and `fileRead`.
+    """
     words = set(name.lower().split("_")) - {""}
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    by_order = {_in_order(other): other for other in known}
+    spelled = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    ordered = [by_order[other] for other in difflib.get_close_matches(_in_order(name), by_order, n=3, cutoff=0.5)]
+    close = sorted({*spelled, *ordered}, key=lambda other: (-_likeness(name, other), other))[:3]
     return close or [other for other in known if words & set(other.lower().split("_"))][:3]
+
+
+def _likeness(name: str, other: str) -> float:
+    forms = ((name, other), (_in_order(name), _in_order(other)))
+    return max(difflib.SequenceMatcher(None, *form).ratio() for form in forms)
+
+
+def _in_order(name: str) -> str:
+    return " ".join(sorted(word.lower() for word in _WORD.findall(name)))
 
 
 def suggestion(name: str, known: list[str]) -> str:

@@ -14,7 +14,7 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host import guest_bundle, warm_pool
 from mcp_bridge.host.engine_setup import Prepared, prepare
-from mcp_bridge.host.memory import available_memory
+from mcp_bridge.host.free_memory import available_memory
 from mcp_bridge.host.pool_report import remove_report, report_of, write_report
 from mcp_bridge.host.removals import Removals
 from mcp_bridge.host.warm_pool import PoolSize, WarmPool
@@ -126,7 +126,12 @@ class Sandboxes:
             lambda: available_memory() > settings.memory,
             lambda: write_report(settings.state_dir, report_of(pool)),
         )
-        self._tasks.start_soon(self.pool.run)
+        self._tasks.start_soon(self._keep_pool, pool)
+
+    async def _keep_pool(self, pool: WarmPool) -> None:
+        # The first execution may have started it.
+        tracing.detach()
+        await pool.run()
 
     async def start_ahead(self) -> None:
         """As `prepare`, and from now on have containers started before there is an execution for them.
@@ -235,6 +240,7 @@ class Sandboxes:
 
     async def _sweep(self, engine: Engine) -> None:
         """Remove what bridges that are gone left behind."""
+        tracing.detach()
         try:
             for container in await sweep(engine):
                 logger.warning("removed the container %s of a bridge that is gone", container)

@@ -369,7 +369,7 @@ class Bridge:
                 `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. Too many: `busy`. No working sandbox: as
                 `Sandboxes.prepare` and `SandboxProcess.wait`.
         """
-        client = Client(starter, time.monotonic(), asker, sampler, notify, progress, live, news)
+        client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
         job = Job(code, servers, timeout, client)
         self._check(code, timeout)
         self._start_line("", job)
@@ -508,7 +508,7 @@ class Bridge:
         Raises:
             BridgeError: It was not started: as `Programs.start`.
         """
-        client = Client(starter, asker=asker, sampler=sampler)
+        client = Client(starter, asker=self._asker(asker), sampler=sampler)
         return await self._program_commands.start(program, context or {}, key, client)
 
     async def resume_execution(
@@ -531,7 +531,7 @@ class Bridge:
             BridgeError: `unknown_trace`; as `Commands.resume`.
         """
         stored = await self.lifecycle.stored(execution, self.principal.name)
-        client = Client(began=time.monotonic(), asker=asker, sampler=sampler)
+        client = Client(began=time.monotonic(), asker=self._asker(asker), sampler=sampler)
         return await self._commands(stored).resume(stored, event, client)
 
     async def cancel_execution(self, execution: str, reason: str) -> dict[str, Any]:
@@ -561,6 +561,10 @@ class Bridge:
         stored = await self.lifecycle.stored(execution, self.principal.name)
         client = Client(began=time.monotonic(), asker=asker)
         return await self._commands(stored).settle(stored, name, settlement, client, and_resume=and_resume)
+
+    def _asker(self, asker: Asker | None) -> Asker | None:
+        """Who is asked at the client of a principal: nobody, if the principal is no approver."""
+        return asker if self.principal.may_approve else None
 
     def _commands(self, stored: StoredExecution) -> Commands:
         return self._script_commands if stored.kind == "script" else self._program_commands

@@ -249,8 +249,11 @@ class WarmPool:
     # --- the size ---
 
     def _is_short(self) -> bool:
-        wanted = self.target if self.target <= self._size.floor or self._has_memory() else self._size.floor
-        return len(self._ready) + self._starting + self._pausing < max(wanted, len(self._takers))
+        waiting = len(self._ready) + self._starting + self._pausing
+        if waiting >= max(self.target, len(self._takers)):
+            return False
+        # Last: the system takes its time to count its free memory.
+        return waiting < max(min(self.target, self._size.floor), len(self._takers)) or self._has_memory()
 
     def _grow(self) -> None:
         if self.target < self._size.ceiling and self._has_memory():

@@ -6,8 +6,6 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
 
 class TelemetryConfig(BaseModel):
     """Where traces and metrics go. Nothing goes anywhere by default.
@@ -16,7 +14,7 @@ class TelemetryConfig(BaseModel):
         otlp: The address of a collector that takes OTLP over HTTP, without `/v1/traces`. Headers for it, such as a
             token, are read from the standard variable `OTEL_EXPORTER_OTLP_HEADERS`.
         sample: The fraction of traces that begin here and are sent; a client's trace is sent if the client sends it.
-        interval: Seconds between two transmissions of metrics to the collector.
+        interval: Seconds between two transmissions of metrics to the collector; 0 for traces alone.
         listen: The loopback address `HOST:PORT` at which a bridge that serves MCP gives Prometheus its metrics.
     """
 
@@ -27,7 +25,10 @@ class TelemetryConfig(BaseModel):
         Field(pattern=r"^https?://[^@\s?#]+$", description="OpenTelemetry collector for traces and metrics"),
     ] = None
     sample: Annotated[float, Field(ge=0, le=1, description="Fraction of traces that are sent")] = 1.0
-    interval: Annotated[Seconds, Field(description="Seconds between two transmissions of metrics")] = 60.0
+    interval: Annotated[
+        float,
+        Field(ge=0, allow_inf_nan=False, description="Seconds between two transmissions of metrics; 0 for none"),
+    ] = 60.0
     listen: Annotated[
         str | None,
         Field(

@@ -59,17 +59,23 @@ SCHEDULE_MILLIS = 1000.0
 
 
 class _Reachability:
-    """Logs a collector's failures: once, and again after it has worked."""
+    """Logs that a collector doesn't take something: once, and again after it has.
 
-    def __init__(self, address: str) -> None:
+    Args:
+        what: What is sent: some collectors take traces alone.
+        address: The collector's address.
+    """
+
+    def __init__(self, what: str, address: str) -> None:
+        self._what = what
         self._address = address
         self._is_failing = False
 
     def note(self, *, sent: bool) -> None:
         if not sent and not self._is_failing:
-            logger.warning("nothing can be sent to the OpenTelemetry collector %s; calls go on", self._address)
+            logger.warning("no %s can be sent to the OpenTelemetry collector %s", self._what, self._address)
         elif sent and self._is_failing:
-            logger.warning("the OpenTelemetry collector %s can be reached again", self._address)
+            logger.warning("%s can be sent to the OpenTelemetry collector %s again", self._what, self._address)
         self._is_failing = not sent
 
 
@@ -159,7 +165,7 @@ def tracer_provider(sample: float = 1.0) -> TracerProvider:
 
 class _Exporting(NamedTuple):
     traces: TracerProvider
-    metrics: MeterProvider
+    metrics: MeterProvider | None
 
 
 _exporting: _Exporting | None = None
@@ -177,29 +183,32 @@ def start(config: TelemetryConfig, address: str) -> None:
         return
     # The SDK logs each failure and each span that it drops; one warning of ours says as much.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-    base, reachability = address.rstrip("/"), _Reachability(address)
+    base = address.rstrip("/")
     spans = OTLPSpanExporter(endpoint=f"{base}/v1/traces", timeout=SEND_SECONDS)
     traces = tracer_provider(config.sample)
     traces.add_span_processor(
         BatchSpanProcessor(
-            SafeSpanExporter(spans, reachability),
+            SafeSpanExporter(spans, _Reachability("traces", address)),
             max_queue_size=MAX_QUEUED_SPANS,
             schedule_delay_millis=SCHEDULE_MILLIS,
             max_export_batch_size=MAX_BATCH,
         )
     )
-    exporter = _NotedMetricExporter(
-        OTLPMetricExporter(endpoint=f"{base}/v1/metrics", timeout=SEND_SECONDS), reachability
-    )
-    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=config.interval * 1000)
-    meters = MeterProvider([reader], resource=resource(), shutdown_on_exit=False)
     trace.set_tracer_provider(traces)
-    metrics.set_meter_provider(meters)
     # Without baggage: a client's would go to every server.
     propagate.set_global_textmap(TraceContextTextMapPropagator())
     tracing.enable(traces.get_tracer("mcp_bridge", __version__))
+    _exporting = _Exporting(traces, _metrics(config.interval, base, address) if config.interval else None)
+
+
+def _metrics(interval: float, base: str, address: str) -> MeterProvider:
+    otlp = OTLPMetricExporter(endpoint=f"{base}/v1/metrics", timeout=SEND_SECONDS)
+    exporter = _NotedMetricExporter(otlp, _Reachability("metrics", address))
+    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=interval * 1000)
+    meters = MeterProvider([reader], resource=resource(), shutdown_on_exit=False)
+    metrics.set_meter_provider(meters)
     measurements.add(OtelMetrics(meters.get_meter("mcp_bridge", __version__)))
-    _exporting = _Exporting(traces, meters)
+    return meters
 
 
 def flush() -> None:
@@ -209,7 +218,8 @@ def flush() -> None:
 
     def work() -> None:
         exporting.traces.force_flush()
-        exporting.metrics.force_flush()
+        if exporting.metrics is not None:
+            exporting.metrics.force_flush()
 
     # A daemon thread: an unreachable collector doesn't hold up the end of the process.
     thread = threading.Thread(target=work, name="telemetry flush", daemon=True)

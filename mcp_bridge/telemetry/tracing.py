@@ -82,6 +82,15 @@ def _execution_attributes() -> dict[str, str]:
     return {"mcp_bridge.execution": context.execution, "mcp_bridge.principal": context.principal}
 
 
+def detach() -> None:
+    """Detach the current task from the execution and the span that it was started in: it works for others, too."""
+    current.set(None)
+    if _tracer is not None:
+        from opentelemetry.context import Context, attach  # noqa: PLC0415
+
+        attach(Context())
+
+
 def note_request_id(number: int) -> None:
     """Note the JSON-RPC id of the request that the current span is of."""
     if _tracer is not None:

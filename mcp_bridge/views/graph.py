@@ -169,14 +169,14 @@ def _node(step: Step, row: dict[str, Any], name: str = "") -> Node:
     return Node(
         id=printable(step.id or name),
         kind=step.kind,
-        lines=tuple(_said(step, row)),
+        lines=tuple(_step_lines(step, row)),
         undo=printable(undo.tool) if undo else None,
         children=tuple(_node(child, inside, "each") for child, inside in zip(step.children, rows, strict=True)),
         inner=inner,
     )
 
 
-def _said(step: Step, row: dict[str, Any]) -> Iterator[str]:
+def _step_lines(step: Step, row: dict[str, Any]) -> Iterator[str]:
     match step:
         case ToolStep():
             yield printable(step.tool)

@@ -1,4 +1,4 @@
-"""A principal's executions for whoever looks at them: found, listed, and each with how far it has come.
+"""The executions that a principal may see: found, listed, and each with how far it has come.
 
 Nothing here gives anything of another principal: what isn't this one's is unknown.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.approvals import approval_requests
+from mcp_bridge.executions.approvals import requests_to
 from mcp_bridge.executions.programs.recovery import apply_recorded
 from mcp_bridge.executions.record import Status as ScriptStatus
 from mcp_bridge.executions.status import effective_status
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcp_bridge.executions.approvals import ApprovalRequest
+    from mcp_bridge.governance.principals import Principal
     from mcp_bridge.ledger.audit.evidence import Evidence
     from mcp_bridge.ledger.audit.overview import EntryCounts
     from mcp_bridge.ledger.log.entries import Recorded
@@ -122,17 +123,18 @@ class Progress:
 
 
 class Overview:
-    """One principal's executions.
+    """The executions that one principal may see.
 
     Args:
         database: Has them.
-        principal: Whose.
+        principal: Who looks: one that may see all sees those of all principals, another its own.
     """
 
-    def __init__(self, database: Database, principal: str) -> None:
+    def __init__(self, database: Database, principal: Principal) -> None:
         self.store = ProgramStore(database)
         self.database = database
         self.principal = principal
+        self._whose = None if principal.may_see_all else principal.name
         self._read: tuple[str, int] | None = None
         self._entries: list[Recorded] = []
 
@@ -150,7 +152,7 @@ class Overview:
         more = True
         while more and len(rows) < limit and searched < MAX_SEARCHED:
             found = await overview.newest(
-                self.database, self.principal, _BATCH, statuses=statuses, since=asking.since, before=before
+                self.database, self._whose, _BATCH, statuses=statuses, since=asking.since, before=before
             )
             more = len(found) == _BATCH
             for ident, started in found:
@@ -159,23 +161,23 @@ class Overview:
                     break
                 searched, before = searched + 1, (started, ident)
                 row = await self.store.execution(ident)
-                if row is not None and asking.wants(row := await self._shown(row)):
+                if row is not None and asking.wants(row := await self._with_recorded_code(row)):
                     rows.append(row)
         counted = await overview.counts(self.database, [row.id for row in rows])
         return Page([(row, counted[row.id]) for row in rows], before if more else None, searched)
 
     async def execution(self, ident: str) -> StoredExecution:
-        """An execution of this principal.
+        """An execution that this principal may see.
 
         Raises:
             BridgeError: `unknown_trace`.
         """
-        found = await self.store.execution(ident, self.principal)
+        found = await self.store.execution(ident, self._whose)
         if found is None:
             raise BridgeError("unknown_trace", "There is no such execution.")
-        return await self._shown(found)
+        return await self._with_recorded_code(found)
 
-    async def _shown(self, row: StoredExecution) -> StoredExecution:
+    async def _with_recorded_code(self, row: StoredExecution) -> StoredExecution:
         """A script with its code as it was recorded: projected, as what is kept to be run again isn't."""
         if row.kind != "script" or not row.bundle:
             return row
@@ -201,8 +203,8 @@ class Overview:
         return await anyio.to_thread.run_sync(gather, path, master, execution.id, sequences)
 
     async def questions(self, *, open_only: bool = False) -> list[ApprovalRequest]:
-        """Every question to a person, or those that nobody has decided, oldest first."""
-        rows = await approval_requests(self.store, self.principal, open_only=open_only)
+        """The questions to a person that the principal may see, or those that nobody has decided, oldest first."""
+        rows = await requests_to(self.store, self.principal, open_only=open_only)
         return [row for row in rows if row.execution is not None]
 
     async def question(self, execution: str, effect: int) -> ApprovalRequest:
@@ -211,8 +213,11 @@ class Overview:
         Raises:
             BridgeError: `unknown_trace`, `unknown_approval`.
         """
-        stored = await self.execution(execution)
-        for row in await approval_requests(self.store, self.principal, stored.id):
+        # An approver sees a question of an execution that it may not see otherwise.
+        whose = None if self.principal.may_approve else self._whose
+        if await self.store.execution(execution, whose) is None:
+            raise BridgeError("unknown_trace", "There is no such execution.")
+        for row in await requests_to(self.store, self.principal, execution):
             if row.approval.effect == effect:
                 return row
         raise BridgeError("unknown_approval", "The execution has asked no such question.")

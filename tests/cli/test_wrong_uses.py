@@ -19,7 +19,7 @@ TABLE = yaml.safe_load((Path(__file__).parent / "wrong_uses.yaml").read_text())
 ROWS = [row for rows in TABLE.values() for row in rows]
 
 NEXT = re.compile(
-    r"[Ww]rite|Did you mean|Options of|Name |Call it|Raise|Say one|Use |Give |Run |such as|must be|`mcp-bridge|"
+    r"[Ww]rite|Did you mean|Options of|Name |Call it|Raise|Say one|Use |Give |Run |such as|must be|should be|`mcp-bridge|"
     r"No image|\[\[policy|doctor|claude mcp|That|keep the value"
 )
 """Words by which an answer says what to do."""

@@ -19,6 +19,7 @@ from mcp_bridge.downstream.configuration.expansion import expand
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
 from mcp_bridge.downstream.configuration.spec import ServerSpec, spec_from_toml
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.guest.near_names import near
 from mcp_bridge.near_names import nearest
 from mcp_bridge.workspace.content import Content, changed, content_of
 from mcp_bridge.workspace.trust import TrustStore
@@ -425,6 +426,16 @@ def test_aliases_are_injective_valid_and_independent_of_order(given_names, lower
 
 def test_nearest_names_ignore_case():
     assert nearest("GIT_STATSU", ["git_status", "unrelated"]) == ["git_status"]
+
+
+@pytest.mark.parametrize(
+    "find", [lambda name, known: nearest(name, known)[0], lambda name, known: near(name, known)[0]]
+)
+def test_names_are_near_whatever_the_order_and_the_case_of_their_words(find):
+    known = ["read_text_file", "write_file", "list_directory", "file_status", "getUser"]
+    asked = {"textFileRead": "read_text_file", "directory_list": "list_directory", "user_get": "getUser"}
+    assert {name: find(name, known) for name in asked} == asked
+    assert find("write_fiel", known) == "write_file"
 
 
 # --- what comes with the folder ---

@@ -12,7 +12,7 @@ from servers.specs import faulty
 
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog.results import convert
-from mcp_bridge.downstream.client import large_parts, transport
+from mcp_bridge.downstream.client import large_parts, stdio_transport
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.fair_share import Tenant
@@ -120,7 +120,7 @@ def asking():
 
 async def test_large_arguments_and_results_arrive_whole_and_nothing_is_left_behind(monkeypatch):
     seen, asked = [], []
-    send, sent = transport.StdioTransport.track_request, transport._Sink._encoded
+    send, sent = stdio_transport.StdioTransport.track_request, stdio_transport._Sink._encoded
 
     def noted(self, number):
         send(self, number)
@@ -130,8 +130,8 @@ async def test_large_arguments_and_results_arrive_whole_and_nothing_is_left_behi
         seen.append(len(str(item.message)))
         return sent(self, item)
 
-    monkeypatch.setattr(transport.StdioTransport, "track_request", noted)
-    monkeypatch.setattr(transport._Sink, "_encoded", written)
+    monkeypatch.setattr(stdio_transport.StdioTransport, "track_request", noted)
+    monkeypatch.setattr(stdio_transport._Sink, "_encoded", written)
     async with Fleet([faulty("plain")]) as fleet:
         with asking():
             for text in ("é" * 400_000, '"\\\n' * 200_000, "small"):

@@ -24,7 +24,8 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from pydantic import ValidationError
 from servers.specs import faulty
 
-from mcp_bridge.downstream.client import connection, http_transport, transport
+from mcp_bridge.downstream.catalog.bound_tool import Listener
+from mcp_bridge.downstream.client import connection, http_transport, stdio_transport
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.client.pending_requests import FIRST_ID, PendingRequests
 from mcp_bridge.errors import BridgeError
@@ -117,20 +118,20 @@ async def test_progress_is_told_to_its_request_alone(caplog):
 @pytest.mark.parametrize("is_told", [False, True], ids=["silent", "told"])
 async def test_a_call_is_the_same_message_as_the_sessions_own(git_server, git_repository, monkeypatch, era, is_told):
     written = []
-    post = transport._Sink.post
+    post = stdio_transport._Sink.post
 
     def noted(self, data):
         written.append(json.loads(data))
         post(self, data)
 
-    monkeypatch.setattr(transport._Sink, "post", noted)
-    tell = (lambda _: None) if is_told else None
+    monkeypatch.setattr(stdio_transport._Sink, "post", noted)
+    listener = Listener("me", lambda _: None) if is_told else None
     arguments = {"repo_path": str(git_repository), "more": {"of": [None, 1.5, "é\U0001f600", {"empty": {}}]}}
     async with Fleet([dataclasses.replace(git_server, era=era)]) as fleet:
         await fleet.server("git").start()
         opened = fleet.servers["git"]._latest
         written.clear()
-        ours = await opened.call("git_status", arguments, tell)
+        ours = await opened.call("git_status", arguments, listener)
         theirs = await call_by_session(opened, "git_status", arguments, is_told=is_told)
     assert ours == theirs
     [direct, session] = [message for message in written if message.get("method") == "tools/call"]
@@ -153,14 +154,14 @@ async def test_a_call_over_http_is_the_same_request_as_the_sessions_own(tmp_path
         return real(client, method, url, headers=headers, attempt=attempt, content=content)
 
     monkeypatch.setattr(http_transport, "opened", noted)
-    tell = (lambda _: None) if is_told else None
+    listener = Listener("me", lambda _: None) if is_told else None
     arguments = {"marker": "é\U0001f600"}
     with sdk_server("events", tmp_path / "calls") as port:
         async with Fleet([remote(port, "/mcp", era=era)]) as fleet:
             await fleet.server("remote").start()
             opened = fleet.servers["remote"]._latest
             sent.clear()
-            ours = await opened.call("count", arguments, tell)
+            ours = await opened.call("count", arguments, listener)
             theirs = await call_by_session(opened, "count", arguments, is_told=is_told)
     assert ours == theirs
     [direct, session] = [(*rest, json.loads(body)) for *rest, body in sent if body and b"tools/call" in body]
@@ -187,13 +188,13 @@ async def call_by_session(opened, name, arguments, *, is_told):
 
 async def test_a_call_that_is_given_up_is_cancelled_as_the_session_does_it(monkeypatch):
     written = []
-    post = transport._Sink.post
+    post = stdio_transport._Sink.post
 
     def noted(self, data):
         written.append(json.loads(data))
         post(self, data)
 
-    monkeypatch.setattr(transport._Sink, "post", noted)
+    monkeypatch.setattr(stdio_transport._Sink, "post", noted)
     async with Fleet([faulty("plain", call_timeout=0.3)]) as fleet:
         with pytest.raises(BridgeError, match="no answer within"):
             await call_tool(fleet, "faulty", "hang", {})

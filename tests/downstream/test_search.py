@@ -2,7 +2,9 @@
 
 import json
 import os
+import statistics
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,14 +13,15 @@ from tool_search import queries
 from tool_search import tools as real_tools
 
 from mcp_bridge import large_json
+from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
-from mcp_bridge.downstream.search import store as store_module
+from mcp_bridge.downstream.search import index_cache as store_module
 from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_action
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
+from mcp_bridge.downstream.search.index_cache import IndexStore
 from mcp_bridge.downstream.search.query import concepts
 from mcp_bridge.downstream.search.search import SearchIndex, ordered
 from mcp_bridge.downstream.search.spelling import Spelling
-from mcp_bridge.downstream.search.store import IndexStore
 from mcp_bridge.downstream.search.thesaurus import thesaurus
 from mcp_bridge.downstream.search.words import joined, split, stem
 
@@ -129,16 +132,41 @@ def test_of_real_tools_a_right_one_is_among_the_first_for_nine_queries_of_ten(he
 
 def test_every_query_names_tools_that_there_are():
     names = {f"{tool.server}.{tool.name}" for tool in real_tools()}
-    every = [*queries(), *queries("blind_queries.tsv")]
+    every = [*queries(), *queries("blind_queries.tsv"), *queries("unseen_queries.tsv")]
     assert not [query for query in every if not query.right or query.right - names]
 
 
 def test_of_queries_that_nobody_had_in_mind_most_find_a_right_tool():
-    """By the loose words of paraphrases two of three; the others as above."""
-    counted = found_by_kind(SearchIndex(real_tools()).search, queries("blind_queries.tsv"))
+    """By the loose words of paraphrases seven of ten, by freer ones more than half; the others as above."""
+    index = SearchIndex(real_tools())
+    counted = found_by_kind(index.search, queries("blind_queries.tsv"))
     shares = {kind: good / total for kind, (good, total) in counted.items()}
-    assert shares.pop("paraphrase") >= 0.6
-    assert all(share >= 0.8 for share in shares.values()), shares
+    assert shares.pop("paraphrase") >= 0.7
+    assert all(share >= 0.85 for share in shares.values()), shares
+    good, total = found_by_kind(index.search, queries("unseen_queries.tsv"))["paraphrase"]
+    assert good / total >= 0.55
+
+
+def test_a_search_and_a_description_take_few_tokens():
+    """Code and answers of both calls: at most 300 tokens for nine queries of ten."""
+    with warnings.catch_warnings(action="ignore"):  # it reads its tables in a deprecated way
+        import bpe_openai
+
+        encoding = bpe_openai.get_encoding("o200k_base")
+    index = SearchIndex(real_tools())
+    counted = []
+    for query in [*queries("blind_queries.tsv"), *queries()[::3]]:
+        hits = [hit.tool for hit in index.search(query.text, 5)]
+        chosen = next((tool for tool in hits if f"{tool.server}.{tool.name}" in query.right), hits[0])
+        texts = [
+            f"from mcp import runtime\nawait runtime.search({query.text!r})",
+            *map(describe.hit_line, hits),
+            f'from mcp import runtime\nprint(await runtime.describe("{chosen.server_alias}.{chosen.alias}"))',
+            describe.render(chosen),
+        ]
+        counted.append(sum(len(encoding.encode(text)) for text in texts))
+    assert statistics.quantiles(counted, n=10)[-1] <= 300
+    assert max(counted) <= 450
 
 
 def test_words_are_split_and_stemmed():

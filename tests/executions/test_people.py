@@ -22,7 +22,6 @@ from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401  (
 from mcp_bridge.cli.asking import login_name
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.trace_record import to_record
-from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.erasure import erase
@@ -97,7 +96,7 @@ policy = {{rules = [{{tools = ["local.careful"], effect = "approve"}}]}}
 
         async def asked():
             async with Database(self.state / FILE_NAME) as database:
-                viewer = build(Live(database), LOCAL_PRINCIPAL.name, "t" * 32, "ben")
+                viewer = build(Live(database), "t" * 32, "ben")
                 headers = {"Authorization": f"Bearer {'t' * 32}", "Origin": "http://127.0.0.1"}
                 transport = httpx2.ASGITransport(app=viewer)
                 async with httpx2.AsyncClient(

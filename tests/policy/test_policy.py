@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.policy.rules.call import Call, ProgramRef, StepContext
-from mcp_bridge.policy.rules.checks import warnings
 from mcp_bridge.policy.rules.decision import decide
 from mcp_bridge.policy.rules.explain import explain
 from mcp_bridge.policy.rules.globs import ToolGlob, ToolNames
 from mcp_bridge.policy.rules.policy_settings import MAX_LIMIT, Policy, Source, read
+from mcp_bridge.policy.rules.policy_warnings import warnings
 from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze
 
 PAY, REFUND, OTHER = "a" * 64, "b" * 64, "c" * 64

@@ -143,6 +143,8 @@ def loaded(file, text):
 def test_every_configuration_in_a_page_is_valid(page, text, tmp_path):
     from mcp_bridge.downstream.configuration.spec import spec_from_toml
     from mcp_bridge.governance.governance import load_governance
+    from mcp_bridge.governance.principals import load_principals
+    from mcp_bridge.server.http.authentication_settings import load_authentication
 
     file = tmp_path / "mcp-bridge.toml"
     example = REPOSITORY / "examples/payment"
@@ -151,6 +153,7 @@ def test_every_configuration_in_a_page_is_valid(page, text, tmp_path):
     for name, table in layer.servers.items():
         assert spec_from_toml(name, table, file).name == name
     assert load_governance(layer.tables, file, tmp_path, tmp_path)
+    assert load_authentication([layer], load_principals([layer]))
 
 
 def test_the_configurations_of_the_pages_mean_what_is_said_of_them(tmp_path):

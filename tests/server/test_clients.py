@@ -1,14 +1,20 @@
 """Clients that we did not write, those of npm: who does what is in `clients/matrix.py`."""
 
+import asyncio
+import functools
 import json
 import re
 import subprocess
 
+import anyio
 import pytest
 from bridge_fixtures import COMMAND, DEADLINE_SECONDS, setups, state_directory
 from clients.conversation import LIMIT, SCRIPTS, Place, program, recording
 from clients.matrix import MATRIX
+from http_bridge import serving
 from server_fixtures import REPOSITORY
+
+from mcp_bridge.offload import on_blocking_thread
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -38,6 +44,35 @@ def test_claude_code_says_that_it_is_connected(setup):
     listed = claude("mcp", "list", setup=setup)
     (line,) = [line for line in listed.splitlines() if line.startswith("bridge:")]
     assert line.endswith("Connected")
+
+
+async def test_claude_code_says_that_it_is_connected_over_http(setup):
+    async with serving(setup) as bridge:
+        told = ("mcp", "add", "--transport", "http", "bridge", bridge.url)
+        await on_blocking_thread(functools.partial(claude, *told, setup=setup))
+        listed = await on_blocking_thread(functools.partial(claude, "mcp", "list", setup=setup))
+    (line,) = [line for line in listed.splitlines() if line.startswith("bridge:")]
+    assert line.endswith("Connected")
+
+
+@pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])
+async def test_inspector_calls_the_tool_over_http(configure, json_answers):
+    setup = configure(http={"json_answers": json_answers})
+    async with serving(setup) as bridge:
+        method = ["--method", "tools/call", "--tool-name", "run_python", "--tool-arg", "code=print(6 * 7)"]
+        process = await asyncio.create_subprocess_exec(
+            *program("@modelcontextprotocol/inspector/clients/launcher/build/index.js"),
+            *("--cli", bridge.url, "--transport", "http", *method),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=setup.env,
+            cwd=setup.home,
+        )
+        with anyio.fail_after(DEADLINE_SECONDS):
+            out, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        assert json.loads(out)["content"][0]["text"] == "42"
 
 
 def test_the_page_on_clients_names_the_versions_that_are_tried():

@@ -1,10 +1,11 @@
-"""Clients from PyPI that we did not write, each with the bridge over stdio: what they do with it, and what reaches the model.
+"""Clients from PyPI that we did not write, each with the bridge over stdio and HTTP: what they do with it, and what reaches the model.
 
 Each is a program in `python_clients`, in an environment of its own (`scripts/setup.sh` makes them), and all of its checks
 are made in one session. A model behind OpenAI's API on loopback asks for the scripts; fastmcp has no model.
 """
 
 import asyncio
+import contextlib
 import json
 import re
 import sys
@@ -15,7 +16,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from bridge_fixtures import COMMAND, DEADLINE_SECONDS, MAX_LINE_BYTES, is_gone, until
+from bridge_fixtures import COMMAND, DEADLINE_SECONDS, MAX_LINE_BYTES, OVER_BOTH, is_gone, until
+from http_bridge import serving
 from scripted_openai import DONE, TOOL, ScriptedModel, Shown, answers, tools
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -187,13 +189,15 @@ class Session:
         name: The client's.
         setup: The bridge.
         noted: The file in which the server behind it notes its calls.
+        url: The address of a bridge that serves over HTTP, or None for one that the client starts.
     """
 
-    def __init__(self, name, setup, noted):
+    def __init__(self, name, setup, noted, url):
         self.name = name
         self.client = CLIENTS[name]
         self.setup = setup
         self.noted = noted
+        self.url = url
         self.model = ScriptedModel(SCRIPTS)
         self.seen = Seen(defaultdict(list), self.model.requests)
         self.bridge = self.container = None
@@ -226,7 +230,8 @@ class Session:
                 await process.wait()
         # Clients kill a bridge that takes more than some seconds to leave, as it may on a busy machine. What is left ends by
         # itself then, and the next bridge removes it; here there may be none.
-        await until(lambda: is_gone(self.bridge))
+        if self.url is None:
+            await until(lambda: is_gone(self.bridge))
         await until(self.none_runs)
         for left in await self.setup.containers(self.bridge):
             await self.setup.own_engine.remove(left.id)
@@ -235,7 +240,7 @@ class Session:
     async def follow(self, process, address):
         """Tell the program what to do, and read what it reports."""
         plan = {"command": COMMAND, "args": ["--config", str(self.setup.config)], "env": self.setup.env}
-        process.stdin.write(json.dumps(plan | {"model": address, "scripts": SCRIPTS}).encode() + b"\n")
+        process.stdin.write(json.dumps(plan | {"url": self.url, "model": address, "scripts": SCRIPTS}).encode() + b"\n")
         while line := await process.stdout.readline():
             event = json.loads(line)
             self.seen.events[event["event"]].append(event)
@@ -276,6 +281,7 @@ class Session:
 
 
 @pytest.mark.timeout(SESSION_SECONDS + DEADLINE_SECONDS)
+@OVER_BOTH
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_a_client_does_with_the_bridge_what_the_table_says(configure, tmp_path, name):
     listing, noted = tmp_path / "listing.json", tmp_path / "calls"
@@ -284,7 +290,10 @@ async def test_a_client_does_with_the_bridge_what_the_table_says(configure, tmp_
     arguments = (str(HERE / "servers/recording.py"), str(listing), str(noted))
     server = ServerSpec(name="recording", command=sys.executable, args=arguments)
     setup = configure(server, max_output_chars=LIMIT, timeout=120, max_timeout=120)
-    seen = await Session(name, setup, noted).run(tmp_path / "stderr")
+    async with contextlib.AsyncExitStack() as stack:
+        over_http = setup.transport == "http"
+        url = (await stack.enter_async_context(serving(setup))).url if over_http else None
+        seen = await Session(name, setup, noted, url).run(tmp_path / "stderr")
     checks = (lists, calls, errors, images, long_output, progress, cancellation, reached_the_model)
     faults = {}
     for check in checks:

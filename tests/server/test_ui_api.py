@@ -14,12 +14,12 @@ from mcp_bridge.cli.app import app
 from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests
-from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
-from mcp_bridge.server.ui.api import MAX_BODY_BYTES, MAX_ROWS
-from mcp_bridge.server.ui.app import Address, build
+from mcp_bridge.server.ui.api import MAX_BODY_BYTES, MAX_ROWS, Viewer
+from mcp_bridge.server.ui.app import Address, build, build_for_principals
 from mcp_bridge.server.ui.live import Live
 from mcp_bridge.server.ui.views import MAX_NAME_CHARS, MAX_SHOWN_CHARS, clipped
 
@@ -64,7 +64,7 @@ async def database(store):
 def client(database, token=TOKEN, **headers):
     if token is not None:
         headers = {"Authorization": f"Bearer {token}", **headers}
-    viewer = build(Live(database), LOCAL_PRINCIPAL.name, TOKEN, "anna")
+    viewer = build(Live(database), TOKEN, "anna")
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=viewer), base_url=BASE, headers=headers)
 
 
@@ -192,6 +192,7 @@ async def test_the_files_are_the_viewers_own_and_name_no_other_address(viewer):
 async def test_executions_are_listed_the_latest_first(viewer, store):
     rows = (await told(viewer, "/api/executions"))["executions"]
     assert [row["id"] for row in rows] == [
+        store.others,
         store.erased,
         store.running,
         store.script,
@@ -199,7 +200,7 @@ async def test_executions_are_listed_the_latest_first(viewer, store):
         store.works,
         store.fails,
     ]
-    works = rows[4]
+    works = rows[5]
     assert (works["name"], works["kind"], works["status"], works["calls"], works["denials"]) == (
         "refund",
         "program",
@@ -208,8 +209,9 @@ async def test_executions_are_listed_the_latest_first(viewer, store):
         1,
     )
     assert works["seconds"] >= 0
-    assert (rows[3]["seconds"], [row["step"] for row in rows[3]["waiting"]]) == (None, ["ask"])
-    assert rows[0]["name"] == "[REDACTED_TOMBSTONE]"
+    assert (rows[4]["seconds"], [row["step"] for row in rows[4]["waiting"]]) == (None, ["ask"])
+    assert rows[1]["name"] == "[REDACTED_TOMBSTONE]"
+    assert [row["principal"] for row in rows[:2]] == ["somebody else", "local"]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,7 @@ async def test_executions_are_listed_the_latest_first(viewer, store):
         ({"status": "interrupted"}, []),
         ({"status": "erased"}, ["erased"]),
         ({"kind": "program"}, ["asks", "works", "fails"]),
-        ({"kind": "script", "status": "success"}, ["script"]),
+        ({"kind": "script", "status": "success"}, ["others", "script"]),
         ({"since": "1e10"}, []),
         ({"since": "0", "query": "refund"}, ["works"]),
     ],
@@ -372,7 +374,56 @@ async def test_a_program_is_named_by_its_hash(viewer, database, store):
 # --- what is another's
 
 
-async def test_what_is_anothers_is_as_unknown_as_what_is_not_there(viewer, database, store):
+async def test_whoever_may_see_all_sees_it_and_an_approver_decides_what_it_may_not_see(database, store):
+    async def asked(principal, method, path, **options):
+        app = build_for_principals(Live(database), lambda _: Viewer(principal, principal.name))
+        # Mounted under a path, as in a server that has other pages, too.
+        transport = httpx2.ASGITransport(app=app, root_path="/ui")
+        async with httpx2.AsyncClient(transport=transport, base_url=BASE, headers={"Origin": BASE}) as client:
+            answer = await client.request(method, f"/ui{path}", **options)
+            return answer.status_code, answer.json()
+
+    theirs, question = f"/api/executions/{store.others}", f"/api/approvals/{store.others}.1"
+    stranger, approver = Principal("stranger"), Principal("approver", may_approve=True)
+    auditor = Principal("auditor", may_see_all=True)
+    for principal, status in ((stranger, 404), (approver, 404), (auditor, 200)):
+        assert (await asked(principal, "GET", theirs))[0] == status
+        listed = (await asked(principal, "GET", "/api/executions"))[1]["executions"]
+        assert (store.others in {row["id"] for row in listed}) == (status == 200)
+    for principal, count in ((stranger, 0), (auditor, 0), (approver, 1)):
+        assert (await asked(principal, "GET", "/api/approvals?count"))[1]["open"] == count
+    said = {"json": {"approved": True}}
+    assert (await asked(stranger, "POST", question, **said))[1]["error"]["code"] == "unknown_trace"
+    assert (await asked(Principal("local"), "POST", f"/api/approvals/{store.asks}.2", **said))[1]["error"][
+        "code"
+    ] == "approver_needed"
+    assert (await asked(approver, "POST", f"/api/approvals/{store.asks}.2", **said))[0] == 200
+    (decided,) = [row for row in await ProgramStore(database).approvals(store.asks) if row.effect == 2]
+    assert decided.decision["by"] == "approver"
+    assert (await asked(Principal("nobody"), "GET", "/api/pools"))[1] == {"pools": []}
+
+
+async def test_pages_under_a_path_find_their_files_there(database):
+    app = build_for_principals(Live(database), lambda _: Viewer(Principal("a"), "a"))
+    transport = httpx2.ASGITransport(app=app, root_path="/ui")
+    async with httpx2.AsyncClient(transport=transport, base_url=BASE) as client:
+        page = (await client.get("/ui/executions/x")).text
+        assert '"/ui/static/main.js"' in page
+        assert '="/static' not in page
+        assert (await client.get("/ui/static/main.js")).status_code == 200
+
+
+@pytest.fixture
+async def own(database):
+    """Of a principal that sees its own executions alone, and is no approver."""
+    app = build_for_principals(Live(database), lambda _: Viewer(Principal("local"), "local"))
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url=BASE, headers={"Origin": BASE}) as client:
+        yield client
+
+
+async def test_what_is_anothers_is_as_unknown_as_what_is_not_there(own, database, store):
+    viewer = own
     for path in READ[1:6]:
         answers = [await viewer.get(path.format(id=ident)) for ident in (store.others, "0" * 32)]
         assert [answer.status_code for answer in answers] == [404, 404]
@@ -391,7 +442,8 @@ async def test_what_is_anothers_is_as_unknown_as_what_is_not_there(viewer, datab
     assert question.status == "open"
 
 
-async def test_no_proof_is_given_of_anothers_entries(viewer, database, store):
+async def test_no_proof_is_given_of_anothers_entries(own, database, store):
+    viewer = own
     theirs = [row.sequence for row in await SqliteRecorder(database).read(store.others)]
     assert len(theirs) == 6
     log = [0]  # the first entry of the log is about its key
@@ -478,7 +530,8 @@ async def test_a_decision_is_the_same_as_at_the_command_line(viewer, database, s
     again = await viewer.post(f"/api/approvals/{store.asks}.2", json={"approved": not approved})
     assert (again.status_code, again.json()["error"]["code"]) == (409, "already_decided")
     told_now = await told(viewer, "/api/approvals")
-    assert (told_now["open"], told_now["approvals"][0]["by"], told_now["approvals"][0]["comment"]) == (
+    (row,) = [row for row in told_now["approvals"] if row["execution"] == store.asks]
+    assert (told_now["open"], row["by"], row["comment"]) == (
         0,
         "anna",
         "as agreed",
@@ -595,6 +648,6 @@ def test_the_commands_viewer_answers_its_token_alone(stores):
         assert client.get("/").status_code == 200
         assert client.get("/api/executions").status_code == 401
         answer = client.get("/api/executions", headers={"Authorization": f"Bearer {viewer.token}"})
-        assert len(answer.json()["executions"]) == 6
+        assert len(answer.json()["executions"]) == 7
         assert len(viewer.token) >= 43
     assert not list(store.state.glob("ui-*"))

@@ -1,6 +1,7 @@
 """Traces over a real OTLP/HTTP collector: from the client's call through a container to the servers that it calls."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,17 @@ from http_servers import remote
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from otlp_receiver import collector
+from sandbox_fixtures import RUNTIME
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.telemetry.config import TelemetryConfig
+from mcp_bridge.telemetry.opening import telemetry
 
 pytestmark = pytest.mark.timeout(180)
 pytest_plugins = ["bridge_fixtures", "server_fixtures"]
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SERVER = Path(__file__).resolve().parents[1] / "support" / "servers" / "trace_context.py"
 OTHER_TRACE = "11111111111111111111111111111111"
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -271,11 +277,10 @@ async def test_a_collector_that_fails_holds_nothing_up_and_is_warned_of_once(tmp
             await until(lambda: received.requests >= 4)
             await run(client, "print(1)")
             said = [line for line in log.read_text().splitlines() if "elemetry" in line]
-            assert len(said) == 1
-            warning = f"mcp-bridge: WARNING: nothing can be sent to the OpenTelemetry collector {received.address}"
-            assert said[0].startswith(warning)
+            beginning, end = "mcp-bridge: WARNING: no", f"can be sent to the OpenTelemetry collector {received.address}"
+            assert sorted(said) == [f"{beginning} metrics {end}", f"{beginning} traces {end}"]
             received.status = 200
-            await until(lambda: "can be reached again" in log.read_text())
+            await until(lambda: log.read_text().count("again") == 2)
 
 
 def test_a_collector_that_is_not_there_does_not_keep_a_command_from_its_end(configure):
@@ -283,7 +288,7 @@ def test_a_collector_that_is_not_there_does_not_keep_a_command_from_its_end(conf
     ended = setup.run("run", "-c", "print(1)")
     assert (ended.returncode, ended.stdout) == (0, b"1\n")
     assert b"Traceback" not in ended.stderr
-    assert ended.stderr.count(b"collector") <= 1
+    assert ended.stderr.count(b"collector") <= 2
 
 
 def test_the_command_line_is_traced_too(configure, received):
@@ -299,3 +304,71 @@ def test_headers_for_the_collector_come_from_the_standard_variable(configure, re
     assert ended.returncode == 0, ended.stderr
     received.one("run script")
     assert received.headers[0]["x-api-key"] == "k1"
+
+
+def test_model_steps_and_tools_of_the_operators_have_spans_and_metrics_without_what_was_said(
+    tmp_path, configure, received
+):
+    setup = configure()
+    shutil.copytree(EXAMPLES / "refund", folder := tmp_path / "refund")
+    with (folder / "mcp-bridge.toml").open("a") as file:
+        file.write(f'\n[telemetry]\notlp = "{received.address}"\n')
+    env = {"SHOP_DIR": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(setup.state_dir), "MCP_BRIDGE_RUNTIME": RUNTIME}
+    config = str(folder / "mcp-bridge.toml")
+    ended = setup.run("--config", config, "run", str(folder / "refund.py"), config=False, env=env)
+    assert ended.returncode == 0, ended.stderr
+    assert b"refunded 25" in ended.stdout
+    asked = received.named("chat scripted")
+    assert {(span.kind, span.attributes["gen_ai.provider.name"]) for span in asked} == {("client", "scripted")}
+    assert all(span.attributes["gen_ai.usage.input_tokens"] > 0 for span in asked)
+    (paid,) = received.named("execute_tool issue_refund")
+    assert paid.attributes["gen_ai.tool.name"] == "issue_refund"
+    assert received.ancestors(paid)[-1] == "run script"
+    ((attributes, count, _),) = received.metrics["gen_ai.client.operation.duration"]
+    assert attributes["gen_ai.request.model"] == "scripted"
+    assert count == len(asked)
+    kinds = {point["gen_ai.token.type"] for point, *_ in received.metrics["gen_ai.client.token.usage"]}
+    assert kinds == {"input", "output"}
+    for said in (b"charged", b"Ignore all rules", b"A-17"):
+        assert said not in received.raw
+
+
+async def test_records_of_the_log_name_their_execution_and_trace(tmp_path, configure, received):
+    file = tmp_path / "bridge.log"
+    setup = watched(configure, received, STDIO, log_file=str(file), log_format="json", log_level="debug")
+    error_log = tmp_path / "stderr"
+    with error_log.open("w") as errors:
+        async with setup.client(log=errors) as client:
+            await run(client, LOCAL)
+            await run(client, LOCAL)
+    for log in (file, error_log):
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+        about = [record for record in records if "execution" in record]
+        assert about
+        assert {record["principal"] for record in about} == {"local"}
+        assert {record.get("trace_id") for record in about} == {TRACE}
+        executions = {span.attributes["mcp_bridge.execution"] for span in received.named("run script")}
+        assert {record["execution"] for record in about} <= executions
+        # The server serves others, too, though the first execution has started it.
+        of_server = [record for record in records if "'local-one' logs" in record["message"]]
+        assert len(of_server) == 2
+        assert not [record for record in of_server if "execution" in record or "trace_id" in record]
+        assert [record for record in records if not {"time", "level", "logger", "message"} <= record.keys()] == []
+
+
+@pytest.mark.parametrize(
+    ("config", "library", "extra"),
+    [
+        ({"otlp": "http://127.0.0.1:9"}, "opentelemetry.sdk.metrics", "otel"),
+        ({"listen": "127.0.0.1:9"}, "prometheus_client", "prometheus"),
+    ],
+)
+async def test_a_library_that_is_missing_is_told_with_what_installs_it(monkeypatch, config, library, extra):
+    monkeypatch.delitem(sys.modules, "mcp_bridge.telemetry.export", raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(BridgeError) as caught:
+        async with telemetry(TelemetryConfig(**config)):
+            pass
+    assert caught.value.code == "telemetry_missing"
+    assert f"the library {library} isn't installed" in caught.value.message
+    assert caught.value.hint == f"Run: pip install 'mcp-code-bridge[{extra}]'."

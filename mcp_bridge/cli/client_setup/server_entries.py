@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.downstream.configuration.client_entries import EntryError, Surroundings, decode, shape
+from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape
 from mcp_bridge.downstream.configuration.self_reference import NAMES
 from mcp_bridge.downstream.configuration.spec import spec_from_toml
 from mcp_bridge.errors import BridgeError
@@ -81,7 +81,7 @@ def as_table(client: Client, name: str, entry: Any, settings: Mapping[str, Any])
     if client.name == "codex" and isinstance(entry, dict) and "url" in entry:
         entry, variables = _codex_remote(entry), "braces"
     try:
-        found = shape(client.name, entry, Surroundings(name, settings, {}))
+        found = shape(client.name, entry, EntryContext(name, settings, {}))
     except EntryError as error:
         raise NotTransferableError(str(error)) from None
     spec = decode(name, found.entry, "", "config")

@@ -147,7 +147,7 @@ def _row(level: str, message: str, line: int | None) -> dict[str, Any]:
 def _warnings(read: _Read, configuration: configuring.Configuration, *, start: bool) -> list[dict[str, Any]]:
     import anyio
 
-    from mcp_bridge.policy.rules.checks import warnings
+    from mcp_bridge.policy.rules.policy_warnings import warnings
 
     servers, listed, silent = anyio.run(_tools, configuration, start)
     rows = []

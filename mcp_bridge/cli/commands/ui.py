@@ -12,7 +12,6 @@ from mcp_bridge.cli.asking import login_name
 from mcp_bridge.cli.browser import page_that_leads_to
 from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.cli.opening import run_with_database
-from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -75,7 +74,7 @@ def ui(config: Path | None, asked: str | None, *, browser: bool) -> int:
             live = Live(database)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, signals, tasks.cancel_scope)
-                await serve(build(live, LOCAL_PRINCIPAL.name, token, login_name()), live, listener)
+                await serve(build(live, token, login_name()), live, listener)
                 tasks.cancel_scope.cancel()
 
     with listener:

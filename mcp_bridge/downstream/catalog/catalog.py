@@ -10,14 +10,14 @@ import anyio
 
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
-from mcp_bridge.downstream.catalog.store import ListingStore
+from mcp_bridge.downstream.catalog.listing_cache import ListingStore
 from mcp_bridge.downstream.client.failures import first_line
 from mcp_bridge.downstream.client.status import ServerStatus
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
+from mcp_bridge.downstream.search.index_cache import IndexStore
 from mcp_bridge.downstream.search.meaning import FUSED
 from mcp_bridge.downstream.search.meaning_search import MeaningSearch
 from mcp_bridge.downstream.search.search import Hit, SearchIndex, ordered
-from mcp_bridge.downstream.search.store import IndexStore
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import is_large, on_blocking_thread, on_thread
 
@@ -238,11 +238,11 @@ class Catalog:
         search = functools.partial(index.search, strict=strict, allowed=lambda tool: tool.server in names)
         hits = await on_thread(search, query, limit if by_meaning is None else FUSED)
         if by_meaning is not None:
-            numbers, notice = await by_meaning.ranking(
+            near, notice = await by_meaning.ranking(
                 query, index.tools, lambda number: index.tools[number].server in names
             )
             notices += [notice] if notice is not None else []
-            hits = index.fused(hits, numbers)[:limit]
+            hits = index.fused(hits, near)[:limit]
         return SearchResult(hits, [*notices, *self._fleet.missing])
 
     async def _list_missing(self, servers: list[DownstreamServer], wait: float) -> list[str]:

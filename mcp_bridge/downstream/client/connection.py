@@ -39,13 +39,13 @@ from mcp_bridge import __version__, fair_share
 from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
 from mcp_bridge.downstream.client.http_transport import HttpTransport
-from mcp_bridge.downstream.client.idle_timeout import closed_or_idle
 from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
+from mcp_bridge.downstream.client.messages import OversizedResult
 from mcp_bridge.downstream.client.server_connection import ServerConnection
 from mcp_bridge.downstream.client.server_log import logger
 from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
 from mcp_bridge.downstream.client.sse_transport import SseTransport
-from mcp_bridge.downstream.client.transport import OversizedResult, StdioTransport
+from mcp_bridge.downstream.client.stdio_transport import StdioTransport
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
 from mcp_bridge.workspace.content import changed
@@ -181,9 +181,7 @@ class Connection(ServerConnection):
             self.last_used = anyio.current_time()
             if isinstance(self.transport, HttpTransport):
                 tasks.start_soon(self._stop_when_retired, self.transport)
-            closed = self.transport.closed
-            if await closed_or_idle(closed, idle_timeout, lambda: self.last_used, lambda: bool(self.in_flight)):
-                self.stopping = "it was idle"
+            await self._closed_or_idle(idle_timeout)
             tasks.cancel_scope.cancel()
 
     async def _stop_when_retired(self, transport: HttpTransport) -> None:

@@ -13,6 +13,7 @@ from mcp_bridge.downstream.configuration.environment import Environment
 from mcp_bridge.downstream.http.remote_auth import RemoteAccess, without_secrets
 from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.near_names import nearest
+from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -155,6 +156,7 @@ class Fleet:
 
 async def _contained(function: Callable[..., Awaitable[None]], *args: Any) -> None:
     """Run one server's task. An exception in it must not end the task group, and with it the other servers."""
+    tracing.detach()
     try:
         await function(*args)
     except Exception as exc:  # noqa: BLE001

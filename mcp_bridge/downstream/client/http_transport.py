@@ -50,9 +50,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.client.large_parts import is_oversized
 from mcp_bridge.downstream.client.lines import Oversized
+from mcp_bridge.downstream.client.messages import MessageReader, encoded, encoded_large
 from mcp_bridge.downstream.client.pending_requests import PendingRequests, connection_closed, given_up
 from mcp_bridge.downstream.client.server_log import LogRing
-from mcp_bridge.downstream.client.transport import MessageReader, encoded, encoded_large
 from mcp_bridge.downstream.http.http_client import (
     Attempt,
     Pace,

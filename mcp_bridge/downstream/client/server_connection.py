@@ -136,6 +136,20 @@ class ServerConnection(ABC):
     @abstractmethod
     async def _run(self, idle_timeout: float) -> None: ...
 
+    async def _closed_or_idle(self, idle_timeout: float) -> None:
+        """Wait until the connection is closed, or hasn't been used for so many seconds; 0 or less for no limit."""
+        closed = self.transport.closed
+        while not closed.is_set():
+            if idle_timeout <= 0:
+                await closed.wait()
+                continue
+            left = self.last_used + idle_timeout - anyio.current_time()
+            if left <= 0 and not self.in_flight:
+                self.stopping = "it was idle"
+                return
+            with anyio.move_on_after(left if left > 0 else idle_timeout):
+                await closed.wait()
+
     @abstractmethod
     def _forget(self) -> None:
         """Note that no further request can be sent."""
@@ -149,7 +163,7 @@ class ServerConnection(ABC):
         Args:
             name: The tool's name.
             arguments: Argument values by the schema's names.
-            listener: Who calls, and what is called with what the server says while it works.
+            listener: Who it is made for, and who is told what the server says while it works.
 
         Raises:
             Exception: What `failures.call_failure` knows.

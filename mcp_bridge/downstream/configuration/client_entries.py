@@ -60,7 +60,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class EntryContext:
     """What an entry is read with.
 
     Attributes:
@@ -83,7 +83,7 @@ class Surroundings:
         return value
 
 
-def shape(client: ClientName, entry: Any, around: Surroundings) -> Shape:
+def shape(client: ClientName, entry: Any, context: EntryContext) -> Shape:
     """A client's entry in Claude Code's shape.
 
     Raises:
@@ -93,7 +93,7 @@ def shape(client: ClientName, entry: Any, around: Surroundings) -> Shape:
         raise EntryError("the entry is not an object.")
     if "envFile" in entry and client in {"cursor", "vscode"}:
         raise EntryError("envFile is not read: write its variables into env, for example as ${env:NAME}.")
-    return _SHAPES.get(client, _common)(entry, around)
+    return _SHAPES.get(client, _common)(entry, context)
 
 
 def decode(name: str, entry: Any, file: str, scope: Scope) -> ServerSpec:
@@ -159,25 +159,25 @@ def _text_map(value: Any) -> dict[str, str] | None:
     return out
 
 
-def _common(entry: Entry, around: Surroundings) -> Shape:
+def _common(entry: Entry, context: EntryContext) -> Shape:
     """Claude Desktop and Cursor: Claude Code's shape."""
-    del around
+    del context
     return Shape(entry)
 
 
-def _vscode(entry: Entry, around: Surroundings) -> Shape:
-    del around
+def _vscode(entry: Entry, context: EntryContext) -> Shape:
+    del context
     # It falls back to server-sent events where streamable HTTP isn't spoken.
     return Shape({key: value for key, value in entry.items() if (key, value) != ("type", "http")})
 
 
-def _windsurf(entry: Entry, around: Surroundings) -> Shape:
-    del around
+def _windsurf(entry: Entry, context: EntryContext) -> Shape:
+    del context
     remote = {"url": entry["serverUrl"]} if "serverUrl" in entry else {}
     return Shape(entry | remote, exclude_tools=_literal(_names(entry, "disabledTools") or ()))
 
 
-def _zed(entry: Entry, around: Surroundings) -> Shape:
+def _zed(entry: Entry, context: EntryContext) -> Shape:
     command = entry.get("command")
     if command is None and "url" not in entry:
         raise EntryError("an extension of Zed's starts it, which has its command.")
@@ -186,20 +186,20 @@ def _zed(entry: Entry, around: Surroundings) -> Shape:
         # The shape until 2025: {"command": {"path": …, "args": […], "env": {…}}}.
         flat |= {"command": command.get("path"), "args": command.get("args"), "env": command.get("env")}
     flat["disabled"] = entry.get("enabled") is False
-    default = around.settings.get("context_server_timeout")
+    default = context.settings.get("context_server_timeout")
     return Shape(flat, call_timeout=_seconds({"timeout": default} | _set(entry), "timeout"))
 
 
-def _gemini(entry: Entry, around: Surroundings) -> Shape:
+def _gemini(entry: Entry, context: EntryContext) -> Shape:
     flat = dict(entry)
     if "httpUrl" in entry:
         flat |= {"type": "http", "url": entry["httpUrl"]}
     elif "url" in entry and "command" not in entry and "type" not in entry:
         flat["type"] = "sse"
-    settings = around.settings.get("mcp")
+    settings = context.settings.get("mcp")
     group = settings if isinstance(settings, dict) else {}
     allowed, excluded = _names(group, "allowed"), _names(group, "excluded") or ()
-    flat["disabled"] = (allowed is not None and around.name not in allowed) or around.name in excluded
+    flat["disabled"] = (allowed is not None and context.name not in allowed) or context.name in excluded
     included = _names(entry, "includeTools")
     if included is not None:
         # "tool(argument)" allows the tool.
@@ -212,7 +212,7 @@ def _gemini(entry: Entry, around: Surroundings) -> Shape:
     )
 
 
-def _opencode(entry: Entry, around: Surroundings) -> Shape:
+def _opencode(entry: Entry, context: EntryContext) -> Shape:
     flat: Entry = {key: entry[key] for key in ("cwd", "url", "headers") if key in entry}
     flat["disabled"] = entry.get("enabled") is False or entry.get("disabled") is True
     kind, command = entry.get("type"), entry.get("command")
@@ -229,13 +229,13 @@ def _opencode(entry: Entry, around: Surroundings) -> Shape:
         start, call = _seconds(timeout, "startup", scale=1000), _seconds(timeout, "request", scale=1000)
     else:
         start = call = _seconds(entry, "timeout", scale=1000)
-    return Shape(flat, call, start, exclude_tools=_switched_off(around))
+    return Shape(flat, call, start, exclude_tools=_switched_off(context))
 
 
-def _switched_off(around: Surroundings) -> tuple[str, ...]:
+def _switched_off(context: EntryContext) -> tuple[str, ...]:
     """The server's tools that `tools` switches off, as patterns: `"github_*": false`, `"github_delete_repo": false`."""
-    tools = around.settings.get("tools")
-    prefix = re.sub(r"[^a-zA-Z0-9_-]", "_", around.name) + "_"
+    tools = context.settings.get("tools")
+    prefix = re.sub(r"[^a-zA-Z0-9_-]", "_", context.name) + "_"
     patterns = []
     for pattern, on in tools.items() if isinstance(tools, dict) else ():
         if on is not False:
@@ -249,11 +249,11 @@ def _switched_off(around: Surroundings) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-def _codex(entry: Entry, around: Surroundings) -> Shape:
+def _codex(entry: Entry, context: EntryContext) -> Shape:
     flat: Entry = {key: entry[key] for key in ("command", "args", "env", "cwd", "url") if key in entry}
     flat["disabled"] = entry.get("enabled") is False
     if "command" not in entry and "url" in entry:
-        flat |= {"type": "http", "headers": _codex_headers(entry, around)}
+        flat |= {"type": "http", "headers": _codex_headers(entry, context)}
     start = _seconds(entry, "startup_timeout_sec") or _seconds(entry, "startup_timeout_ms", scale=1000)
     included = _names(entry, "enabled_tools")
     return Shape(
@@ -276,7 +276,7 @@ def _codex_variables(entry: Entry) -> tuple[str, ...]:
     return names
 
 
-def _codex_headers(entry: Entry, around: Surroundings) -> dict[str, str]:
+def _codex_headers(entry: Entry, context: EntryContext) -> dict[str, str]:
     if "bearer_token" in entry:
         raise EntryError("bearer_token is not supported by Codex: write bearer_token_env_var.")
     headers, by_variable = _text_map(entry.get("http_headers")), _text_map(entry.get("env_http_headers"))
@@ -284,18 +284,18 @@ def _codex_headers(entry: Entry, around: Surroundings) -> dict[str, str]:
         raise EntryError(f"{'http_headers' if headers is None else 'env_http_headers'} is not a table of strings.")
     for header, variable in by_variable.items():
         # Codex leaves out a header whose variable isn't set.
-        if value := around.variable(variable):
+        if value := context.variable(variable):
             headers[header] = value
     named = entry.get("bearer_token_env_var")
     if isinstance(named, str):
-        token = around.variable(named)
+        token = context.variable(named)
         if not token:
             raise EntryError(f"bearer_token_env_var names {named}, which is not set in the environment.")
         headers["Authorization"] = f"Bearer {token}"
     return headers
 
 
-_SHAPES: dict[str, Callable[[Entry, Surroundings], Shape]] = {
+_SHAPES: dict[str, Callable[[Entry, EntryContext], Shape]] = {
     "vscode": _vscode,
     "windsurf": _windsurf,
     "zed": _zed,

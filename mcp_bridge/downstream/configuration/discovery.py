@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from mcp_bridge.downstream.configuration import client_files
-from mcp_bridge.downstream.configuration.client_entries import EntryError, Surroundings, decode, shape, shaped
+from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape, shaped
 from mcp_bridge.downstream.configuration.client_files import Problem, member
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.downstream.configuration.expansion import Expander, UnexpandedError
@@ -291,9 +291,9 @@ class _Finder:
 
     def _spec(self, client: Client, name: str, entry: Any, settings: Table, file: Path, scope: Scope) -> ServerSpec:
         """An entry with its variables expanded; an error in it becomes its `problem`."""
-        around = Surroundings(name, settings, self.environ)
+        context = EntryContext(name, settings, self.environ)
         try:
-            found = shape(client.name, entry, around)
+            found = shape(client.name, entry, context)
             spec = shaped(decode(name, found.entry, str(file), scope), found)
         except EntryError as error:
             return ServerSpec(name=name, source=str(file), scope=scope, problem=str(error))
@@ -302,7 +302,7 @@ class _Finder:
         own = scope != "project"
         workspace = self.cwd if own else folder_of(file)
         expander = Expander(client.variables, self.environ, workspace, self.home, file, own=own)
-        expander.used |= around.used
+        expander.used |= context.used
         return _expanded(spec, expander)
 
     def _folder_file(self, client: Client, file: Path, approvals: _Approvals | None) -> Iterator[ServerSpec]:
@@ -378,7 +378,7 @@ def folder_table(client: Client, content: Table, file: Path) -> dict[str, Table]
     servers: Table = {}
     for name, entry in client_files.entries(client, content, file, []).items():
         try:
-            flat = dict(shape(client.name, entry, Surroundings(name, content, {})).entry)
+            flat = dict(shape(client.name, entry, EntryContext(name, content, {})).entry)
         except EntryError:
             servers[name] = entry
             continue

@@ -196,13 +196,13 @@ def tls_context(spec: ServerSpec) -> ssl.SSLContext:
         else:
             context = httpx2.create_ssl_context()
     except (OSError, ssl.SSLError) as error:
-        raise _unusable(spec, f"ca_file can't be used: {_said(error)}.") from None
+        raise _unusable(spec, f"ca_file can't be used: {_reason(error)}.") from None
     if files.client_cert is not None:
         try:
             # An encrypted key would have OpenSSL ask on the terminal.
             context.load_cert_chain(files.client_cert, files.client_key, password="")
         except (OSError, ssl.SSLError) as error:
-            raise _unusable(spec, f"client_cert or client_key can't be used: {_said(error)}.") from None
+            raise _unusable(spec, f"client_cert or client_key can't be used: {_reason(error)}.") from None
     return context
 
 
@@ -334,7 +334,7 @@ class _failures:  # noqa: N801 - a context manager, as `contextlib.suppress`
 
 def failure_of(error: Exception, attempt: Attempt) -> RemoteFailure:
     """What an exception of a request means."""
-    reason = _said(error)
+    reason = _reason(error)
     if isinstance(error, httpx2.ProxyError):
         return RemoteFailure("unsent", "can't be reached: the proxy refused the connection")
     if not attempt.sent:
@@ -353,7 +353,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         at = at.exceptions[0] if isinstance(at, BaseExceptionGroup) else at.__cause__ or at.__context__
 
 
-def _said(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """A failure in words that come from the system, and not from the server or from a request."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -25,11 +25,10 @@ from mcp_types import INTERNAL_ERROR
 
 from mcp_bridge.downstream.catalog.listing_limits import BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
-from mcp_bridge.downstream.client.idle_timeout import closed_or_idle
+from mcp_bridge.downstream.client.messages import OversizedResult
 from mcp_bridge.downstream.client.server_connection import ServerConnection
 from mcp_bridge.downstream.client.server_log import LogRing
 from mcp_bridge.downstream.client.server_spans import server_span
-from mcp_bridge.downstream.client.transport import OversizedResult
 from mcp_bridge.downstream.configuration.remote_entries import value_problem
 from mcp_bridge.downstream.configuration.spec import TlsFiles
 from mcp_bridge.downstream.http.http_client import (
@@ -142,9 +141,7 @@ class OpenApiConnection(ServerConnection):
             self._set(found)
             self.settled.set()
             self.last_used = anyio.current_time()
-            closed = self.transport.closed
-            if await closed_or_idle(closed, idle_timeout, lambda: self.last_used, lambda: bool(self.in_flight)):
-                self.stopping = "it was idle"
+            await self._closed_or_idle(idle_timeout)
 
     async def _opened_client(self, stack: AsyncExitStack, spec: ServerSpec) -> httpx2.AsyncClient:
         client = await anyio.to_thread.run_sync(open_client, spec, self._access)
@@ -222,7 +219,7 @@ class OpenApiConnection(ServerConnection):
         Args:
             name: The tool's name.
             arguments: Argument values by the schema's names.
-            listener: A service says nothing while it works.
+            listener: Who it is made for. A service says nothing while it works.
 
         Raises:
             ValueError: An argument can't be sent. Nothing was.

@@ -1,7 +1,7 @@
 """Search by meaning: tools and queries as vectors of an embedding model, and two rankings fused into one.
 
-The fusion is reciprocal rank fusion: G. Cormack, C. Clarke, S. Büttcher: Reciprocal Rank Fusion outperforms Condorcet
-and individual Rank Learning Methods (SIGIR 2009).
+The fusion is a convex combination of normalised scores, which tells a clear hit from one that is merely first:
+S. Bruch, S. Gai, A. Ingber: An Analysis of Fusion Functions for Hybrid Retrieval (TOIS 2023).
 """
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 FUSED = 50
 """The best so many of either ranking are fused."""
 
-# The smaller, the more the first ranks count. Names and words are the surer sign: meaning counts half.
-_RANK = 5
-_MEANING = 0.5
+# What the nearest tool's meaning counts beside the best one's words, which are the surer sign.
+_MEANING = 0.35
+# A tool is near if its cosine is so many standard deviations above the mean of all; with few tools, fewer.
+_ABOVE_MEAN = 1.0
+_MANY_TOOLS = 100
+# The least difference of cosines that says something.
+_SPAN = 0.05
 
 _MAGIC = b"mcp-bridge tool vectors\n"
 _FORMAT = 1
@@ -102,8 +106,10 @@ class VectorIndex:
         self._matrix: Any = np.frombuffer(b"".join(row.tobytes() for row in rows), dtype=np.float32)
         self._matrix = self._matrix.reshape(len(rows), -1)
 
-    def nearest(self, query: array[float], allowed: Callable[[int], bool]) -> list[int]:
-        """The numbers of the tools that are nearest to a query, best first; at most `FUSED`.
+    def nearest(self, query: array[float], allowed: Callable[[int], bool]) -> list[tuple[int, float]]:
+        """The numbers of the tools that are near to a query, each with its nearness, best first; at most `FUSED`.
+
+        A nearness is 1 for the nearest tool, if it is clearly so, and 0 for tools that are as near as most.
 
         Args:
             query: A vector of length 1.
@@ -117,21 +123,30 @@ class VectorIndex:
         if self._matrix.shape[1] != len(query):
             raise BridgeError("model_bad_answer", "The embedding model's vectors differ in length.")
         scores = self._matrix @ query
-        found = []
+        common = float(scores.mean() + _ABOVE_MEAN * min(1.0, len(scores) / _MANY_TOOLS) * scores.std())
+        found: list[tuple[int, float]] = []
+        span = _SPAN
         for number in (-scores).argsort(kind="stable").tolist():
+            above = float(scores[number]) - common
+            if len(found) == FUSED or (found and above <= 0):
+                break
             if allowed(number):
-                found.append(number)
-                if len(found) == FUSED:
-                    break
+                span = span if found else max(span, above)
+                found.append((number, max(0.0, above / span)))
         return found
 
 
-def fused(words: Sequence[int], meaning: Sequence[int]) -> list[tuple[int, float]]:
-    """Two rankings of tools' numbers as one, best first, each number with its score."""
-    scores: dict[int, float] = {}
-    for ranking, weight in ((words, 1.0), (meaning, _MEANING)):
-        for rank, number in enumerate(ranking):
-            scores[number] = scores.get(number, 0.0) + weight / (_RANK + rank + 1)
+def fused(words: Sequence[tuple[int, float]], meaning: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Two rankings of tools' numbers as one, best first, each number with its score.
+
+    Args:
+        words: The tools that words have found, each with its score, best first.
+        meaning: Those that are near in meaning, each with its nearness (`VectorIndex.nearest`).
+    """
+    best = (words[0][1] if words else 0.0) or 1.0
+    scores = {number: score / best for number, score in words}
+    for number, nearness in meaning:
+        scores[number] = scores.get(number, 0.0) + _MEANING * nearness
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
 

@@ -26,16 +26,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
+    from mcp_bridge.downstream.search.index_cache import IndexStore
     from mcp_bridge.downstream.search.meaning import Embedder
-    from mcp_bridge.downstream.search.store import IndexStore
 
 logger = logging.getLogger(__name__)
 
 # How long a search waits for the vectors of tools that have none; they are made in the background.
 _WAIT_SECONDS = 10.0
 
-# After a failure the model is left alone for so long.
-_PAUSE_SECONDS = 60.0
+# After a failure the model is left alone for so long: twice as long after each further one, up to the most.
+_PAUSE_SECONDS = 2.0
+_MOST_PAUSE_SECONDS = 60.0
+
+# More aren't counted: the pause is the longest by then.
+_MOST_FAILURES = 10
 
 _QUERY_CHARS = 1_000
 _NOTICE_CHARS = 300
@@ -60,12 +64,13 @@ class MeaningSearch:
         self._of: Sequence[ToolInfo] | None = None
         self._making: anyio.Event | None = None
         self._failure: BridgeError | None = None
+        self._failures = 0
         self._paused_until = 0.0
 
     async def ranking(
         self, query: str, tools: Sequence[ToolInfo], allowed: Callable[[int], bool]
-    ) -> tuple[list[int], str | None]:
-        """The tools that are nearest to a query.
+    ) -> tuple[list[tuple[int, float]], str | None]:
+        """The tools that are near to a query.
 
         Args:
             query: The query; its first 1,000 characters count.
@@ -73,7 +78,7 @@ class MeaningSearch:
             allowed: Returns whether to include the tool of a number.
 
         Returns:
-            Their numbers, best first, and a notice if the model had no part.
+            Their numbers, best first, each with its nearness, and a notice if the model had no part.
         """
         if time.monotonic() < self._paused_until and self._failure is not None:
             return [], _notice(self._failure)
@@ -84,13 +89,13 @@ class MeaningSearch:
         index = self._index
         try:
             [vector] = await self._embedder.embed([query[:_QUERY_CHARS]])
-            if not any(vector):
-                # The query's alone: it has no word that the model knows.
-                return [], None
-            return await on_thread(index.nearest, unit_vector(vector), allowed), None
+            # Nothing but zeros: the query has no word that the model knows.
+            near = await on_thread(index.nearest, unit_vector(vector), allowed) if any(vector) else []
         except BridgeError as error:
             self._pause(error)
             return [], _notice(error)
+        self._failures = 0
+        return near, None
 
     async def _made(self, tools: Sequence[ToolInfo]) -> None:
         """Wait a while for the vectors of tools, which one task at a time makes."""
@@ -143,7 +148,8 @@ class MeaningSearch:
     def _pause(self, error: BridgeError) -> None:
         logger.warning("tools aren't searched by meaning: %s", error)
         self._failure = error
-        self._paused_until = time.monotonic() + _PAUSE_SECONDS
+        self._paused_until = time.monotonic() + min(_PAUSE_SECONDS * 2**self._failures, _MOST_PAUSE_SECONDS)
+        self._failures = min(self._failures + 1, _MOST_FAILURES)
 
 
 def _keys(tools: Sequence[ToolInfo]) -> list[str]:

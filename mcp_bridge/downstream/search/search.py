@@ -113,12 +113,12 @@ class SearchIndex:
         ranked = self._ranked(words, wanted, scores)
         return [hit for hit in ranked[:limit] if strict or hit.score >= _LEAST_SHARE * ranked[0].score]
 
-    def fused(self, hits: list[Hit], meaning: list[int]) -> list[Hit]:
-        """The hits of a search fused with the numbers of the tools that are nearest in meaning, best first."""
+    def fused(self, hits: list[Hit], meaning: list[tuple[int, float]]) -> list[Hit]:
+        """The hits of a search fused with the numbers of the tools that are near in meaning, each with its nearness."""
         if not meaning:
             return hits
         numbers = {(tool.server, tool.name): number for number, tool in enumerate(self.tools)}
-        words = [numbers[hit.tool.server, hit.tool.name] for hit in hits]
+        words = [(numbers[hit.tool.server, hit.tool.name], hit.score) for hit in hits]
         return [Hit(self.tools[number], score) for number, score in fused(words, meaning)]
 
     def _scores(self, wanted: list[Concept]) -> dict[int, float]:

@@ -337,7 +337,7 @@ class Programs:
             raise not_suspended(execution, status)
         if effects.servers is not None:
             # Its steps and their compensation would fail without the servers that its starter gave it.
-            servers = _given(await self.recorder.read(execution))
+            servers = _servers_of(await self.recorder.read(execution))
             if servers is None or not servers <= effects.servers:
                 raise BridgeError(
                     "narrowed",
@@ -378,7 +378,7 @@ class Programs:
             origin=stored.origin,
             execution=stored.id,
             # Whoever resumes it: it never gets servers that its starter didn't give it.
-            servers=_given(history),
+            servers=_servers_of(history),
             warnings=_start(history).denied,
             earlier=Earlier(ids_of(values), (stored.record or {}).get("waiting", ()), approved, unresolved),
         )
@@ -538,8 +538,8 @@ def _start(history: Sequence[Recorded]) -> ProgramStart:
     return start if isinstance(start, ProgramStart) else ProgramStart("")
 
 
-def _given(history: Sequence[Recorded]) -> frozenset[str] | None:
-    """The servers that its starter gave an execution; None for all. Entries of version 0.1.0 don't say."""
+def _servers_of(history: Sequence[Recorded]) -> frozenset[str] | None:
+    """The servers that the starter of an execution has left to it; None for all. Entries of version 0.1.0 don't say."""
     servers = _start(history).servers
     return None if servers is None else frozenset(servers)
 

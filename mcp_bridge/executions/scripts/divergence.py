@@ -49,15 +49,15 @@ class Divergence:
         """The divergence as an error, with both sides in the details."""
         if self.instead_of is not None:
             what = (
-                f"the call {self.instead_of} is recorded and was not asked for: {_shown(self.recorded)};"
-                f" the call {self.call} is not recorded, or its outcome isn't: {_shown(self.asked)}"
+                f"the call {self.instead_of} is recorded and was not asked for: {_described(self.recorded)};"
+                f" the call {self.call} is not recorded, or its outcome isn't: {_described(self.asked)}"
             )
         elif self.asked is None:
-            what = f"the call {self.call} is recorded and was not asked for: {_shown(self.recorded)}"
+            what = f"the call {self.call} is recorded and was not asked for: {_described(self.recorded)}"
         elif self.recorded is None:
-            what = f"the call {self.call} is not recorded: {_shown(self.asked)}"
+            what = f"the call {self.call} is not recorded: {_described(self.asked)}"
         else:
-            what = f"recorded as {self.call} is {_shown(self.recorded)}, and asked for was {_shown(self.asked)}"
+            what = f"recorded as {self.call} is {_described(self.recorded)}, and asked for was {_described(self.asked)}"
         error = BridgeError(
             "divergence",
             f"The script doesn't do what it did: {what}.",
@@ -71,7 +71,7 @@ class Divergence:
         return error
 
 
-def _shown(asked: CallRequest | None) -> str:
+def _described(asked: CallRequest | None) -> str:
     text = "nothing" if asked is None else f"{asked.name} with {asked.abridged()['arguments']}"
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
 

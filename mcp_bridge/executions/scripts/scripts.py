@@ -155,7 +155,7 @@ class Scripts:
         result = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
         if isinstance(result, ActiveScript):
             result = await self._run(result)
-        record = result if isinstance(result, ExecutionRecord) else _kept(result)
+        record = result if isinstance(result, ExecutionRecord) else _stored_record(result)
         record.given_before = key is not None and record is not result and record.status not in UNFINISHED
         if named is not None and execution_of(named.text) == record.execution:
             released = await release_generated_key(self._store, record.execution, record.status)
@@ -429,7 +429,7 @@ def _still_waiting(record: dict[str, Any] | None, history: CallHistory) -> list[
     return [row for row in rows if row["call"] not in history.calls or history.calls[row["call"]].outcome is None]
 
 
-def _kept(stored: StoredExecution) -> ExecutionRecord:
+def _stored_record(stored: StoredExecution) -> ExecutionRecord:
     return ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
 
 

@@ -37,7 +37,7 @@ class EntryCounts:
 
 async def newest(
     database: Database,
-    principal: str,
+    principal: str | None,
     limit: int,
     *,
     statuses: Collection[str] = (),
@@ -48,7 +48,7 @@ async def newest(
 
     Args:
         database: The store.
-        principal: The principal.
+        principal: The principal; None for all.
         limit: The page size.
         statuses: Stored statuses to select; empty for any.
         since: Selects those that began then or later, in seconds since 1970.
@@ -56,10 +56,12 @@ async def newest(
     """
     among = ", ".join("?" * len(statuses)) if statuses else "status"
     began, ident = before or (None, "")
+    # Spelled out: an index of principals is used for one alone.
+    whose = "" if principal is None else "principal = ? AND "
     rows = await database.read(
-        f"SELECT id, started FROM executions WHERE principal = ? AND status IN ({among}) AND started >= ?"  # noqa: S608 - question marks
+        f"SELECT id, started FROM executions WHERE {whose}status IN ({among}) AND started >= ?"  # noqa: S608 - question marks
         " AND (? IS NULL OR started < ? OR (started = ? AND id < ?)) ORDER BY started DESC, id DESC LIMIT ?",
-        (principal, *statuses, since or 0.0, began, began, began, ident, limit),
+        (*(() if principal is None else (principal,)), *statuses, since or 0.0, began, began, began, ident, limit),
     )
     return [(execution, started) for execution, started in rows]
 

@@ -72,7 +72,7 @@ def checked_stretches(ledger: Ledger) -> Generator[Iterator[Stretch | None] | No
         except OSError:
             yield None
             return
-        yield _told(started, ledger.size // STRETCH)
+        yield _checked_elsewhere(started, ledger.size // STRETCH)
 
 
 def _processors() -> int:
@@ -114,7 +114,7 @@ def _started(ledger: Ledger, at: int, of: int) -> Generator[BinaryIO]:
         process.wait()
 
 
-def _told(started: list[BinaryIO], stretches: int) -> Iterator[Stretch | None]:
+def _checked_elsewhere(started: list[BinaryIO], stretches: int) -> Iterator[Stretch | None]:
     lost = [False] * len(started)
     for number in range(stretches):
         at = number % len(started)

@@ -1,4 +1,4 @@
-"""What principals have used, in rows beside the log: kept across restarts, and whatever is erased of their executions.
+"""What principals have used, in rows beside the log: kept across restarts and erasures.
 
 The entries alone would not do: an erased execution's can't be read any more, and reading all of them at each start
 would take longer with every call that was ever made.

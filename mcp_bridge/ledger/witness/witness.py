@@ -128,12 +128,12 @@ class Witness:
             origin = parse_checkpoint(split_note(request.note)[0]).origin
             keys = self._logs.get(origin)
             if keys is None:
-                return _said(404, f"This witness knows no log {origin[:_MAX_SHOWN_CHARS]!r}.")
+                return _error(404, f"This witness knows no log {origin[:_MAX_SHOWN_CHARS]!r}.")
             checkpoint, _ = open_checkpoint(request.note, keys)
         except BridgeError as exc:
-            return _said(403 if exc.code in {"unknown_key", "bad_signature"} else 400, exc.message)
+            return _error(403 if exc.code in {"unknown_key", "bad_signature"} else 400, exc.message)
         if request.old > checkpoint.size:
-            return _said(400, f"The old size, {request.old}, is over the checkpoint's, {checkpoint.size}.")
+            return _error(400, f"The old size, {request.old}, is over the checkpoint's, {checkpoint.size}.")
         with self._state.turn() as turn:
             return self._checked(turn, request, checkpoint)
 
@@ -149,7 +149,7 @@ class Witness:
         known = (origin for origin in self._logs if hashlib.sha256(origin.encode()).hexdigest() == origin_hash)
         origin = next(known, None)
         if origin is None:
-            return _said(404, "This witness knows no log of that origin.")
+            return _error(404, "This witness knows no log of that origin.")
         with self._state.turn() as turn:
             note = turn.note(origin)
             # Within the turn: at the cosignature's time it is the largest checkpoint that was seen.
@@ -166,7 +166,9 @@ class Witness:
             note = f"{text}\n{''.join(dict.fromkeys(own))}"
             signed_checkpoint(note, trusted)
         except BridgeError:
-            return _said(404, f"This witness has cosigned nothing of {origin[:_MAX_SHOWN_CHARS]!r} by a key it trusts.")
+            return _error(
+                404, f"This witness has cosigned nothing of {origin[:_MAX_SHOWN_CHARS]!r} by a key it trusts."
+            )
         return Answer(200, TEXT_TYPE, f"{note}{cosign(note, self._signer, now)}".encode())
 
     def _checked(self, turn: WitnessTurn, request: _Request, checkpoint: Checkpoint) -> Answer:
@@ -183,12 +185,14 @@ class Witness:
                     checkpoint.origin,
                     checkpoint.size,
                 )
-            return _said(422, f"This is not the root of the first {checkpoint.size} entries, as this witness knows it.")
+            return _error(
+                422, f"This is not the root of the first {checkpoint.size} entries, as this witness knows it."
+            )
         try:
             verify_consistency(last.size, checkpoint.size, last.root, checkpoint.root, request.proof)
         except BridgeError as exc:
             logger.warning("refused a checkpoint of %s: %s", checkpoint.origin, exc.message)
-            return _said(422, exc.message)
+            return _error(422, exc.message)
         if checkpoint.size > last.size:
             turn.keep(checkpoint, request.note)
         return Answer(200, TEXT_TYPE, cosign(request.note, self._signer, now).encode())
@@ -243,5 +247,5 @@ def _bad_request(why: str) -> BridgeError:
     return BridgeError("bad_request", f"This is no request to add a checkpoint: {why}.")
 
 
-def _said(status: int, sentence: str) -> Answer:
+def _error(status: int, sentence: str) -> Answer:
     return Answer(status, TEXT_TYPE, f"{sentence}\n".encode(errors="replace"))

@@ -57,6 +57,9 @@ KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 2
 """How long answers that are being sent may take once no call is running any more."""
 
+QUIET_SECONDS = 0.5
+"""How long nothing must have been running: a client asks for the tool's schema once it has the answer of its call."""
+
 LOOK_SECONDS = 0.05
 """How often the end of the running calls is looked for."""
 
@@ -244,7 +247,7 @@ async def serve_http(
                     logger.info("%s: leaving", (await anext(signals)).name)
                     endpoint.draining = True
                     await _drain(calls, endpoint, settings.drain_timeout, signals)
-                    endpoint.closed = True
+                    endpoint.close()
                 # Streams have ended with their sessions.
                 web.should_exit = True
                 await anyio.sleep_forever()
@@ -290,8 +293,11 @@ async def _drain(
         async with anyio.create_task_group() as tasks:
 
             async def finish() -> None:
-                while calls.count or not endpoint.is_idle:  # noqa: ASYNC110 - many places end a request
+                idle_since = anyio.current_time()
+                while anyio.current_time() < idle_since + QUIET_SECONDS:
                     await anyio.sleep(LOOK_SECONDS)
+                    if calls.count or not endpoint.is_idle:
+                        idle_since = anyio.current_time()
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(finish)

@@ -145,7 +145,7 @@ class Authenticator:
         return credential.principal
 
     async def ended(self, request: HTTPConnection) -> None:
-        """Wait until the credential of a request that `principal` has told the sender of is revoked, or expires."""
+        """Wait until the credential that `principal` has found in a request is revoked, or expires; or for ever."""
         credential: _Credential = request.scope[_CREDENTIAL]
         if credential.token is None and credential.expires is None:
             await anyio.sleep_forever()

@@ -65,31 +65,47 @@ class Endpoint:
         self._waiting_bytes = 0
         self._posts = 0
         self.draining = False
-        """Whether new requests are refused."""
+        """Whether calls and sessions are refused that begin now."""
         self.closed = False
         """Whether all requests are refused, because the sessions have ended."""
+        self._scopes: set[anyio.CancelScope] = set()
+        """Of the requests that are being handled."""
 
     @property
     def is_idle(self) -> bool:
         """Whether no POST request is in progress."""
         return not self._posts
 
+    def close(self) -> None:
+        """End all requests that are being handled, and refuse further ones."""
+        self.closed = True
+        for scope in self._scopes:
+            scope.cancel()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        started = False
+        started = finished = False
 
         async def watched(message: Message) -> None:
-            nonlocal started
+            nonlocal started, finished
             started = True
+            finished = finished or (message["type"] == "http.response.body" and not message.get("more_body", False))
             await send(message)
 
         is_post = scope["method"] == "POST"
         self._posts += is_post
         try:
             await self._handle(scope, receive, watched)
+            if not started:
+                # Its credential has ended before it was answered: this refuses it.
+                await self._authenticator.principal(HTTPConnection(scope))
+            elif not finished:
+                # A stream whose credential has ended: without an end, it would look like a broken connection.
+                await watched({"type": "http.response.body", "body": b"", "more_body": False})
         except RefusedRequest as exc:
-            await _discard(receive)
-            await exc.response()(scope, receive, send)
+            # An answer that has begun can only be cut, which uvicorn does.
+            if not started:
+                await exc.response()(scope, receive, send)
         except Exception:
             # The client is told no more than that.
             logger.exception("a request could not be handled")
@@ -101,13 +117,17 @@ class Endpoint:
             self._posts -= is_post
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.closed:
-            raise _ending()
-        principal = await self._authenticator.principal(HTTPConnection(scope))
-        self._count(principal)
+        try:
+            if self.closed:
+                raise _ending()
+            principal = await self._authenticator.principal(HTTPConnection(scope))
+            self._count(principal)
+        except RefusedRequest:
+            await _discard(receive)
+            raise
         body = await self._body(scope, receive)
         try:
-            if self.draining and _is_request(scope["method"], body):
+            if self.draining and scope["method"] == "POST" and _begins(body):
                 raise _ending()
             scope[PRINCIPAL_KEY] = principal
             # The SDK compares the user with the one that has opened the session.
@@ -136,6 +156,7 @@ class Endpoint:
         limit = self._settings.max_body_size
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared[:20]) > limit:
+            await _discard(receive)
             raise _too_large(limit)
         parts: list[bytes] = []
         size = 0
@@ -149,6 +170,8 @@ class Endpoint:
                     size += len(part)
                     self._waiting_bytes += len(part)
                     if size > limit:
+                        if message.get("more_body", False):
+                            await _discard(receive)
                         raise _too_large(limit)
                     if self._waiting_bytes > MAX_WAITING_BYTES:
                         raise refused(
@@ -183,14 +206,22 @@ class Endpoint:
                 return {"type": "http.request", "body": body, "more_body": False}
             return await receive()
 
+        answered = False
         async with anyio.create_task_group() as tasks:
-            if self._authenticator.authenticates:
-                tasks.start_soon(self._cancel_when_revoked, scope, tasks.cancel_scope)
-            if self._settings.json_answers and scope["method"] == "POST" and not _has_session(scope):
-                # The SDK doesn't watch the connection while it makes an answer of JSON.
-                tasks.start_soon(_cancel_when_disconnected, receive, tasks.cancel_scope)
-            await self._sessions.handle_request(scope, replay, send)
+            self._scopes.add(tasks.cancel_scope)
+            try:
+                if self._authenticator.authenticates:
+                    tasks.start_soon(self._cancel_when_revoked, scope, tasks.cancel_scope)
+                if self._settings.json_answers and scope["method"] == "POST" and not _has_session(scope):
+                    # The SDK doesn't watch the connection while it makes an answer of JSON.
+                    tasks.start_soon(_cancel_when_disconnected, receive, tasks.cancel_scope)
+                await self._sessions.handle_request(scope, replay, send)
+                answered = True
+            finally:
+                self._scopes.discard(tasks.cancel_scope)
             tasks.cancel_scope.cancel()
+        if not answered:
+            raise _ending()
 
     async def _cancel_when_revoked(self, scope: Scope, tasks: anyio.CancelScope) -> None:
         # The credential was good a moment ago, and most requests take no longer.
@@ -223,15 +254,20 @@ def _has_session(scope: Scope) -> bool:
     return any(name == SESSION_HEADER for name, _ in scope["headers"])
 
 
-def _is_request(method: str, body: bytes) -> bool:
-    """Whether it asks for something new. Answers and notifications belong to calls that are running."""
-    if method != "POST":
-        return method == "GET"
+def _begins(body: bytes) -> bool:
+    """Whether a message begins a call or a session. All others belong to what is there already, or take no time.
+
+    A call with a request state goes on with one that has asked its client something.
+    """
     try:
         message = json.loads(body)
     except (ValueError, RecursionError):
-        return True
-    return not isinstance(message, dict) or ("method" in message and "id" in message)
+        return False
+    method = message.get("method") if isinstance(message, dict) else None
+    if method == "tools/call":
+        params = message.get("params")
+        return not isinstance(params, dict) or "requestState" not in params
+    return method == "initialize"
 
 
 def _ending() -> RefusedRequest:

@@ -1,19 +1,20 @@
-"""The API of the viewer's pages. It serves one principal: others' executions appear as unknown."""
+"""The API of the viewer's pages. What a principal may not see appears as unknown to it."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
+from collections import OrderedDict
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio.to_thread
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.approvals import decide
+from mcp_bridge.executions.approvals import decide, require_approver
 from mcp_bridge.executions.comments import check_text
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.host.pool_report import pool_reports
@@ -23,15 +24,15 @@ from mcp_bridge.server.ui import views
 from mcp_bridge.views.graph import draw
 from mcp_bridge.views.graph_path import taken
 from mcp_bridge.views.graph_svg import svg
-from mcp_bridge.views.overview import STATUSES, Asking, progress
+from mcp_bridge.views.overview import STATUSES, Asking, Overview, progress
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
 
+    from mcp_bridge.governance.principals import Principal
     from mcp_bridge.server.ui.live import Live
-    from mcp_bridge.views.overview import Overview
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,9 @@ PAGE = 50
 
 MAX_ROWS = 200
 """Maximum timeline rows, or proofs, per page."""
+
+MAX_OVERVIEWS = 64
+"""Principals for which what was read last is remembered."""
 
 MAX_QUERY_CHARS = 200
 MAX_BODY_BYTES = 64 << 10
@@ -50,6 +54,7 @@ MAX_DRAWN_STEPS = 300
 _STATUSES = {
     "bad_argument": 400,
     "bad_text": 400,
+    "approver_needed": 403,
     "already_decided": 409,
     "not_suspended": 409,
     "too_large": 413,
@@ -59,19 +64,40 @@ _STATUSES = {
 }
 
 
+class Viewer(NamedTuple):
+    """Who looks at the viewer's pages.
+
+    Attributes:
+        principal: The principal: what it may see, and whether it decides.
+        by: The name recorded with its decisions.
+    """
+
+    principal: Principal
+    by: str
+
+
 class Api:
     """The routes under `/api`.
 
     Args:
-        mine: The principal's executions.
         live: Notifies of changes.
-        by: The name recorded with decisions: the login name of the user who started the viewer.
+        viewer_of: Tells who a request is from.
     """
 
-    def __init__(self, mine: Overview, live: Live, by: str) -> None:
-        self._mine = mine
+    def __init__(self, live: Live, viewer_of: Callable[[Request], Viewer]) -> None:
         self._live = live
-        self._by = by
+        self._viewer_of = viewer_of
+        self._overviews: OrderedDict[tuple[str, bool, bool], Overview] = OrderedDict()
+
+    def _overview(self, request: Request) -> Overview:
+        """What the request's principal may see; the same object for a while, because it remembers what it has read."""
+        principal = self._viewer_of(request).principal
+        key = principal.name, principal.may_see_all, principal.may_approve
+        found = self._overviews.pop(key, None) or Overview(self._live.database, principal)
+        self._overviews[key] = found
+        if len(self._overviews) > MAX_OVERVIEWS:
+            self._overviews.popitem(last=False)
+        return found
 
     def routes(self) -> list[Route]:
         """All routes."""
@@ -96,7 +122,7 @@ class Api:
         query = asked.get("query", "")
         if len(query) > MAX_QUERY_CHARS:
             raise _bad(f"query: at most {MAX_QUERY_CHARS} characters")
-        page = await self._mine.page(
+        page = await self._overview(request).page(
             Asking(
                 tuple(query.lower().split()),
                 _among(asked.getlist("status"), frozenset(STATUSES), "status"),
@@ -110,32 +136,37 @@ class Api:
         rows = [views.summary(row, counted) for row, counted in page.rows]
         return JSONResponse({"executions": rows, "before": before, "searched": page.searched})
 
-    async def pools(self, _: Request) -> Response:
-        """The warm pools of the bridges that use this state directory."""
-        found = await anyio.to_thread.run_sync(pool_reports, self._mine.database.path.parent)
+    async def pools(self, request: Request) -> Response:
+        """The warm pools of the bridges that use this state directory, for principals that may see all."""
+        if not self._viewer_of(request).principal.may_see_all:
+            return JSONResponse({"pools": []})
+        found = await anyio.to_thread.run_sync(pool_reports, self._live.database.path.parent)
         return JSONResponse({"pools": [asdict(report) for report in found]})
 
     async def execution(self, request: Request) -> Response:
         """An execution without its timeline."""
-        row = await self._mine.execution(request.path_params["id"])
-        counted = await overview.counts(self._mine.database, [row.id])
-        return JSONResponse(views.execution(row, await self._mine.entries(row), counted[row.id]))
+        mine = self._overview(request)
+        row = await mine.execution(request.path_params["id"])
+        counted = await overview.counts(self._live.database, [row.id])
+        return JSONResponse(views.execution(row, await mine.entries(row), counted[row.id]))
 
     async def entries(self, request: Request) -> Response:
         """A page of an execution's timeline."""
-        row = await self._mine.execution(request.path_params["id"])
+        mine = self._overview(request)
+        row = await mine.execution(request.path_params["id"])
         offset = _integer(request.query_params.get("offset", "0"), "offset")
         limit = min(_integer(request.query_params.get("limit", str(MAX_ROWS)), "limit"), MAX_ROWS)
         running = effective_status(row) == "running"
-        entries = await self._mine.entries(row)
+        entries = await mine.entries(row)
         return JSONResponse(views.timeline_page(entries, offset=offset, limit=limit, running=running))
 
     async def entry(self, request: Request) -> Response:
         """The timeline row of an entry, uncut."""
-        row = await self._mine.execution(request.path_params["id"])
+        mine = self._overview(request)
+        row = await mine.execution(request.path_params["id"])
         sequence = _integer(request.path_params["sequence"], "sequence")
         page = views.timeline_page(
-            await self._mine.entries(row), offset=0, limit=1, running=effective_status(row) == "running", whole=sequence
+            await mine.entries(row), offset=0, limit=1, running=effective_status(row) == "running", whole=sequence
         )
         if not page["rows"]:
             raise BridgeError("unknown_entry", "The execution has no such entry.")
@@ -143,15 +174,17 @@ class Api:
 
     async def proofs(self, request: Request) -> Response:
         """The proofs that entries of an execution are in the log, which the page itself verifies."""
-        row = await self._mine.execution(request.path_params["id"])
+        mine = self._overview(request)
+        row = await mine.execution(request.path_params["id"])
         sequences = [_integer(text, "sequence") for text in request.query_params.getlist("sequence")]
         if not 0 < len(sequences) <= MAX_ROWS:
             raise _bad(f"sequence: 1 to {MAX_ROWS} of them")
-        return JSONResponse(views.proofs(await self._mine.evidence(row, sequences)))
+        return JSONResponse(views.proofs(await mine.evidence(row, sequences)))
 
     async def graph(self, request: Request) -> Response:
         """The program's graph with the path that was taken."""
-        row = await self._mine.execution(request.path_params["id"])
+        mine = self._overview(request)
+        row = await mine.execution(request.path_params["id"])
         if row.kind != "program":
             raise BridgeError("unknown_program", "This execution is of no program.")
         try:
@@ -160,29 +193,31 @@ class Api:
             raise BridgeError("unknown_program", "The program of this execution can't be read any more.") from None
         if len(program.steps) > MAX_DRAWN_STEPS:
             raise BridgeError("too_large", f"A program of {len(program.steps)} steps is too large for a picture.")
-        done = progress(row, await self._mine.entries(row))
+        done = progress(row, await mine.entries(row))
         path = taken(program, done.steps, done.waiting, effective_status(row))
         return Response(svg(draw(program), path), media_type="image/svg+xml")
 
     async def approvals(self, request: Request) -> Response:
         """Open approvals, oldest first; then decided ones, latest first. With `count`, the number of open ones."""
         counted = "count" in request.query_params
-        rows = await self._mine.questions(open_only=counted)
+        rows = await self._overview(request).questions(open_only=counted)
         waiting = [row for row in rows if row.status == "open"]
         if counted:
             return JSONResponse({"open": len(waiting)})
         decided = [row for row in reversed(rows) if row.status != "open"]
         told = [views.question(row) for row in (*waiting, *decided[:PAGE])]
-        return JSONResponse({"approvals": told, "open": len(waiting), "by": self._by})
+        return JSONResponse({"approvals": told, "open": len(waiting), "by": self._viewer_of(request).by})
 
     async def decide(self, request: Request) -> Response:
         """Approve or deny, as `mcp-bridge approvals`."""
+        viewer, mine = self._viewer_of(request), self._overview(request)
         execution, _, effect = request.path_params["id"].rpartition(".")
         body = await _body(request)
         approved, comment = body.get("approved"), body.get("comment")
         if not isinstance(approved, bool) or not isinstance(comment, str | None) or not body.keys() <= _DECISION:
             raise _bad("a decision is an object of approved, true or false, and comment, a text")
-        asked = await self._mine.question(execution, _integer(effect, "id"))
+        asked = await mine.question(execution, _integer(effect, "id"))
+        require_approver(viewer.principal)
         comment = (comment or "").strip() or None
         check_text(comment, "comment")
         if approved and not views.is_uncut(asked):
@@ -191,8 +226,8 @@ class Api:
                 "The question is too large to be shown whole here, and isn't approved unseen.",
                 hint="`mcp-bridge approvals show` has all of it.",
             )
-        await decide(self._mine.store, asked, approved=approved, by=self._by, comment=comment)
-        return JSONResponse(views.question(await self._mine.question(execution, asked.approval.effect)))
+        await decide(mine.store, asked, approved=approved, by=viewer.by, comment=comment)
+        return JSONResponse(views.question(await mine.question(execution, asked.approval.effect)))
 
     async def events(self, _: Request) -> Response:
         """A stream of change notifications."""

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import ipaddress
+import re
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
+import anyio.to_thread
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import FileResponse, JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from mcp_bridge.server.ui.api import Api
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
+from mcp_bridge.server.ui.api import Api, Viewer
 from mcp_bridge.server.ui.guard import Guard
-from mcp_bridge.views.overview import Overview
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator
+    from contextlib import AbstractAsyncContextManager
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
     from mcp_bridge.server.ui.live import Live
 
 STATIC = Path(__file__).parent / "static"
+
+_ABSOLUTE = re.compile(r'(href|src)="/')
 
 PAGES = ("/", "/executions/{id}", "/approvals")
 """All pages are the same file, whose script reads the URL."""
@@ -60,15 +66,15 @@ class Address(NamedTuple):
         return f"http://{host}:{self.port}/#token={token}"
 
 
-def build(live: Live, principal: str, token: str, by: str) -> ASGIApp:
-    """The viewer as an ASGI application.
+def build(live: Live, token: str, by: str) -> ASGIApp:
+    """The viewer for whoever has started it, as an ASGI application: it sees and decides everything.
 
     Args:
         live: Notifies of changes to the database that has the executions.
-        principal: The principal whose executions are shown.
         token: The token that every request for data must have.
         by: The name recorded with decisions.
     """
+    viewer = Viewer(LOCAL_PRINCIPAL, by)
 
     @contextlib.asynccontextmanager
     async def watching(_: Starlette) -> AsyncGenerator[None]:
@@ -79,22 +85,45 @@ def build(live: Live, principal: str, token: str, by: str) -> ASGIApp:
             yield
             tasks.cancel_scope.cancel()
 
-    async def page(_: Request) -> Response:
-        return FileResponse(STATIC / "index.html", media_type="text/html")
+    return Guard(_pages(live, lambda _: viewer, watching), token)
+
+
+def build_for_principals(live: Live, viewer_of: Callable[[Request], Viewer]) -> ASGIApp:
+    """The viewer for principals, as a part of another ASGI application, mounted under any path (`root_path`).
+
+    That application checks the Host header and authenticates every request under `/api/` before it comes here; pages
+    and scripts tell nothing. It runs `live.watch`, and calls `live.end` at its end. A principal sees its own
+    executions, or all if it may; an approver sees and decides all questions.
+
+    Args:
+        live: Notifies of changes to the database that has the executions.
+        viewer_of: Tells who a request under `/api/` is from.
+    """
+    return Guard(_pages(live, viewer_of), None)
+
+
+def _pages(
+    live: Live,
+    viewer_of: Callable[[Request], Viewer],
+    lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
+) -> Starlette:
+    async def page(request: Request) -> Response:
+        root = html.escape(request.scope.get("root_path", ""), quote=True)
+        text = await anyio.to_thread.run_sync((STATIC / "index.html").read_text)
+        return HTMLResponse(_ABSOLUTE.sub(rf'\1="{root}/', text))
 
     async def unknown(_: Request, __: Exception) -> Response:
         return JSONResponse({"error": {"code": "unknown_path", "message": "There is nothing here."}}, 404)
 
-    app = Starlette(
+    return Starlette(
         routes=[
             *(Route(path, page, methods=["GET"]) for path in PAGES),
-            *Api(Overview(live.database, principal), live, by).routes(),
+            *Api(live, viewer_of).routes(),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        lifespan=watching,
+        lifespan=lifespan,
         exception_handlers={404: unknown},
     )
-    return Guard(app, token)
 
 
 class _Server(uvicorn.Server):

@@ -43,12 +43,12 @@ class Guard:
 
     Args:
         app: The viewer.
-        token: The token that every request for data must have.
+        token: The token that every request for data must have; None if hosts and requests were checked before.
     """
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app = app
-        self._token = token.encode()
+        self._token = None if token is None else token.encode()
         self._names = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,7 +57,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        is_data = scope["path"].startswith(API)
+        is_data = scope["path"].removeprefix(scope.get("root_path", "")).startswith(API)
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -82,7 +82,7 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str], *, is_data: bool) -> tuple[int, Code, str] | None:
         host = headers.get(b"host", "")
-        if not self._is_ours(host):
+        if self._token is not None and not self._is_ours(host):
             return 403, "bad_host", "This address is not the viewer's."
         if not is_data:
             return None
@@ -92,6 +92,8 @@ class Guard:
             return 403, "bad_origin", "Another page asks for this."
         if scope["method"] not in {"GET", "HEAD"} and origin is None:
             return 403, "bad_origin", "A change has to say which page asks for it."
+        if self._token is None:
+            return None
         # Not a cookie, which would be sent to, and could be set by, every port of the host.
         kind, _, token = headers.get(b"authorization", "").partition(" ")
         given = token.strip().encode("utf-8", "surrogateescape")

@@ -42,6 +42,7 @@ def summary(row: StoredExecution, counted: EntryCounts) -> dict[str, Any]:
     ended = counted.last if status in ENDED else None
     return {
         "id": row.id,
+        "principal": row.principal,
         "kind": row.kind,
         "name": _name(name_of(row)),
         "origin": row.origin,

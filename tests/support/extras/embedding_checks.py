@@ -20,11 +20,13 @@ from mcp_bridge.downstream.search import meaning_search
 from mcp_bridge.downstream.search.config import SearchConfig
 from mcp_bridge.downstream.search.meaning import (
     InvalidVectorsError,
+    VectorIndex,
     fused,
     unit_vector,
     vectors_from_bytes,
     vectors_to_bytes,
 )
+from mcp_bridge.downstream.search.meaning_search import MeaningSearch
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.search_embedder import search_embedder
 from mcp_bridge.models import embeddings
@@ -165,7 +167,8 @@ async def test_a_service_is_asked_once_for_each_tool_and_its_vectors_are_kept(se
         ({"vector": [1e308, 1e308]}, "no vector"),
     ],
 )
-async def test_a_search_goes_on_without_a_service_that_fails_and_says_so(service, tmp_path, changes, said):
+async def test_a_search_goes_on_without_a_service_that_fails_and_says_so(service, tmp_path, monkeypatch, changes, said):
+    monkeypatch.setattr(meaning_search, "_PAUSE_SECONDS", 60.0)
     for name, value in changes.items():
         setattr(service, name, value)
     embedder = search_embedder(SearchConfig(embeddings="openai/m", base_url=service.url, timeout=60))
@@ -210,10 +213,68 @@ async def test_a_folder_without_a_model_is_said_to_be_none(tmp_path):
     assert "can't be loaded" in result.notices[0]
 
 
-async def test_rankings_are_fused_by_rank_and_words_count_more():
-    assert [number for number, _ in fused([1, 2, 3], [3, 4])] == [3, 1, 2, 4]
-    assert [number for number, _ in fused([], [5, 4])] == [5, 4]
-    assert [number for number, _ in fused([7, 8], [])] == [7, 8]
+async def test_rankings_are_fused_by_score_and_words_count_more():
+    def order(words, meaning):
+        return [number for number, _ in fused(words, meaning)]
+
+    assert order([(1, 9.0), (2, 8.0), (3, 7.9)], [(3, 1.0), (4, 0.5)]) == [3, 1, 2, 4]
+    assert order([(1, 9.0), (2, 3.0)], [(2, 1.0), (4, 1.0)]) == [1, 2, 4], "a clear hit stays the first"
+    assert order([], [(5, 1.0), (4, 0.2)]) == [5, 4]
+    assert order([(7, 2.0), (8, 1.0)], []) == [7, 8]
+    assert order([(7, 0.0)], [(8, 0.0)]) == [7, 8]
+
+
+async def test_nearness_is_measured_against_all_tools():
+    rows = [unit_vector([1.0, 0.1]), unit_vector([1.0, 0.2]), unit_vector([0.0, 1.0]), unit_vector([-1.0, 0.3])]
+    index, query = VectorIndex(rows), unit_vector([1.0, 0.0])
+    near = index.nearest(query, lambda _: True)
+    assert [number for number, _ in near] == [0, 1]
+    assert near[0][1] == 1 > near[1][1] > 0
+    assert [number for number, _ in index.nearest(query, lambda number: number == 2)] == [2]
+    assert VectorIndex([rows[0]]).nearest(query, lambda _: True) == [(0, 0.0)], "one tool is as near as most"
+    assert VectorIndex(rows).nearest(query, lambda _: False) == []
+
+
+async def test_a_model_is_left_alone_longer_the_more_often_it_fails(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(meaning_search, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    failing = [False]
+    asked = []
+
+    async def embed(texts):
+        asked.append(texts)
+        if failing[0]:
+            raise BridgeError("model_unavailable", "It is down.")
+        return [[1.0, 0.0] for _ in texts]
+
+    async with anyio.create_task_group() as tasks:
+        search = MeaningSearch(SimpleNamespace(name="m", embed=embed), None, tasks.start_soon)
+        tools = listing_from_wire("s", "s", TOOLS).tools
+
+        async def asks():
+            before = len(asked)
+            await search.ranking("cat", tools, lambda _: True)
+            return len(asked) > before
+
+        assert await asks()
+        failing[0] = True
+        pauses = []
+        for _ in range(8):
+            assert await asks()
+            began = now[0]
+            while not await asks():
+                now[0] += 1
+            pauses.append(now[0] - began)
+            now[0] += 1000
+        failing[0] = False
+        assert await asks()
+        failing[0] = True
+        assert await asks()
+        now[0] += 2
+        assert await asks(), "after a success the first pause is short again"
+    assert pauses[0] <= 4
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 60
 
 
 async def test_vectors_are_read_as_they_were_written_and_others_refused():

@@ -13,7 +13,7 @@ PATIENCE_SECONDS = 120.0
 
 
 def plan():
-    """What to do: `command`, `args` and `env` of the bridge, the `model`'s address, and `scripts` for a client without one."""
+    """What to do: `command`, `args` and `env` of the bridge, or the `url` of one that serves, the `model`'s address, and `scripts` for a client without one."""
     return json.loads(sys.stdin.readline())
 
 

@@ -12,7 +12,7 @@ TOOL = "run_python"
 
 async def main():
     told = plan()
-    transport = StdioTransport(told["command"], told["args"], env=told["env"])
+    transport = told["url"] or StdioTransport(told["command"], told["args"], env=told["env"])
     async with Client(transport, progress_handler=progress) as client:
         say("tools", tools=[tool.model_dump(mode="json", by_alias=True) for tool in await client.list_tools()])
         say("instructions", text=client.instructions)

@@ -13,7 +13,8 @@ from session import cancel, pause, plan, progress, say
 async def main():
     told = plan()
     model = ChatOpenAI(model="gpt-5", base_url=told["model"], api_key="sk-test")
-    bridge = {"transport": "stdio", "command": told["command"], "args": told["args"], "env": told["env"]}
+    started = {"transport": "stdio", "command": told["command"], "args": told["args"], "env": told["env"]}
+    bridge = {"transport": "streamable_http", "url": told["url"]} if told["url"] else started
     client = MultiServerMCPClient({"bridge": bridge})
 
     async def run(tools, prompt):
@@ -27,7 +28,7 @@ async def main():
         say("ended", text=(await run(tools, "failures"))[-1].content)
         await cancel(run(tools, "cancel"))
         await pause("after", text=(await run(tools, "after"))[-1].content)
-    # Without a session: each call starts a bridge of its own.
+    # Without a session: each call starts a bridge, or a session, of its own.
     await cancel(run(await client.get_tools(), "cancel"))
 
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from agents import Agent, OpenAIProvider, RunConfig, Runner
-from agents.mcp import MCPServerStdio
+from agents.mcp import MCPServerStdio, MCPServerStreamableHttp
 from session import PATIENCE_SECONDS, cancel, pause, plan, say
 
 
@@ -11,9 +11,10 @@ async def main():
     told = plan()
     provider = OpenAIProvider(base_url=told["model"], api_key="sk-test")
     config = RunConfig(model="gpt-5", model_provider=provider, tracing_disabled=True)
-    params = {"command": told["command"], "args": told["args"], "env": told["env"]}
-    say("patience", seconds=MCPServerStdio(params).client_session_timeout_seconds)
-    async with MCPServerStdio(params, client_session_timeout_seconds=PATIENCE_SECONDS) as server:
+    started = {"command": told["command"], "args": told["args"], "env": told["env"]}
+    server_type, params = (MCPServerStreamableHttp, {"url": told["url"]}) if told["url"] else (MCPServerStdio, started)
+    say("patience", seconds=server_type(params).client_session_timeout_seconds)
+    async with server_type(params, client_session_timeout_seconds=PATIENCE_SECONDS) as server:
         agent = Agent("agent", mcp_servers=[server])
 
         async def run(prompt):

@@ -15,7 +15,7 @@ async def main():
     told = plan()
     provider = OpenAIProvider(base_url=told["model"], api_key="sk-test")
     model = infer_model("openai:gpt-5", provider_factory=lambda _: provider)
-    transport = StdioTransport(told["command"], told["args"], env=told["env"])
+    transport = told["url"] or StdioTransport(told["command"], told["args"], env=told["env"])
     toolset = MCPToolset(transport, include_instructions=True, progress_handler=progress, init_timeout=PATIENCE_SECONDS)
     async with Agent(model, toolsets=[toolset]) as agent:
         await agent.run("checks")

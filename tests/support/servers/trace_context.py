@@ -16,6 +16,7 @@ mcp = MCPServer("trace-context")
 @mcp.tool()
 async def sent(ctx: Context, secret: str = "") -> dict[str, dict[str, str]]:
     """What of W3C Trace Context came in the request's `_meta`, and in its headers."""
+    await ctx.info("called")
     names = ("traceparent", "tracestate", "baggage")
     meta = ctx.request_context.meta or {}
     headers = getattr(ctx.request_context.request, "headers", {})

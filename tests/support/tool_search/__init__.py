@@ -8,6 +8,9 @@ which of them fail while the search is changed.
 
 `blind_queries.tsv` was written by somebody who had seen neither the thesaurus nor the other queries, for tools drawn at
 random. Nobody changes the search for the sake of these: they say what a query finds that wasn't thought of.
+
+`unseen_queries.tsv` has paraphrases alone, freer ones, for tools drawn at random, written before the search was changed
+and measured once afterwards.
 """
 
 from __future__ import annotations

@@ -3,6 +3,17 @@
 
 const KEPT = "mcp-bridge-token";
 
+// Under which path the viewer is served: nothing, or what a server that has other pages, too, has put before it.
+const ROOT = new URL("..", import.meta.url).pathname.replace(/\/$/, "");
+
+export function at(path) {
+  return ROOT + path;
+}
+
+export function here() {
+  return location.pathname.slice(ROOT.length);
+}
+
 export class Refused extends Error {
   constructor(status, code, message) {
     super(message);
@@ -12,7 +23,7 @@ export class Refused extends Error {
 }
 
 export function takeToken() {
-  const found = /^#token=([\w-]+)$/.exec(location.hash);
+  const found = /^#token=([\w.~+/=-]+)$/.exec(location.hash);
   if (found) {
     keepToken(found[1]);
     history.replaceState(null, "", location.pathname + location.search);
@@ -28,13 +39,14 @@ export function hasToken() {
 }
 
 function headers() {
-  return { Authorization: `Bearer ${sessionStorage.getItem(KEPT) ?? ""}` };
+  // Without a token, a proxy may have logged the browser in.
+  return hasToken() ? { Authorization: `Bearer ${sessionStorage.getItem(KEPT)}` } : {};
 }
 
 async function answered(path, options) {
   let response;
   try {
-    response = await fetch(path, { ...options, headers: { ...options.headers, ...headers() }, cache: "no-store" });
+    response = await fetch(at(path), { ...options, headers: { ...options.headers, ...headers() }, cache: "no-store" });
   } catch {
     throw new Refused(0, "no_answer", "The viewer's server doesn't answer. Is `mcp-bridge ui` still running?");
   }

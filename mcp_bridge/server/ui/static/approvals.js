@@ -1,6 +1,6 @@
 // What waits for a person, and what was decided.
 
-import { Refused, get, post } from "./api.js";
+import { Refused, at, get, post } from "./api.js";
 import { block, fact, fill, h, notice, pill } from "./dom.js";
 import { exactly, moment, plural, short } from "./format.js";
 
@@ -67,7 +67,7 @@ export function approvalsPage(main) {
       h("dl", { class: "facts" },
         row.program ? fact("Program", `${row.program}${row.origin ? ` (the ${row.origin}'s)` : ""}`) : null,
         row.step ? fact("Step", h("code", {}, row.step)) : null,
-        fact("Execution", h("a", { href: `/executions/${encodeURIComponent(row.execution)}` }, h("code", {}, short(row.execution)))),
+        fact("Execution", h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, h("code", {}, short(row.execution)))),
         fact("Asked", h("time", { datetime: exactly(row.asked) }, moment(row.asked))),
         row.filled ? fact("Defaults of the tool, left out by the caller", row.filled) : null,
         row.why ? fact("Why a person", row.why) : null),
@@ -91,7 +91,7 @@ function table(rows) {
     h("tbody", {}, rows.map((row, index) => h("tr", {},
       h("th", { scope: "row" },
         h("span", { class: "clip" }, row.tool ?? row.message?.text ?? ""),
-        h("span", { class: "sub clip" }, "in ", h("a", { href: `/executions/${encodeURIComponent(row.execution)}` }, row.program || short(row.execution)))),
+        h("span", { class: "sub clip" }, "in ", h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, row.program || short(row.execution)))),
       h("td", { tabindex: index === 0 ? "-1" : null, "data-decided": index === 0 }, pill(row.status),
         row.status === "void" ? h("span", { class: "sub" }, "nobody waits for it any more")
           : h("span", { class: "sub" }, "goes on with ", h("code", {}, `mcp-bridge execution resume ${short(row.execution)}`))),

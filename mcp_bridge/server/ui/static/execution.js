@@ -1,6 +1,6 @@
 // One execution: what it waits for, its timeline with its proofs, the way through its program, and what was run.
 
-import { Refused, get, getText } from "./api.js";
+import { Refused, at, get, getText } from "./api.js";
 import { block, fact, fill, h, keepingFocus, notice, pill, rest } from "./dom.js";
 import { cost, duration, exactly, moment, plural, short } from "./format.js";
 import { Proofs } from "./proofs.js";
@@ -41,7 +41,7 @@ export function executionPage(main, id) {
     if (begun) return;
     begun = true;
     fill(main,
-      h("p", { class: "crumbs" }, h("a", { href: "/" }, "Executions"), " / ", h("code", {}, short(id))),
+      h("p", { class: "crumbs" }, h("a", { href: at("/") }, "Executions"), " / ", h("code", {}, short(id))),
       head,
       h("section", { "aria-labelledby": "timeline" },
         h("div", { class: "titled" }, h("h2", { id: "timeline" }, "Timeline"),
@@ -111,7 +111,7 @@ export function executionPage(main, id) {
   function waits(row) {
     const step = h("code", {}, row.step);
     if (row.kind === "approval") {
-      return notice("warn", "The step ", step, " waits for a person: ", h("a", { href: "/approvals" }, "decide"), row.due ? ` until ${moment(row.due)}.` : ".");
+      return notice("warn", "The step ", step, " waits for a person: ", h("a", { href: at("/approvals") }, "decide"), row.due ? ` until ${moment(row.due)}.` : ".");
     }
     if (row.kind === "in_doubt") {
       return notice("warn", row.step === row.effect ? "The call " : "The step ", step, " is in doubt: ", h("code", {}, row.tool), ` may have been called, ${moment(row.since)}. A person has to say what happened: `,
@@ -120,7 +120,7 @@ export function executionPage(main, id) {
     if (row.kind === "wait") return notice("warn", "The step ", step, ` waits until ${moment(row.due)}.`);
     if (row.kind === "program") {
       return notice("warn", "The call ", step, " waits for the program ",
-        h("a", { href: `/executions/${encodeURIComponent(row.execution)}` }, row.name), ".");
+        h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, row.name), ".");
     }
     return notice("warn", "The step ", step, row.kind === "event" ? " waits for the event " : " waits for the outcome of ", h("code", {}, row.name), ". It goes on with ",
       h("code", {}, `mcp-bridge execution resume ${short(id)} --payload JSON`), ".");

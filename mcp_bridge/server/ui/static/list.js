@@ -1,6 +1,6 @@
 // The list of executions: search, filters, the latest first.
 
-import { get } from "./api.js";
+import { at, get } from "./api.js";
 import { fill, h, keepingFocus, pill } from "./dom.js";
 import { duration, exactly, moment, plural, short } from "./format.js";
 
@@ -49,7 +49,7 @@ export function listPage(main) {
   function changed() {
     pages = 1;
     const found = filters();
-    history.replaceState(null, "", found.size ? `/?${found}` : "/");
+    history.replaceState(null, "", at(found.size ? `/?${found}` : "/"));
     look();
   }
 
@@ -108,8 +108,8 @@ function table(rows) {
       h("th", { scope: "col", class: "wide number" }, "Calls"), h("th", { scope: "col", class: "wide" }, "Remarks"))),
     h("tbody", {}, rows.map((row) => h("tr", {},
       h("th", { scope: "row" },
-        h("a", { href: `/executions/${encodeURIComponent(row.id)}`, "data-key": row.id }, row.name || "unnamed"),
-        h("span", { class: "sub" }, h("span", { class: "tag" }, row.kind), h("code", {}, short(row.id)),
+        h("a", { href: at(`/executions/${encodeURIComponent(row.id)}`), "data-key": row.id }, row.name || "unnamed"),
+        h("span", { class: "sub" }, h("span", { class: "tag" }, row.kind), h("code", {}, short(row.id)), row.principal === "local" ? null : h("span", { class: "tag" }, row.principal),
           h("span", { class: "small-only" }, ` ${moment(row.started)}${row.seconds === null ? "" : `, ${duration(row.seconds)}`}`))),
       h("td", {}, pill(row.status), row.waiting.length ? h("span", { class: "sub" }, waits(row.waiting)) : null),
       h("td", { class: "medium" }, h("time", { datetime: exactly(row.started) }, moment(row.started))),

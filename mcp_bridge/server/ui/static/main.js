@@ -1,6 +1,6 @@
 // Which page this is, who may see it, and when it looks again.
 
-import { Refused, get, hasToken, keepToken, live, takeToken } from "./api.js";
+import { Refused, at, get, hasToken, here, keepToken, live, takeToken } from "./api.js";
 import { approvalsPage } from "./approvals.js";
 import { fill, h, notice } from "./dom.js";
 import { executionPage } from "./execution.js";
@@ -9,7 +9,7 @@ import { listPage } from "./list.js";
 const main = document.getElementById("main");
 
 function page() {
-  const [, first, id] = location.pathname.split("/");
+  const [, first, id] = here().split("/");
   if (first === "approvals") return { name: "approvals", make: () => approvalsPage(main) };
   if (first === "executions") return { name: "execution", make: () => executionPage(main, decodeURIComponent(id)) };
   return { name: "list", make: () => listPage(main) };
@@ -21,7 +21,7 @@ function askForToken(wasWrong) {
   const save = (event) => {
     event.preventDefault();
     const given = field.value.trim();
-    keepToken(/#token=([\w-]+)$/.exec(given)?.[1] ?? given);
+    keepToken(/#token=([\w.~+/=-]+)$/.exec(given)?.[1] ?? given);
     location.reload();
   };
   main.removeAttribute("aria-busy");
@@ -50,10 +50,6 @@ async function start() {
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.page === name) link.setAttribute("aria-current", "page");
   }
-  if (!hasToken()) {
-    askForToken(false);
-    return;
-  }
   const shown = make();
   let busy = false;
   let again = false;
@@ -71,7 +67,7 @@ async function start() {
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
         if (error.status === 401) {
-          askForToken(true);
+          askForToken(hasToken());
           busy = true;
           return;
         }
@@ -94,7 +90,7 @@ async function start() {
 function trouble(error) {
   document.getElementById("trouble")?.remove();
   const shown = notice("bad", h("strong", {}, error.status === 404 ? "Not found. " : "That didn't work. "), error.message,
-    error.status === 404 ? h("p", {}, h("a", { href: "/" }, "All executions")) : null);
+    error.status === 404 ? h("p", {}, h("a", { href: at("/") }, "All executions")) : null);
   shown.id = "trouble";
   main.prepend(shown);
 }

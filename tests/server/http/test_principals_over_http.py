@@ -1,0 +1,181 @@
+"""`mcp-bridge serve --transport http` for several principals: tokens, streams, sessions, limits, and a proxy's word."""
+
+import contextlib
+import json
+
+import anyio
+import httpx2
+import pytest
+from bridge_fixtures import DEADLINE_SECONDS
+from http_bridge import ACCEPT, serving
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}
+
+PRINCIPALS = "[principals.anna]\n[principals.ben]\nrequests_per_minute = 3\n"
+
+OAUTH = """
+[authentication.oauth]
+issuer = "https://auth.example.com"
+audience = "https://bridge.example.com/mcp"
+"""
+
+PROXY = """
+[authentication.proxy]
+header = "X-Client-Subject"
+trusted = ["127.0.0.2"]
+principals = { "CN=Anna" = "anna" }
+"""
+
+
+@pytest.fixture
+def team(configure):
+    """A bridge's `Setup` with these tables."""
+
+    def make(tables=PRINCIPALS):
+        setup = configure()
+        setup.config.write_text(f"{setup.config.read_text()}\n{tables}")
+        return setup
+
+    return make
+
+
+def token_for(setup, name, *arguments):
+    done = setup.run("principal", "add", name, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().strip()
+
+
+def bearer(token):
+    return ACCEPT | {"authorization": f"Bearer {token}"}
+
+
+def code_of(answer):
+    return answer.json()["error"]["data"]["code"]
+
+
+async def opened(http, headers):
+    """Open a session; the headers of its requests."""
+    answer = await http.post("/mcp", json=INITIALIZE, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return headers | {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+
+
+async def test_each_principal_has_tokens_sessions_and_limits_of_its_own(team):
+    setup = team()
+    anna = token_for(setup, "anna")
+    async with serving(setup) as bridge, bridge.http() as http:
+        refused = await http.post("/mcp", json=INITIALIZE, headers=ACCEPT)
+        assert (refused.status_code, code_of(refused)) == (401, "credentials_needed")
+        assert refused.headers["www-authenticate"].startswith("Bearer ")
+        for path in ("/health", "/ready"):
+            assert (await http.get(path)).status_code in {200, 503}
+        annas = await opened(http, bearer(anna))
+
+        # A token that is made while it serves is good at once.
+        ben = token_for(setup, "ben")
+        # Somebody else's session doesn't exist.
+        stolen = annas | bearer(ben)
+        for method in ("GET", "DELETE"):
+            assert (await http.request(method, "/mcp", headers=stolen)).status_code == 404
+        await opened(http, bearer(ben))
+        limited = await http.post("/mcp", json=INITIALIZE, headers=bearer(ben))
+        assert (limited.status_code, code_of(limited)) == (429, "too_many_requests")
+        assert 1 <= int(limited.headers["retry-after"]) <= 20
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        assert (await http.post("/mcp", json=ping, headers=annas)).status_code == 200
+
+        # And one that is revoked is good no more, neither for a session that it has opened.
+        assert setup.run("principal", "revoke", "anna").returncode == 0
+        for headers in (annas, bearer(anna)):
+            gone = await http.post("/mcp", json=ping, headers=headers)
+            assert (gone.status_code, code_of(gone)) == (401, "bad_token")
+        assert anna.encode() not in bridge.logged
+        assert b"Traceback" not in bridge.logged
+
+
+@pytest.mark.parametrize("command", ["revoke", "rotate"])
+async def test_the_open_stream_of_a_token_that_is_revoked_ends_and_its_clients_request_too(team, command):
+    setup = team()
+    token, other = token_for(setup, "anna"), token_for(setup, "ben")
+    async with serving(setup) as bridge, contextlib.AsyncExitStack() as stack:
+        streams = []
+        for each in (token, other):
+            http = await stack.enter_async_context(bridge.http())
+            headers = await opened(http, bearer(each))
+            stream = await stack.enter_async_context(http.stream("GET", "/mcp", headers=headers))
+            assert stream.status_code == 200
+            streams.append(stream)
+
+        assert setup.run("principal", command, "anna").returncode == 0
+
+        with anyio.fail_after(DEADLINE_SECONDS), contextlib.suppress(httpx2.RemoteProtocolError):
+            await streams[0].aread()
+        assert not streams[1].is_closed
+        async with bridge.http() as http:
+            assert (await http.post("/mcp", json=INITIALIZE, headers=bearer(token))).status_code == 401
+        assert b"Traceback" not in bridge.logged
+
+
+async def test_beyond_this_machine_it_serves_whom_it_knows(team):
+    setup = team("")
+    refused = setup.run("serve", "--transport", "http", "--host", "0.0.0.0", "--port", "0")  # noqa: S104
+    assert refused.returncode == 4
+    assert "authentication_needed" in refused.stderr.decode()
+    token = token_for(setup, "anna")
+
+    async with serving(setup, "--host", "0.0.0.0") as bridge, httpx2.AsyncClient(timeout=DEADLINE_SECONDS) as http:  # noqa: S104
+        url = f"http://127.0.0.1:{bridge.port}/mcp"
+        assert (await http.post(url, json=INITIALIZE, headers=ACCEPT)).status_code == 401
+        assert (await http.post(url, json=INITIALIZE, headers=bearer(token))).status_code == 200
+
+
+async def test_a_proxys_header_counts_from_the_proxy_alone_whatever_others_say_of_addresses(team):
+    setup = team(PRINCIPALS + PROXY)
+    async with serving(setup) as bridge:
+        subject = ACCEPT | {"x-client-subject": "CN=Anna"}
+        spoofed = subject | {"x-forwarded-for": "127.0.0.2", "forwarded": "for=127.0.0.2", "x-real-ip": "127.0.0.2"}
+        for address, headers, status in (
+            ("127.0.0.2", subject, 200),
+            ("127.0.0.2", ACCEPT, 401),
+            ("127.0.0.2", subject | {"x-client-subject": "CN=Ben"}, 403),
+            ("127.0.0.1", subject, 401),
+            ("127.0.0.1", spoofed, 401),
+        ):
+            transport = httpx2.AsyncHTTPTransport(local_address=address)
+            async with httpx2.AsyncClient(timeout=DEADLINE_SECONDS, transport=transport) as http:
+                answer = await http.post(bridge.url, json=INITIALIZE, headers=headers)
+                assert answer.status_code == status, (address, headers, answer.text)
+
+
+async def test_the_metadata_for_oauth_is_everybodys_and_a_configuration_that_is_wrong_is_an_error(team):
+    setup = team(PRINCIPALS + OAUTH)
+    async with serving(setup) as bridge, bridge.http() as http:
+        answer = await http.get("/.well-known/oauth-protected-resource/mcp")
+        assert answer.json()["authorization_servers"] == ["https://auth.example.com"]
+        refused = await http.post("/mcp", json=INITIALIZE, headers=ACCEPT)
+        assert "resource_metadata=" in refused.headers["www-authenticate"]
+        assert (await http.post("/.well-known/oauth-protected-resource")).status_code == 405
+    wrong = team(f'{PRINCIPALS}{OAUTH}algorithms = ["HS256"]')
+    done = wrong.run("serve", "--transport", "http", "--port", "0")
+    assert done.returncode == 2
+    assert "authentication.oauth.algorithms" in done.stderr.decode()
+
+
+async def test_a_request_that_is_answered_while_its_token_ends_is_answered_whole(team):
+    """Fast requests watch their credential, too: none is lost, and none is left behind."""
+    setup = team("[principals.anna]")
+    token = token_for(setup, "anna", "--expires", "1h")
+    async with serving(setup) as bridge, bridge.http() as http:
+        headers = await opened(http, bearer(token))
+        for number in range(50):
+            ping = {"jsonrpc": "2.0", "id": number, "method": "ping"}
+            answer = await http.post("/mcp", json=ping, headers=headers)
+            assert answer.status_code == 200
+            assert f'"id":{number}' in answer.text.replace(" ", ""), json.dumps(answer.text)
