@@ -35,6 +35,7 @@ from mcp_bridge.cli.asking import login_name
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, Files
 from mcp_bridge.executions.memories import Memories
+from mcp_bridge.governance.principal_tokens import TokenStore
 from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.admin import key_rotation
@@ -51,7 +52,7 @@ from mcp_bridge.ledger.witness.files import STATE_FILE as WITNESS_STATE
 from mcp_bridge.ledger.witness.files import open_files, private_key
 from mcp_bridge.ledger.witness.position import KEY_FILE as WITNESS_KEY
 from mcp_bridge.ledger.witness.position import Cosigned, WitnessHead
-from mcp_bridge.policy.secrets.secret_stores import SecretFile
+from mcp_bridge.policy.secrets.secret_stores import PRINCIPAL_TOKENS_FILE_NAME, SecretFile
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
 """Whether many more damaged backups are wanted."""
@@ -135,6 +136,7 @@ def begin_till(desk):
     }
     desk.run("audit", "prove", "2", "--out", desk.folder / "proof")
     desk.run("secret", "set", "till", stdin=VALUE.encode())
+    desk.run("principal", "add", "anna")
     Memories(desk.state).save("customer", {"name": "anna"}, update=False)
     files = Files(desk.state, 1 << 30)
     files.save_output(RUN, "stdout.txt", b"printed")
@@ -167,7 +169,7 @@ def put_away(desk):
     """Lose the state directory: only a copy of its keys is left."""
     away = desk.folder / "away"
     away.mkdir(mode=0o700)
-    for name in ("master.key", KEY_FILE, OLD_KEY, "secrets.json", WITNESS_KEY):
+    for name in ("master.key", KEY_FILE, OLD_KEY, "secrets.json", PRINCIPAL_TOKENS_FILE_NAME, WITNESS_KEY):
         if (desk.state / name).exists():
             shutil.copy(desk.state / name, away)
     shutil.rmtree(desk.state)
@@ -210,6 +212,7 @@ def goes_on(desk, kind, key="order-7"):
         assert files.read(f"artifact://{RUN}/{'ü' * 120}") == b"kept"
         assert (desk.state / "outputs" / RUN / "stdout.txt").read_bytes() == b"printed"
     assert SecretFile(desk.state).read() == {"till": VALUE}
+    assert [token.principal for token in TokenStore(desk.state).read().values()] == ["anna"]
     for path in desk.state.rglob("*"):
         assert not path.stat().st_mode & 0o077, path
     look(desk.state)

@@ -41,6 +41,8 @@ PEM = (
     + "MHcCAQEEIIrYSSNQFaA2Hwf1duRSxKtLYX5CB04fSeQ6tF1aY\n" * 3
     + "-----END EC PRIVATE KEY-----"
 )
+MCPB = f"mcpb_{'01ab' * 4}_{'A-_' * 14}z"
+
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
 
 
@@ -239,6 +241,7 @@ def test_a_bank_account_is_found_in_print_and_without_spaces(text, values):
             "AKIAIOSFODNN7EXAMPLE and sk-ant-Api03-abcdefGHIJ1234",
             ["AKIAIOSFODNN7EXAMPLE", "sk-ant-Api03-abcdefGHIJ1234"],
         ),
+        ("api_key", f"Bearer {MCPB} and mcpb_short", [MCPB]),
         ("api_key", '<i class="sk-loading-indicator-wrapper"> task-risk-sk_live', []),
         ("private_key", f"key:\n{PEM}\nend", [PEM]),
         ("private_key", json.dumps(PEM), [json.dumps(PEM)[1:-1]]),

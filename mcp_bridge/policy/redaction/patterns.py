@@ -304,6 +304,8 @@ BUILT_IN: dict[PatternName, Pattern] = {
             r"|A[KS]IA[A-Z0-9]{16}(?![A-Za-z0-9])|AIza[A-Za-z0-9_-]{35}|xox[abeoprs]-[A-Za-z0-9-]{10,255}+"
             r"|xapp-[A-Za-z0-9-]{20,255}+|npm_[A-Za-z0-9]{36}|pypi-AgE[A-Za-z0-9_-]{50,255}+|hf_[A-Za-z0-9]{34,255}+"
             r"|SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}|dop_v1_[0-9a-f]{64}"
+            # A principal's token (`governance.principal_tokens`).
+            r"|mcpb_[0-9a-f]{16}_[A-Za-z0-9_-]{43}"
         ),
         _api_keys,
     ),

@@ -8,6 +8,8 @@ import httpx2
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS
 from http_bridge import ACCEPT, serving
+from http_servers import ScriptedServer, remote
+from http_servers import serving as serving_app
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
 
@@ -38,8 +40,8 @@ principals = { "CN=Anna" = "anna" }
 def team(configure):
     """A bridge's `Setup` with these tables."""
 
-    def make(tables=PRINCIPALS):
-        setup = configure()
+    def make(tables=PRINCIPALS, *servers):
+        setup = configure(*servers)
         setup.config.write_text(f"{setup.config.read_text()}\n{tables}")
         return setup
 
@@ -179,3 +181,27 @@ async def test_a_request_that_is_answered_while_its_token_ends_is_answered_whole
             answer = await http.post("/mcp", json=ping, headers=headers)
             assert answer.status_code == 200
             assert f'"id":{number}' in answer.text.replace(" ", ""), json.dumps(answer.text)
+
+
+async def test_a_clients_token_goes_to_no_server_and_into_no_file(team):
+    server = ScriptedServer()
+    async with serving_app(server.app) as port:
+        setup = team(PRINCIPALS, remote(port))
+        token = token_for(setup, "anna")
+        async with serving(setup) as bridge, bridge.http() as http:
+            headers = await opened(http, bearer(token))
+            code = "import os\nfrom mcp.servers import remote\nprint(await remote.act(), dict(os.environ))"
+            params = {"name": "run_python", "arguments": {"code": code}}
+            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            answer = await http.post("/mcp", json=call, headers=headers)
+
+        assert "done" in answer.text
+        assert server.calls
+        secret = token.rpartition("_")[2]
+        assert secret not in answer.text
+        assert secret not in str(server.seen) + str(server.calls)
+        assert not any("authorization" in seen for _, _, seen in server.seen)
+        assert secret.encode() not in bridge.logged
+        files = [path for path in setup.state_dir.rglob("*") if path.is_file()]
+        assert files
+        assert [path for path in files if secret.encode() in path.read_bytes()] == []
