@@ -436,6 +436,20 @@ def test_servers_are_added_and_removed(user):
     assert "server_not_configured" in user.run("servers remove git").output
 
 
+def test_a_service_is_added_by_its_document(user):
+    document = "https://api.example.com/openapi.json"
+    user.done(f"servers add api --openapi {document} --base-url https://api.example.com/v1 --operation 'GET /pets/*'")
+    table = tomllib.loads(user.config.read_text())["servers"]["api"]
+    assert table == {
+        "openapi": document,
+        "base_url": "https://api.example.com/v1",
+        "operations": ["GET /pets/*"],
+    }
+    user.done("servers add local --openapi openapi.yaml")
+    assert Path(tomllib.loads(user.config.read_text())["servers"]["local"]["openapi"]).is_absolute()
+    assert user.run("servers add both --openapi a.json --url https://api.example.com/mcp").exit_code == 2
+
+
 @pytest.mark.parametrize("line", ["servers add x", "servers add x --env A -- y", "servers add x --url u -- y", "servers add x --url u --env A=1"])  # fmt: skip
 def test_what_is_no_server_is_not_added(user, line):
     assert user.run(line).exit_code == 2

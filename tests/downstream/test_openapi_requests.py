@@ -120,6 +120,16 @@ def test_what_carries_credentials_or_frames_the_message_is_no_argument(described
     assert service.tools[0]["inputSchema"]["properties"] == {}
 
 
+@pytest.mark.parametrize("name", ["Host", "Transfer-Encoding", "X\r\nY", "a b", "", 1])
+def test_a_document_has_no_message_framed_by_a_credential(name):
+    schemes = {
+        "k": {"type": "apiKey", "in": "header", "name": name},
+        "c": {"type": "apiKey", "in": "cookie", "name": name},
+    }
+    service = compiled(document({"/x": {"get": {}}}, components={"securitySchemes": schemes}))
+    assert service.schemes == {}
+
+
 def test_an_object_in_the_query_cant_have_a_member_of_a_credentials_name():
     service = secured([{"q": []}], [{"name": "more", "in": "query", "schema": {"type": "object"}}])
     with pytest.raises(ValueError, match="may not have a member 'key'"):

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import resource
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from mcp_bridge.downstream.catalog.listing_limits import MAX_LISTING_BYTES, MAX_TOOL_BYTES, MAX_TOOLS, size_of
+from mcp_bridge.downstream.configuration.remote_entries import RESERVED_HEADERS, is_header_name
 from mcp_bridge.downstream.openapi.document import Document
 from mcp_bridge.downstream.openapi.document_text import DocumentError, parse
 from mcp_bridge.downstream.openapi.naming import METHODS, Names, Selection
@@ -48,7 +50,9 @@ _outcome: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 
 def main() -> None:
     """Compile the order on standard input, and write the outcome to standard output, both as JSON."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    with suppress(ValueError, OSError):
+        # Not every system has this limit: macOS doesn't.
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     order = _order.validate_json(sys.stdin.buffer.read())
@@ -278,19 +282,20 @@ def _schemes(root: Node, references: References) -> dict[str, SecurityScheme]:
 
 
 def _scheme(scheme: dict[str, Any]) -> SecurityScheme | None:
+    """Where a scheme's credential is sent; None if it can't be."""
     kind, name = scheme.get("type"), scheme.get("name")
-    if kind == "apiKey" and isinstance(name, str):
-        try:
-            return SecurityScheme(place=scheme["in"], name=name) if scheme["in"] in _API_KEY_PLACES else None
-        except (KeyError, TypeError, ValidationError):
+    if kind == "apiKey":
+        place = scheme.get("in")
+        if not isinstance(name, str) or not name or place not in {"header", "query", "cookie"}:
             return None
+        # A document doesn't frame messages.
+        frames = place != "query" and (not is_header_name(name) or name.lower() in RESERVED_HEADERS)
+        return None if frames else SecurityScheme(place=place, name=name)
     if kind == "http":
         which = str(scheme.get("scheme")).lower()
         return SecurityScheme(place=which) if which in {"basic", "bearer"} else None  # type: ignore[arg-type]
     return SecurityScheme(place="bearer") if kind in {"oauth2", "openIdConnect"} else None
 
-
-_API_KEY_PLACES = frozenset({"header", "query", "cookie"})
 
 if __name__ == "__main__":
     main()
