@@ -55,7 +55,7 @@ Code = Literal[
     "kernel_command_line", "key_conflict", "key_missing", "key_unusable", "keyring_missing", "keyring_unusable",
     "ledger_behind", "ledger_damaged", "ledger_full", "ledger_head_damaged", "ledger_in_use", "ledger_missing",
     "ledger_room", "limits", "limits_refused", "log_unwritable", "login_failed", "login_needed", "login_unavailable",
-    "memory_not_enforced", "missing_field",
+    "memory_not_enforced", "metrics_denied", "missing_field",
     "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge",
     "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "not_a_principal",
     "not_allowed", "not_asked",
@@ -723,6 +723,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "insufficient_scope": Description(
             "The access token has too few scopes (403).",
             "Ask the authorization server for those that the message names."),
+        "metrics_denied": Description(
+            "The metrics name all principals, and this one may not see all.",
+            "Set `sees_all` for the principal that Prometheus asks as."),
         "not_a_principal": Description(
             "Whoever sends the request is known, and is none of the bridge's principals (403).",
             "The operator adds them to `[principals]`."),

@@ -173,7 +173,9 @@ class Settings(BaseModel):
     max_calls: Annotated[int, Field(ge=1, description="Requests one run may make")] = 10_000
     max_call_size: Annotated[Size, Field(description="Bytes one run may send in requests")] = 256 << 20
     max_concurrent: Annotated[int, Field(ge=1, description="Runs at once; further ones wait")] = 8
-    max_queued: Annotated[int, Field(ge=0, description="Runs that wait; further ones are refused as busy")] = 100
+    max_queued: Annotated[
+        int, Field(ge=0, description="Runs of one principal that wait; further ones are refused as busy")
+    ] = 100
 
     pool_min: Annotated[int, Field(ge=0, description="Sandboxes that a server keeps ready when it is idle")] = 1
     pool_max: Annotated[

@@ -193,7 +193,7 @@ class Gate:
             timeout: Seconds that the answer may take; None for as long as it takes.
 
         Raises:
-            ModelError: As `models.Model.complete`. Its text is not projected.
+            ModelError: As `models.model.Model.complete`. Its text is not projected.
             BridgeError: `budget_tokens`, `budget_cost`, `record_limit`, `ledger_full`, `not_recorded`.
         """
         async with self.room():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ModelSteps:
-    """The model of one execution, as `models.Model`.
+    """The model of one execution, as `models.model.Model`.
 
     Args:
         config: Which; None for none.
@@ -65,7 +65,7 @@ class ModelSteps:
         """Ask.
 
         Raises:
-            BridgeError: `budget_tokens`, `budget_cost`; as `models.Model.complete`.
+            BridgeError: `budget_tokens`, `budget_cost`; as `models.model.Model.complete`.
         """
         project = self._projector.model
         shown = [Message(each.role, as_text(await off_loop(each.text, project, each.text))) for each in messages]

@@ -72,6 +72,11 @@ class BridgeSupervisor:
         self._reload = ConfigurationReload(source)
 
     @property
+    def current(self) -> Bridge | None:
+        """The bridge, if it is open."""
+        return self._bridge
+
+    @property
     def error(self) -> BridgeError | None:
         """Why there is no bridge, or None."""
         return self._attempt.error

@@ -15,6 +15,8 @@ class TelemetryConfig(BaseModel):
             token, are read from the standard variable `OTEL_EXPORTER_OTLP_HEADERS`.
         sample: The fraction of traces that begin here and are sent; a client's trace is sent if the client sends it.
         interval: Seconds between two transmissions of metrics to the collector; 0 for traces alone.
+        over_http: Whether a bridge that serves MCP over HTTP gives Prometheus its metrics there, too: to principals
+            that may see all.
         listen: The loopback address `HOST:PORT` at which a bridge that serves MCP gives Prometheus its metrics.
     """
 
@@ -29,6 +31,9 @@ class TelemetryConfig(BaseModel):
         float,
         Field(ge=0, allow_inf_nan=False, description="Seconds between two transmissions of metrics; 0 for none"),
     ] = 60.0
+    over_http: Annotated[
+        bool, Field(strict=True, description="Serve metrics beside MCP over HTTP, to principals that may see all")
+    ] = False
     listen: Annotated[
         str | None,
         Field(

@@ -23,8 +23,9 @@ async def telemetry(config: TelemetryConfig) -> AsyncGenerator[None]:
     Raises:
         BridgeError: `telemetry_missing`: the libraries aren't installed.
     """
-    if config.listen is not None and importlib.util.find_spec("prometheus_client") is None:
-        raise _missing("telemetry.listen", "prometheus_client", "prometheus")
+    if (config.listen is not None or config.over_http) and not has_prometheus():
+        setting = "telemetry.over_http" if config.over_http else "telemetry.listen"
+        raise _missing(setting, "prometheus_client", "prometheus")
     if config.otlp is None:
         yield
         return
@@ -38,6 +39,11 @@ async def telemetry(config: TelemetryConfig) -> AsyncGenerator[None]:
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(export.flush)
+
+
+def has_prometheus() -> bool:
+    """Whether the library for Prometheus is installed."""
+    return importlib.util.find_spec("prometheus_client") is not None
 
 
 def _missing(setting: str, library: str, extra: str) -> BridgeError:

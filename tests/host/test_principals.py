@@ -201,13 +201,24 @@ async def test_a_principals_policy_lies_over_everybodys_and_a_reload_reaches_all
             )
 
 
-async def test_a_question_of_one_is_not_anothers_to_see(sandboxes, tmp_path):
+async def test_a_question_of_one_is_not_anothers_to_see_and_its_own_client_is_not_asked(sandboxes, tmp_path):
     tables = {"policy": {"rules": [{"tools": ["faulty.echo"], "effect": "approve"}]}}
     governance = load_governance(tables, None, tmp_path, tmp_path)
     async with sandboxes.open(faulty(), governance=governance) as bridge:
+        asked = []
+
+        class Person:
+            async def ask(self, question):
+                asked.append(question)
+                return True
+
+        code = "from mcp.sync.servers import faulty\nprint(faulty.echo('x'))"
         anna = bridge.for_principal(ANNA)
-        record = await anna.run("from mcp.sync.servers import faulty\nprint(faulty.echo('x'))", key="k")
-        assert record.status == "suspended"
+        record = await anna.run(code, key="k", asker=Person())
+        assert (record.status, asked) == ("suspended", [])
+        approver = bridge.for_principal(Principal("approver", may_approve=True))
+        assert lines(await approver.run(code, asker=Person())) == ["x"]
+        assert len(asked) == 1
         store = bridge.lifecycle.store
         assert [row.execution.id for row in await approval_requests(store, "anna")] == [record.execution]
         assert await approval_requests(store, "ben") == []

@@ -2,11 +2,14 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from http_servers import listens
 from oauth_fixtures import (
     authorization_server,  # noqa: F401
     consent,
@@ -125,3 +128,31 @@ def test_a_person_logs_in_to_a_remote_server_and_a_script_calls_it(
     assert printed == "the server knows me as ada\n"
     printed = run(*bridge, "servers", "logout", "guarded", environment=environment)
     assert f"revoked at {authorization_server.url}" in printed
+
+
+def test_a_service_without_an_mcp_server_is_called_from_inside(environment, tmp_path):
+    folder = EXAMPLES / "openapi"
+    environment |= {"PETSTORE_KEY": "key-4kQ9vT2mX7pL1zR8", "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    serve = [sys.executable, "-m", "uvicorn", "--app-dir", str(folder), "service:app", "--port", str(port)]
+    with subprocess.Popen(serve, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as service:
+        try:
+            environment |= {"PETSTORE_URL": f"http://127.0.0.1:{port}"}
+            deadline = time.monotonic() + 60
+            while not listens(port):
+                assert service.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            bridge = [str(BRIDGE), "--config", str(folder / "mcp-bridge.toml")]
+            printed = run(*bridge, "run", str(folder / "pets.py"), environment=environment)
+        finally:
+            service.kill()
+    lines = printed.splitlines()
+    assert lines[0] == "Rex, and Ada is number 3"
+    assert "404" in lines[1]
+    assert "there is no pet 99" in lines[1]
+    assert lines[2] == "False"
+    kept = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if b"key-4kQ9vT2mX7pL1zR8" in path.read_bytes()]

@@ -446,7 +446,7 @@ def test_every_claim_of_security_names_what_tries_to_break_it():
     tried = {claim: re.findall(r"`([^`]+)`", tests) for claim, tests in rows}
     claims = [
         claim.rstrip(".")
-        for name in ("What is held back", "What governs the calls")
+        for name in ("What is held back", "What governs the calls", "One bridge for many principals")
         for claim in re.findall(r"(?m)^- \*\*([^*]+)\*\*", sections[name])
     ]
     assert claims

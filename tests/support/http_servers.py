@@ -49,7 +49,7 @@ def everything_server(spec, transport):
     with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             deadline = time.monotonic() + START_SECONDS
-            while not _listens(port):
+            while not listens(port):
                 assert process.poll() is None, "it has ended"
                 assert time.monotonic() < deadline, "it doesn't listen"
                 time.sleep(0.05)
@@ -58,7 +58,8 @@ def everything_server(spec, transport):
             process.kill()
 
 
-def _listens(port):
+def listens(port):
+    """Whether somebody listens on a port of this machine."""
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:

@@ -7,6 +7,7 @@ import anyio
 import httpx2
 import pytest
 from bridge_fixtures import until
+from http_bridge import serving
 from prometheus_client.parser import text_string_to_metric_families
 from servers.specs import faulty
 
@@ -144,3 +145,40 @@ def test_a_command_serves_no_metrics(configure):
     assert setup.run("run", "-c", "print(1)").returncode == 0
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), 5)
+
+
+async def test_over_http_metrics_are_for_principals_that_may_see_all(configure):
+    setup = configure(**{"telemetry.over_http": True})
+    with setup.config.open("a") as file:
+        file.write("\n[principals.anna]\n[principals.prometheus]\nsees_all = true\n")
+    tokens = {name: setup.run("principal", "add", name).stdout.decode().strip() for name in ("anna", "prometheus")}
+    async with serving(setup) as bridge, bridge.http() as http:
+
+        async def asked(token=None):
+            headers = {} if token is None else {"authorization": f"Bearer {token}"}
+            return await http.get("/metrics", headers=headers)
+
+        async def is_open():
+            return "mcp_bridge_up 1.0" in (await asked(tokens["prometheus"])).text
+
+        await until(is_open)
+        metrics = await asked(tokens["prometheus"])
+        assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+        for token, status in ((None, 401), ("wrong", 401), (tokens["anna"], 403)):
+            answer = await asked(token)
+            assert answer.status_code == status
+            assert "mcp_bridge" not in answer.text
+
+
+async def test_over_http_there_are_no_metrics_unless_they_are_asked_for(configure):
+    async with serving(configure()) as bridge, bridge.http() as http:
+        assert (await http.get("/metrics")).status_code == 404
+
+
+async def test_over_http_metrics_count_runs_by_principal(configure):
+    setup = configure(**{"telemetry.over_http": True})
+    async with serving(setup) as bridge, bridge.client() as client, bridge.http() as http:
+        ended = await client.call_tool("run_python", {"code": "print(1)"})
+        assert not ended.is_error, ended.content
+        text = (await http.get("/metrics")).text
+    assert 'mcp_bridge_runs_total{kind="script",principal="local",status="success"} 1.0' in text

@@ -26,6 +26,7 @@ from mcp_bridge.sizes import shown_size
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.clients import ClientName
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.config import LedgerConfig
     from mcp_bridge.ledger.log.file_size import Measured
@@ -124,10 +125,15 @@ def _servers(configuration: configuring.Configuration, find: Any) -> None:
     for spec in discovery.servers.values():
         if spec.problem:
             find("warning", "server", f"Server {spec.name} ({spec.source}): {spec.problem}")
-        elif spec.url is not None and spec.headers and is_in_the_clear(spec.url):
-            message = f"Server {spec.name} ({spec.source}): its headers are sent in the clear to {shown_url(spec.url)}."
+        elif spec.url is not None and _has_credentials(spec) and is_in_the_clear(spec.url):
+            what = "headers" if spec.headers else "credentials"
+            message = f"Server {spec.name} ({spec.source}): its {what} are sent in the clear to {shown_url(spec.url)}."
             find("warning", "server", message, "Use https:// beyond this machine.")
     find("ok", "servers", f"{len(discovery.servers)} servers configured; `mcp-bridge servers list` shows them.")
+
+
+def _has_credentials(spec: ServerSpec) -> bool:
+    return bool(spec.headers or (spec.openapi is not None and spec.openapi.credentials))
 
 
 def _other_clients(read: tuple[ClientName, ...], find: Any) -> None:

@@ -45,7 +45,7 @@ WAITING = "mcp-bridge: waiting for an MCP client on standard input; Ctrl-C ends 
 
 
 class ConfigurationFiles:
-    """The configuration's files, as `server.supervisor.Source`.
+    """The configuration's files, as `server.configuration_reload.Source`.
 
     Args:
         named: The file given by `--config`, or None.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -78,7 +79,8 @@ def list_(
 @servers.command(
     epilog="Examples:\n\nmcp-bridge servers add git -- uvx mcp-server-git\n\n"
     "mcp-bridge servers add github --url https://api.githubcopilot.com/mcp/ "
-    "--header 'Authorization=Bearer ${GITHUB_TOKEN}'"
+    "--header 'Authorization=Bearer ${GITHUB_TOKEN}'\n\n"
+    "mcp-bridge servers add petstore --openapi https://petstore.example.com/openapi.json --operation 'GET /pets/*'"
 )
 def add(
     ctx: typer.Context,
@@ -87,6 +89,11 @@ def add(
         list[str] | None, typer.Argument(metavar="[-- COMMAND ARGS]", help="What starts it.", show_default=False)
     ] = None,
     url: Annotated[str | None, typer.Option(metavar="URL", help="The address of a remote server.")] = None,
+    openapi: Annotated[str | None, typer.Option(metavar="FILE|URL", help="The OpenAPI document of a service.")] = None,
+    base_url: Annotated[str | None, typer.Option(metavar="URL", help="Where that service is called.")] = None,
+    operation: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="An operation of it that is a tool; repeatable.")
+    ] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable; repeatable.")] = None,
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; repeatable.")] = None,
     cwd: Annotated[str | None, typer.Option(metavar="FOLDER", help="The folder to start it in.")] = None,
@@ -101,13 +108,18 @@ def add(
             table = {"command": command[0], "args": command[1:]} if command[1:] else {"command": command[0]}
         if url is not None:
             table["url"] = url
+        if openapi is not None:
+            # The configuration's folder isn't the one that the command is written in.
+            is_address = openapi.startswith(("http://", "https://", "$"))
+            table["openapi"] = openapi if is_address else str(Path(openapi).expanduser().absolute())
         if not table:
             raise BridgeError("bad_argument", "There is nothing to start.", hint=f"Write `{_ADD.format(name)}`.")
         for key, rows in (("env", env), ("headers", header)):
             if rows:
                 table[key] = dict(_pair(row) for row in rows)
-        if cwd is not None:
-            table["cwd"] = cwd
+        for key, value in (("cwd", cwd), ("base_url", base_url), ("operations", operation)):
+            if value:
+                table[key] = value
         named = config or ctx.obj
         return own_configuration.add(configuring.load(named, folder=False), named, name, table)
 

@@ -188,7 +188,7 @@ def _server(name: str, server: Any, *, taken: bool) -> Iterator[str]:
     # In opencode's files it is the whole command line.
     words = [*(command if isinstance(command, list) else [command]), *(args if isinstance(args, list) else [args])]
     starts = command is not None
-    url = next((entry[key] for key in ("httpUrl", "serverUrl", "url") if key in entry), None)
+    url = next((entry[key] for key in ("httpUrl", "serverUrl", "url", "openapi") if key in entry), None)
     told = shlex.join(str(word) for word in words) if starts else str(url)
     verb = "starts, as you" if starts else "connects to"
     yield escaping.escape_line(f"  server {json.dumps(name, ensure_ascii=False)} {verb}: {told}")

@@ -126,7 +126,7 @@ class Log:
         self.is_new = False
         """Whether this process created the log."""
         self.old_requests: bytes | None = None
-        """As `forgetting.old_requests`."""
+        """As `old_references.old_requests`."""
         self._version = -1
         self._frontier = Frontier()
         self._root = b""

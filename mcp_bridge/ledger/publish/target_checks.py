@@ -79,28 +79,28 @@ class FileLog:
         self._taken = taken
 
     async def roots(self, sizes: Sequence[int]) -> Sequence[bytes | None]:
-        """As `publishing.Source`."""
+        """As `protocol.Source`."""
         with open_ledger(self._path) as ledger:
             # Neighbouring sizes share most of their nodes.
             read = functools.cache(ledger.node)
             return [merkle.root(size, read) if size <= ledger.size else None for size in sizes]
 
     async def consistency(self, old: int, new: int) -> Sequence[bytes]:
-        """As `publishing.Source`."""
+        """As `protocol.Source`."""
         with open_ledger(self._path) as ledger:
             return merkle.consistency_proof(old, new, ledger.node)
 
     async def keys(self) -> Sequence[Verifier]:
-        """As `publishing.Source`."""
+        """As `protocol.Source`."""
         with open_ledger(self._path) as ledger:
             return ledger.signing_keys()
 
     async def rotations(self) -> Sequence[str]:
-        """As `publishing.Source`: none, since nothing is published from here."""
+        """As `protocol.Source`: none, since nothing is published from here."""
         return ()
 
     async def is_cosigned(self, size: int, key: Verifier) -> bool:
-        """As `publishing.Source`."""
+        """As `protocol.Source`."""
         with open_ledger(self._path) as ledger:
             notes = list(ledger.checkpoints())
         for note in notes:
@@ -111,12 +111,12 @@ class FileLog:
         return False
 
     async def newest(self) -> str:
-        """As `publishing.Source`."""
+        """As `protocol.Source`."""
         with open_ledger(self._path) as ledger:
             return ledger.note
 
     def last(self, target: str) -> int:
-        """As `publishing.Source`."""
+        """As `protocol.Source`."""
         return self._taken.get(target, 0)
 
 
@@ -165,7 +165,7 @@ async def _seen(target: Target, log: FileLog) -> int:
     """The size of the largest checkpoint that a target has seen.
 
     Raises:
-        BridgeError: As `publishing.publish`; `publish_unasked`: an address that takes notes shows none.
+        BridgeError: As `to_target.publish`; `publish_unasked`: an address that takes notes shows none.
     """
     taken = log.last(target.id)
     if taken and await log.roots([taken]) == [None]:

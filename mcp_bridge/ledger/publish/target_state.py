@@ -52,7 +52,7 @@ class PublishedLog:
         """As they were last written or read."""
 
     async def roots(self, sizes: Sequence[int]) -> Sequence[bytes | None]:
-        """As `publishing.Source`."""
+        """As `protocol.Source`."""
 
         def work(connection: sqlite3.Connection) -> Sequence[bytes | None]:
             (entries,) = connection.execute("SELECT size FROM head").fetchone()
@@ -63,15 +63,15 @@ class PublishedLog:
         return await self._database.run_read(work)
 
     async def consistency(self, old: int, new: int) -> Sequence[bytes]:
-        """As `publishing.Source`."""
+        """As `protocol.Source`."""
         return await self._database.run_read(lambda connection: merkle.consistency_proof(old, new, _nodes(connection)))
 
     async def keys(self) -> Sequence[Verifier]:
-        """As `publishing.Source`."""
+        """As `protocol.Source`."""
         return await self._database.run_read(lambda connection: Ledger(connection, None).signing_keys())
 
     async def rotations(self) -> Sequence[str]:
-        """As `publishing.Source`."""
+        """As `protocol.Source`."""
         rows = await self._database.read(
             "SELECT size, note FROM checkpoints JOIN entries ON sequence = size - 1"
             " WHERE execution = ? AND kind = 'key' AND sequence > 0 ORDER BY size, length(note)",
@@ -80,7 +80,7 @@ class PublishedLog:
         return list(dict(rows).values())
 
     async def is_cosigned(self, size: int, key: Verifier) -> bool:
-        """As `publishing.Source`."""
+        """As `protocol.Source`."""
         rows = await self._database.read("SELECT note FROM checkpoints WHERE size >= ? ORDER BY size", (size,))
         for (note,) in rows:
             with suppress(BridgeError):
@@ -90,12 +90,12 @@ class PublishedLog:
         return False
 
     def last(self, target: str) -> int:
-        """As `publishing.Source`."""
+        """As `protocol.Source`."""
         state = self._states.get(target)
         return 0 if state is None else state.size
 
     async def newest(self) -> str:
-        """As `publishing.Source`."""
+        """As `protocol.Source`."""
         ((note,),) = await self._database.read("SELECT note FROM head")
         return str(note)
 

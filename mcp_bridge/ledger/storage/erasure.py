@@ -295,7 +295,7 @@ def _truncate(connection: sqlite3.Connection) -> bool:
         # https://www.sqlite.org/pragma.html#pragma_wal_checkpoint: the first column is 1 if it was blocked.
         blocked: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     finally:
-        # The writer has its own way of waiting (`turns`).
+        # The writer has its own way of waiting (`in_turn`).
         connection.execute("PRAGMA busy_timeout = 0")
     return bool(blocked)
 

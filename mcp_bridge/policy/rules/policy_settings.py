@@ -5,7 +5,7 @@
     trust_hints = ["files"]           # servers whose own readOnlyHint, destructiveHint, idempotentHint are believed
     [policy.limits]                   # of one execution
     calls = 500
-    [policy.limits.principal]         # of one principal, from the start of the bridge's process to its end
+    [policy.limits.principal]         # of one principal, over all restarts; of `local`, since the bridge was started
     model_cost_usd = 5.0
     [[policy.rules]]
     tools = ["local.capture_payment"] # globs over server.tool: see `globs`

@@ -28,6 +28,7 @@ from mcp_bridge.server.http.endpoint import Endpoint
 from mcp_bridge.server.http.hosts import AllowedHosts
 from mcp_bridge.server.http.refusals import refused
 from mcp_bridge.server.http.sessions import Sessions
+from mcp_bridge.telemetry.opening import has_prometheus
 
 if TYPE_CHECKING:
     import socket
@@ -99,7 +100,8 @@ class HttpApp:
     Args:
         endpoint: The MCP endpoint.
         settings: The settings of HTTP.
-        routes: Documents for clients that want to authenticate, which anybody may read.
+        routes: Documents for clients that want to authenticate, which anybody may read, and what authenticates by
+            itself.
         is_ready: Tells whether calls are taken.
     """
 
@@ -233,7 +235,8 @@ async def serve_http(
             settings.read_timeout,
             settings.write_timeout,
         )
-        web = _Server(_configuration(HttpApp(endpoint, settings, authenticator.routes(), is_ready), limits, tls))
+        routes = [*authenticator.routes(), *_metrics_routes(first, supervisor, authenticator)]
+        web = _Server(_configuration(HttpApp(endpoint, settings, routes, is_ready), limits, tls))
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(process.release_memory)
@@ -252,6 +255,20 @@ async def serve_http(
                 web.should_exit = True
                 await anyio.sleep_forever()
     return supervisor.error
+
+
+def _metrics_routes(
+    first: Configured | BridgeError, supervisor: BridgeSupervisor, authenticator: Authenticator
+) -> list[Route]:
+    """The route of the metrics, if the configuration has them served here. It authenticates by itself.
+
+    Without the library the bridge isn't opened, and says why.
+    """
+    if isinstance(first, BridgeError) or not first.settings.telemetry.over_http or not has_prometheus():
+        return []
+    from mcp_bridge.server.http.metrics import Metrics  # noqa: PLC0415 - an extra
+
+    return [Metrics(lambda: supervisor.current).start().route(authenticator)]
 
 
 def _configuration(app: ASGIApp, limits: ConnectionLimits, tls: Tls | None) -> uvicorn.Config:

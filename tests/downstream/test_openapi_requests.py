@@ -1,0 +1,174 @@
+"""Arguments as requests: the styles of OpenAPI's table of examples, and what no argument can reach."""
+
+import base64
+
+import pytest
+from openapi_calls import BASE, built, compiled, document
+
+COLORS = {
+    "empty": "",
+    "string": "blue",
+    "array": ["blue", "black", "brown"],
+    "object": {"R": 100, "G": 200, "B": 150},
+}
+
+
+def parameter(place, style, explode, **more):
+    """An operation with one parameter `color`, as the table of OpenAPI 3.1, section 4.8.12.4, has it."""
+    path = "/x{color}" if place == "path" else "/x"
+    described = {"name": "color", "in": place, "required": place == "path", "style": style, "explode": explode, **more}
+    return compiled(document({path: {"get": {"operationId": "x", "parameters": [described | {"schema": {}}]}}}))
+
+
+@pytest.mark.parametrize(
+    ("place", "style", "explode", "array", "object_"),
+    [
+        ("path", "simple", False, "blue,black,brown", "R,100,G,200,B,150"),
+        ("path", "simple", True, "blue,black,brown", "R=100,G=200,B=150"),
+        ("path", "label", False, ".blue,black,brown", ".R,100,G,200,B,150"),
+        ("path", "label", True, ".blue.black.brown", ".R=100.G=200.B=150"),
+        ("path", "matrix", False, ";color=blue,black,brown", ";color=R,100,G,200,B,150"),
+        ("path", "matrix", True, ";color=blue;color=black;color=brown", ";R=100;G=200;B=150"),
+        ("query", "form", False, "color=blue,black,brown", "color=R,100,G,200,B,150"),
+        ("query", "form", True, "color=blue&color=black&color=brown", "R=100&G=200&B=150"),
+        ("query", "spaceDelimited", False, "color=blue%20black%20brown", "color=R%20100%20G%20200%20B%20150"),
+        ("query", "pipeDelimited", False, "color=blue%7Cblack%7Cbrown", "color=R%7C100%7CG%7C200%7CB%7C150"),
+        ("query", "deepObject", True, None, "color[R]=100&color[G]=200&color[B]=150"),
+        ("header", "simple", False, "blue,black,brown", "R,100,G,200,B,150"),
+        ("header", "simple", True, "blue,black,brown", "R=100,G=200,B=150"),
+        ("cookie", "form", False, "color=blue,black,brown", "color=R,100,G,200,B,150"),
+    ],
+)
+def test_arrays_and_objects_are_written_as_the_specification_has_them(place, style, explode, array, object_):
+    service = parameter(place, style, explode)
+    for value, expected in ((COLORS["array"], array), (COLORS["object"], object_)):
+        if expected is None:
+            continue
+        request = built(service, "x", color=value)
+        written = {
+            "path": request.url.removeprefix(f"{BASE}/x"),
+            "query": request.url.partition("?")[2],
+            "header": request.headers.get("color"),
+            "cookie": request.headers.get("cookie"),
+        }[place]
+        assert written == expected
+
+
+def test_values_are_written_as_json_writes_them():
+    service = parameter("query", "form", explode=True)
+    for value, written in ((True, "true"), (1.5, "1.5"), (10**20, "100000000000000000000"), ({"a": [1]}, "a=%5B1%5D")):
+        expected = written if isinstance(value, dict) else f"color={written}"
+        assert built(service, "x", color=value).url == f"{BASE}/x?{expected}"
+    assert built(service, "x", color=None).url == f"{BASE}/x"
+    assert built(service, "x", color=[]).url == f"{BASE}/x"
+    assert built(parameter("query", "form", explode=True, allowReserved=True), "x", color="a/b?c&d=e#f").url == (
+        f"{BASE}/x?color=a/b?c%26d%3De%23f"
+    )
+
+
+def test_a_parameter_with_content_is_json():
+    described = {"name": "filter", "in": "query", "content": {"application/json": {"schema": {"type": "object"}}}}
+    service = compiled(document({"/x": {"get": {"operationId": "x", "parameters": [described]}}}))
+    assert built(service, "x", filter={"a": 1}).url == f"{BASE}/x?filter=%7B%22a%22%3A1%7D"
+
+
+SCHEMES = {
+    "q": {"type": "apiKey", "in": "query", "name": "key"},
+    "h": {"type": "apiKey", "in": "header", "name": "X-Key"},
+    "c": {"type": "apiKey", "in": "cookie", "name": "sid"},
+    "b": {"type": "http", "scheme": "basic"},
+    "o": {"type": "oauth2", "flows": {}},
+}
+
+
+def secured(security, parameters=()):
+    operation = {"operationId": "x", "security": security, "parameters": list(parameters)}
+    return compiled(document({"/x": {"get": operation}}, components={"securitySchemes": SCHEMES}))
+
+
+def test_the_first_alternative_that_can_be_satisfied_as_a_whole_is_sent():
+    service = secured([{"q": [], "h": []}, {"c": []}, {"b": []}])
+    assert built(service, "x", credentials={"h": "H", "c": "C", "b": "u:p"}).headers["cookie"] == "sid=C"
+    both = built(service, "x", credentials={"h": "H", "q": "Q&x=1", "c": "C"})
+    assert both.url == f"{BASE}/x?key=Q%26x%3D1"
+    assert both.headers["x-key"] == "H"
+    assert "cookie" not in both.headers
+    assert (
+        built(service, "x", credentials={"b": "u:p"}).headers["authorization"]
+        == "Basic " + base64.b64encode(b"u:p").decode()
+    )
+    assert built(secured([{"o": ["read"]}]), "x", credentials={"o": "T"}).headers["authorization"] == "Bearer T"
+    assert built(secured([]), "x", credentials={"o": "T"}).headers.keys() == {"accept"}
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"name": "key", "in": "query"},
+        {"name": "x-key", "in": "header"},
+        {"name": "sid", "in": "cookie"},
+        {"name": "Authorization", "in": "header"},
+        {"name": "COOKIE", "in": "header"},
+        {"name": "Content-Length", "in": "header"},
+        {"name": "Transfer-Encoding", "in": "header"},
+        {"name": "Host", "in": "header"},
+    ],
+)
+def test_what_carries_credentials_or_frames_the_message_is_no_argument(described):
+    service = secured([{"q": []}], [described])
+    assert service.operations["x"].parameters == ()
+    assert service.tools[0]["inputSchema"]["properties"] == {}
+
+
+def test_an_object_in_the_query_cant_have_a_member_of_a_credentials_name():
+    service = secured([{"q": []}], [{"name": "more", "in": "query", "schema": {"type": "object"}}])
+    with pytest.raises(ValueError, match="may not have a member 'key'"):
+        built(service, "x", credentials={"q": "Q"}, more={"key": "mine"})
+
+
+@pytest.mark.parametrize("style", ["simple", "label", "matrix"])
+@pytest.mark.parametrize("value", ["..", "%2e%2e", [".."], {"..": "x"}, {"x": "../y"}, ["a", "..\\b"], ""])
+def test_no_style_of_a_path_leads_elsewhere(style, value):
+    with pytest.raises(ValueError, match="color:"):
+        built(parameter("path", style, explode=False), "x", color=value)
+
+
+def test_a_templates_own_dots_and_a_value_make_no_parent():
+    described = {"name": "ext", "in": "path", "required": True, "schema": {"type": "string"}}
+    service = compiled(document({"/a/.{ext}/b": {"get": {"operationId": "x", "parameters": [described]}}}))
+    assert built(service, "x", ext="x").url == f"{BASE}/a/.x/b"
+    with pytest.raises(ValueError, match="ext"):
+        built(service, "x", ext=".")
+
+
+def test_an_argument_isnt_a_template():
+    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in ("a", "b")]
+    service = compiled(document({"/{a}/{b}": {"get": {"operationId": "x", "parameters": parameters}}}))
+    assert built(service, "x", a="{b}", b="secret").url == f"{BASE}/%7Bb%7D/secret"
+
+
+def test_a_form_and_a_text_and_bytes():
+    def body(media, schema):
+        content = {"requestBody": {"required": True, "content": {media: {"schema": schema}}}}
+        return compiled(document({"/x": {"post": {"operationId": "x", **content}}}))
+
+    form = body("application/x-www-form-urlencoded", {"type": "object", "properties": {"a": {}, "b": {}}})
+    request = built(form, "x", a="x&y=z", b={"deep": [1]})
+    assert request.content == b"a=x%26y%3Dz&b=%7B%22deep%22%3A%5B1%5D%7D"
+    assert request.headers["content-type"] == "application/x-www-form-urlencoded"
+    assert built(body("text/plain", {}), "x", body="grüße").content == "grüße".encode()
+    assert built(body("application/octet-stream", {}), "x", body="AAE=").content == b"\x00\x01"
+    with pytest.raises(ValueError, match="has to be base64"):
+        built(body("application/octet-stream", {}), "x", body="not base64!")
+
+
+def test_a_files_name_and_type_stay_in_their_part():
+    schema = {"type": "object", "properties": {"f": {"type": "string", "format": "binary"}}}
+    content = {"requestBody": {"content": {"multipart/form-data": {"schema": schema}}}}
+    service = compiled(document({"/x": {"post": {"operationId": "x", **content}}}))
+    with pytest.raises(ValueError, match="filename"):
+        built(service, "x", f={"data": "AAE=", "filename": "a\r\nX: 1"})
+    with pytest.raises(ValueError, match="mime_type"):
+        built(service, "x", f={"data": "AAE=", "mime_type": "text/plain\r\nX: 1"})
+    content = built(service, "x", f={"data": "AAE=", "filename": 'a"; x="b'}).content
+    assert b'filename="a%22; x=%22b"' in content
