@@ -143,3 +143,13 @@ def test_a_bridge_that_has_started_has_not_imported_what_only_others_need(tmp_pa
         check=True,
     )
     assert json.loads(ended.stderr.splitlines()[-1]) == []
+
+
+def test_a_server_on_stdio_loads_nothing_of_http():
+    program = """
+import sys
+import mcp_bridge.cli.commands.serve, mcp_bridge.server.app, mcp_bridge.server.bridge_supervisor
+print(sorted(name for name in sys.modules if name.startswith("mcp_bridge.server.http")))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
+    assert ended.stdout == "[]\n"

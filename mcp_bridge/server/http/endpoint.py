@@ -220,7 +220,7 @@ class Endpoint:
             finally:
                 self._scopes.discard(tasks.cancel_scope)
             tasks.cancel_scope.cancel()
-        if not answered:
+        if self.closed and not answered:
             raise _ending()
 
     async def _cancel_when_revoked(self, scope: Scope, tasks: anyio.CancelScope) -> None:

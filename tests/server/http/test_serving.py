@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 from pathlib import Path
 
 import anyio
@@ -185,3 +186,23 @@ async def test_many_clients_of_many_principals_get_their_own_and_nothing_leaks(c
         os.kill(bridge.pid, signal.SIGTERM)
         assert await bridge.ended() == 0
     assert b"MARK" not in bridge.logged
+
+
+# --- https ---
+
+
+async def test_it_serves_https_with_a_certificate(setup, tmp_path):
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    files = ("-out", str(certificate), "-keyout", str(key))
+    await anyio.run_process(["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", *subject, *files])
+    async with serving(setup, "--tls-cert", str(certificate), "--tls-key", str(key)) as bridge:
+        assert bridge.url.startswith("https://127.0.0.1:")
+        trusted = ssl.create_default_context(cafile=certificate)
+        async with httpx2.AsyncClient(base_url=bridge.base, verify=trusted, timeout=DEADLINE_SECONDS) as http:
+            assert (await http.get("/health")).json() == {"status": "alive"}
+        async with bridge.connection() as (reader, writer):
+            # Plain HTTP has no answer there.
+            writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            with anyio.fail_after(DEADLINE_SECONDS):
+                assert b"alive" not in await reader.read()
