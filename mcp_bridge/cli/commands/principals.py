@@ -25,9 +25,7 @@ principals = typer.Typer(
     no_args_is_help=True,
 )
 
-Name: TypeAlias = Annotated[
-    str, typer.Argument(metavar="NAME", help="As the configuration's table of the principal is called.")
-]
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="As its table in the configuration is called.")]
 Expires: TypeAlias = Annotated[
     str | None, typer.Option(metavar="TIME", help="When the token ends: 12h, 90d, 52w from now; by default never.")
 ]
