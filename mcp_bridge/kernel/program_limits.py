@@ -1,4 +1,4 @@
-"""The limits that a program sets itself: `max_steps`, `max_tokens` and `max_stalled_steps`."""
+"""The limits of a program: `max_steps`, `max_tokens` and `max_stalled_steps`, and the work that one event may cause."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_STEPS = 10_000
 """Steps that a program without `max_steps` may execute beyond the length of its list: the bound on loops."""
+
+
+MAX_WORK = 50_000
+"""Steps that may follow one event without an effect to wait for: nothing interrupts a transition, and all that it makes
+is held in memory. The values that they move count too: 1,000 characters, or 50 values, as one step."""
 
 
 def step_limit(program: Program) -> int:

@@ -13,7 +13,7 @@ from mcp_bridge.kernel.condition_errors import counted_as_none, reason
 from mcp_bridge.kernel.conditions import ConditionError, condition
 from mcp_bridge.kernel.events import Effect, EffectKind, StepResult, StepStatus, new
 from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Parallel, Task, task_for
-from mcp_bridge.kernel.program_limits import ends_stalled, exceeded_limit, exceeded_token_limit, step_limit
+from mcp_bridge.kernel.program_limits import MAX_WORK, ends_stalled, exceeded_limit, exceeded_token_limit, step_limit
 from mcp_bridge.kernel.references import Lookup, TextTooLongError, measured, quoted, written
 from mcp_bridge.kernel.step_types import ConditionStep, MapStep, ModelStep, StepFailedError
 
@@ -29,10 +29,6 @@ MAX_ITEMS = 10_000
 
 MAX_REASONS = 100
 """Conditions of which a machine keeps why they failed, or counted a reference as None."""
-
-MAX_WORK = 50_000
-"""Steps that may follow one event without an effect to wait for: nothing interrupts a transition, and all that it makes
-is held in memory. The values that they move count too: 1,000 characters, or 50 values, as one step."""
 
 _UNWEIGHED_STEPS = 2
 """The first steps of a transition, whose values aren't weighed. In most programs there are no more."""

@@ -153,7 +153,7 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
     assert mebi == json_parsing.MAX_PARSED_CHARS
     assert (4 * mebi, 8 * mebi) == (references.MAX_TEXT_CHARS, references.MAX_FILLED)
     assert (step_execution.MAX_ITEMS, form.MAX_ATTEMPTS, keys.MAX_KEY_CHARS) == (10_000, 1000, 1000)
-    assert (yaml_text.MAX_DEPTH, step_execution.MAX_WORK) == (64, 50_000)
+    assert (yaml_text.MAX_DEPTH, program_limits.MAX_WORK) == (64, 50_000)
     assert waits.LONGEST_WAIT_SECONDS == retry.BACKOFF_SECONDS == 30
     assert program_limits.DEFAULT_MAX_STEPS == 10_000
     assert 64 * mebi == session.MAX_HELD_BYTES

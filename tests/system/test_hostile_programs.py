@@ -17,8 +17,8 @@ from hostile_guest import GUEST, PIPELINE, open_desk, tool
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.machine import Machine
+from mcp_bridge.kernel.program_limits import MAX_WORK
 from mcp_bridge.kernel.program_parser import bundle, parse
-from mcp_bridge.kernel.step_execution import MAX_WORK
 from mcp_bridge.ledger.storage.execution_store import SavedProgram
 
 MEGABYTE = 1 << 20

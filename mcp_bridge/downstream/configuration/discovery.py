@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from mcp_bridge.downstream.configuration import client_files
+from mcp_bridge.downstream.configuration.claude_code_approvals import ClaudeCodeApprovals, claude_code_approvals
 from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape, shaped
 from mcp_bridge.downstream.configuration.client_files import Problem, member
 from mcp_bridge.downstream.configuration.clients import CLIENTS
@@ -185,44 +186,6 @@ def _document_files(spec: ServerSpec) -> list[str]:
     return [] if spec.openapi is None or spec.openapi.is_remote else [spec.openapi.location]
 
 
-def _names(container: Mapping[str, Any], key: str) -> frozenset[str]:
-    value = container.get(key)
-    return frozenset(name for name in value if isinstance(name, str)) if isinstance(value, list) else frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class _Approvals:
-    """The user's decisions in Claude Code about a project's servers. Claude Code stores names, without the commands.
-
-    Attributes:
-        every: Whether all servers are approved.
-        names: The approved servers.
-        refused: The servers that are never used.
-    """
-
-    every: bool
-    names: frozenset[str]
-    refused: frozenset[str]
-
-    def allow(self, name: str) -> bool:
-        return (self.every or name in self.names) and name not in self.refused
-
-
-def _approvals(local: Sequence[Mapping[str, Any]], home: Path, problems: list[Problem]) -> _Approvals:
-    """The approvals in the project's parts of `~/.claude.json` and, for all projects, in `~/.claude/settings.json`.
-
-    The latter counts if the user has accepted the folder in Claude Code, which starts none of its servers before.
-    """
-    general = client_files.read(home / ".claude" / "settings.json", "json", problems)
-    accepted = any(part.get("hasTrustDialogAccepted") is True for part in local)
-    sources = [*local, *([general] if accepted else [])]
-    return _Approvals(
-        any(source.get("enableAllProjectMcpServers") is True for source in sources),
-        frozenset().union(*(_names(source, "enabledMcpjsonServers") for source in sources)),
-        frozenset().union(*(_names(source, "disabledMcpjsonServers") for source in [*local, general])),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Finder:
     """Finds the servers in clients' files.
@@ -268,7 +231,7 @@ class _Finder:
         for part in local:
             for name, entry in member(part, "mcpServers", user_file, problems).items():
                 yield self._spec(client, name, entry, part, user_file, "local")
-        approvals = _approvals(local, self.home, problems)
+        approvals = claude_code_approvals(local, self.home, problems)
         here = self.cwd.resolve()
         for folder in (here, *here.parents[:-1]):
             yield from self._folder_file(client, folder / PROJECT_NAME, approvals)
@@ -305,7 +268,7 @@ class _Finder:
         expander.used |= context.used
         return _expanded(spec, expander)
 
-    def _folder_file(self, client: Client, file: Path, approvals: _Approvals | None) -> Iterator[ServerSpec]:
+    def _folder_file(self, client: Client, file: Path, approvals: ClaudeCodeApprovals | None) -> Iterator[ServerSpec]:
         """The active servers of a folder's file, and those that the user has refused, which are disabled.
 
         Args:
