@@ -214,7 +214,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Use a key for one thing only.", exit_status=2),
         "not_open_yet": Description(
             "The bridge is still being opened, so nothing was run.",
-            "Call again. If it lasts, run `mcp-bridge doctor`.", _CLIENT),
+            "Call again. If it lasts, run `mcp-bridge doctor`.", _CLIENT | _VIEWER),
         "out_of_memory": Description(
             "The script used more memory than its sandbox has.",
             "Work in smaller parts, or raise `memory`."),
@@ -702,7 +702,7 @@ GROUPS: Final[tuple[Group, ...]] = (
     }),
     Group("Principals over HTTP",
         "Why a request over HTTP is refused for whoever sends it; and errors of `mcp-bridge principal`.",
-        _CLIENT, {
+        _CLIENT | _VIEWER, {
         "authentication_unavailable": Description(
             "Credentials can't be verified now (503): the authorization server's keys or the file of tokens can't be "
             "read.",
@@ -929,8 +929,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "Other errors of commands, of the viewer (`mcp-bridge ui`), and of MCP over HTTP.",
         _COMMAND, {
         "authentication_needed": Description(
-            "`mcp-bridge serve` was to listen beyond this machine, and would not know who asks.",
-            "Listen on 127.0.0.1, or configure how clients authenticate.", exit_status=4),
+            "`mcp-bridge serve` was to listen beyond this machine, or to show its viewer, and would not know who asks.",
+            "Listen on 127.0.0.1, use `mcp-bridge ui`, or configure how clients authenticate.", _COMMAND | _VIEWER,
+            exit_status=4),
         "bad_argument": Description(
             "An option or an argument is wrong.",
             "Do what the message says.", _CLIENT | _COMMAND | _VIEWER, exit_status=2),
@@ -956,10 +957,10 @@ GROUPS: Final[tuple[Group, ...]] = (
         "output_unwritable": Description("Standard output can't be written.", "Send it elsewhere, or make room there."),
         "request_timeout": Description(
             "A request took longer to arrive than `http.read_timeout`.",
-            "Send it faster.", _CLIENT),
+            "Send it faster.", _CLIENT | _VIEWER),
         "request_too_large": Description(
             "A request has more than `http.max_body_size`.",
-            "Send less, or have the operator raise the limit.", _CLIENT),
+            "Send less, or have the operator raise the limit.", _CLIENT | _VIEWER),
         "script_missing": Description(
             "There is no script, it can't be read, or there are two.",
             "Give a file, `-c` or standard input.", exit_status=2),
@@ -968,7 +969,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Open the address that `mcp-bridge ui` printed.", _VIEWER),
         "too_many_requests": Description(
             "A principal makes more requests a minute than it may, or too many large ones are in progress.",
-            "Wait as long as the answer's Retry-After says.", _CLIENT),
+            "Wait as long as the answer's Retry-After says.", _CLIENT | _VIEWER),
         "too_many_viewers": Description("Too many pages of the viewer are open.", "Close some.", _VIEWER),
         "uninstall_failed": Description("A file can't be removed.", "Check its owner and mode, and run it again."),
         "unknown_path": Description(
@@ -1066,7 +1067,7 @@ from version to version, so a script, a client or a shell can branch on them; se
 | client | the error in the answer of `run_python` or of a tool for programs |
 | command | `mcp-bridge: CODE: …` on standard error, `error.code` with `--json` |
 | doctor | the findings of `mcp-bridge doctor --json` |
-| viewer | the answers to the pages of `mcp-bridge ui` |
+| viewer | the answers to the pages of the trace viewer |
 
 A number after *command* is the exit status: 2 for a wrong use, 4 for a refusal, 5 for an execution that is suspended.
 Where there is none, `run`, `serve`, `servers`, `image`, `doctor` and `demo` end with 3, and the other commands with 1.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mcp_bridge.sizes import Size  # noqa: TC001  (pydantic reads the annotations)
+
+VIEWER_PATH = "/ui"
+"""The path of the trace viewer."""
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
@@ -16,6 +19,8 @@ class HttpSettings(BaseModel):
 
     Attributes:
         path: The path of the MCP endpoint.
+        viewer: Whether the trace viewer is served, too, under `VIEWER_PATH`, to principals. Off by default: an
+            approver's token, which an agent's client may have, then decides.
         allowed_hosts: Values of the Host header besides IP addresses, `localhost` and this machine's name: the names
             under which clients reach the bridge, such as those of a proxy.
         allowed_origins: Origins of web pages that may use the bridge from a browser, as `https://example.org`.
@@ -38,6 +43,7 @@ class HttpSettings(BaseModel):
     path: Annotated[
         str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)+$", max_length=200, description="Path of the MCP endpoint")
     ] = "/mcp"
+    viewer: Annotated[bool, Field(description=f"Serve the trace viewer to principals, at {VIEWER_PATH}/")] = False
     allowed_hosts: Annotated[
         tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=253)], ...],
         Field(description="Names by which clients reach it, beside localhost, this machine's name and IP addresses"),
@@ -63,3 +69,9 @@ class HttpSettings(BaseModel):
     read_timeout: Annotated[Seconds, Field(description="How long a request may take to arrive")] = 30.0
     write_timeout: Annotated[Seconds, Field(description="How long a client may go without reading its answer")] = 30.0
     drain_timeout: Annotated[Seconds, Field(description="How long running calls may go on after SIGTERM")] = 20.0
+
+    @model_validator(mode="after")
+    def _paths_differ(self) -> Self:
+        if self.viewer and f"{self.path}/".startswith(f"{VIEWER_PATH}/"):
+            raise ValueError(f"path: {self.path} is the viewer's; name another, or set viewer = false")
+        return self

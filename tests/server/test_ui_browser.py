@@ -11,10 +11,11 @@ import shutil
 import sqlite3
 import threading
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from ui_fixtures import CODE, EVIL, viewing
+from ui_fixtures import CODE, EVIL, serving_viewer, viewing
 
 from mcp_bridge.escaping import escape_invisible
 from mcp_bridge.executions.approvals import approval_requests
@@ -89,7 +90,8 @@ class Watched:
             "() => [...document.querySelectorAll('script, img, iframe, object, embed, style, link, svg, base')]"
             ".map(element => element.outerHTML.slice(0, 80))"
         )
-        ours = ('<link rel="icon"', '<link rel="stylesheet"', '<script type="module" src="/static/main.js"', '<img src="/static/icon.svg"', '<img src="data:image/svg+xml,')  # fmt: skip
+        root = urlsplit(self.viewer.base).path
+        ours = ('<link rel="icon"', '<link rel="stylesheet"', f'<script type="module" src="{root}/static/main.js"', f'<img src="{root}/static/icon.svg"', '<img src="data:image/svg+xml,')  # fmt: skip
         assert [element for element in found if not element.startswith(ours)] == []
         attributes = self.page.evaluate(
             "() => [...document.querySelectorAll('*')].flatMap(element => element.getAttributeNames()).filter(name => name.startsWith('on'))"
@@ -151,6 +153,41 @@ def test_without_the_token_a_page_asks_for_it_and_tells_nothing(chromium, viewer
         page.get_by_label("Token").fill(viewer.url)
         page.keyboard.press("Enter")
         expect(page.locator("table.list")).to_contain_text("refund")
+
+
+def test_over_http_each_principal_puts_its_token_in_and_sees_and_decides_what_it_may(chromium, stores):
+    store = stores()
+    principals = {"anna": "", "boss": "approver = true\nsees_all = true"}
+    with serving_viewer(store, principals) as (viewer, tokens):
+        with watching(chromium, viewer) as watched:
+            # Until the bridge is open, and without a token.
+            watched.allowed += ["401", "503"]
+            page = watched.page
+            opened = page.request.get(viewer.base + "/")
+            while opened.status == 503:
+                page.wait_for_timeout(100)
+                opened = page.request.get(viewer.base + "/")
+            watched.go()
+            expect(page.get_by_role("heading", name="Token needed")).to_be_visible()
+            watched.shot("token-of-a-principal")
+            page.get_by_label("Token").fill("wrong")
+            page.keyboard.press("Enter")
+            expect(page.get_by_role("alert")).to_contain_text("isn't good")
+            page.get_by_label("Token").fill(tokens["anna"])
+            page.keyboard.press("Enter")
+            expect(page.locator("#live")).to_have_text("Live")
+            assert store.works not in page.content()
+        with watching(chromium, viewer) as watched:
+            page = watched.go(f"/#token={tokens['boss']}")
+            expect(page.locator("table.list")).to_contain_text("refund")
+            assert "#" not in page.url
+            page.get_by_role("link", name="refund").click()
+            expect(page.locator(".proven")).to_contain_text("proven")
+            expect(page.locator(".picture img")).to_be_visible()
+            page.get_by_role("link", name="Approvals").click()
+            question = page.locator("article", has_text="harmless")
+            question.get_by_role("button", name="Approve").click()
+            expect(page.locator("table")).to_contain_text("boss")
 
 
 def test_the_token_leaves_the_address_and_no_other_origin_gets_it(watched):

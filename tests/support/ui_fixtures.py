@@ -208,14 +208,14 @@ def stores(tmp_path_factory):
 
 @dataclass
 class Viewer:
-    """`mcp-bridge ui`, running."""
+    """`mcp-bridge ui`, or a bridge with a viewer, running."""
 
     process: subprocess.Popen
     url: str
 
     @property
     def base(self):
-        return self.url.partition("/#")[0]
+        return self.url.partition("#")[0].rstrip("/")
 
     @property
     def token(self):
@@ -234,26 +234,45 @@ def viewing(store, *options, browser=None, stderr=subprocess.PIPE):
     """
     how = {"DISPLAY": ":0", "BROWSER": f"{browser} %s"} if browser else {}
     environment = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
+    command = [COMMAND, "--config", str(store.config()), "ui", *([] if browser else ["--no-browser"]), *options]
+    environment |= how | {"HOME": str(store.state.parent)}
+    with started(command, environment, stderr) as (process, url):
+        yield Viewer(process, url)
+
+
+@contextlib.contextmanager
+def serving_viewer(store, principals):
+    """The viewer of a bridge over HTTP for these principals, of `[principals]`; yields it, and a token of each."""
+    config = store.config()
+    tables = "".join(f"[principals.{name}]\n{rights}\n" for name, rights in principals.items())
+    config.write_text(f"{config.read_text()}pool_max = 0\n[http]\nviewer = true\n{tables}")
+    environment = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
+    environment["HOME"] = str(store.state.parent)
+    command = [COMMAND, "--config", str(config)]
+
+    def token(name):
+        added = [*command, "principal", "add", name]
+        return subprocess.run(added, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+    tokens = {name: token(name) for name in principals}
+    serve = [*command, "serve", "--transport", "http", "--port", "0"]
+    with started(serve, environment, subprocess.DEVNULL) as (process, url):
+        yield Viewer(process, url), tokens
+
+
+@contextlib.contextmanager
+def started(command, environment, stderr):
+    """A process that has a viewer; yields it, and the viewer's address."""
     process = subprocess.Popen(
-        [
-            COMMAND,
-            "--config",
-            str(store.config()),
-            "ui",
-            *([] if browser else ["--no-browser"]),
-            *options,
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        env=environment | how | {"HOME": str(store.state.parent)},
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
     )
     try:
         line = process.stdout.readline()
+        if line.startswith("MCP over HTTP: "):
+            line = process.stdout.readline()
         found = re.fullmatch(r"The trace viewer: (http://\S+)\n", line)
         assert found, line + (process.communicate(timeout=30)[1] or "")
-        yield Viewer(process, found[1])
+        yield process, found[1]
     finally:
         process.terminate()
         _, errors = process.communicate(timeout=30)

@@ -263,6 +263,7 @@ def serve_http(
 
     from mcp_bridge.cli import showing
     from mcp_bridge.cli.listening import listening
+    from mcp_bridge.http_settings import VIEWER_PATH
     from mcp_bridge.server.http.app import Tls, serve_http
     from mcp_bridge.server.http.authentication import open_authenticator
 
@@ -274,6 +275,8 @@ def serve_http(
 
         def announce() -> None:
             showing.echo(f"MCP over HTTP: {'https' if tls else 'http'}://{name}:{bound}{first.settings.http.path}")
+            if first.settings.http.viewer:
+                showing.echo(f"The trace viewer: {'https' if tls else 'http'}://{name}:{bound}{VIEWER_PATH}/")
             sys.stdout.flush()
             if not authenticator.authenticates:
                 showing.echo_err(OPEN)

@@ -1,7 +1,7 @@
 """MCP over streamable HTTP: the application, and the process that serves it.
 
 `GET /health` says whether the process answers, `GET /ready` whether it takes calls; neither says more, because anybody
-may ask. All other paths but the endpoint's are unknown.
+may ask. All other paths but the endpoint's, and the viewer's if it is served, are unknown.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
     from mcp_bridge.server.configuration_reload import Configured, Source
     from mcp_bridge.server.http.authentication import Authenticator
+    from mcp_bridge.server.http.viewer import HttpViewer
 
 logger = logging.getLogger(__name__)
 
@@ -103,16 +104,23 @@ class HttpApp:
         routes: Documents for clients that want to authenticate, which anybody may read, and what authenticates by
             itself.
         is_ready: Tells whether calls are taken.
+        viewer: The trace viewer, if it is served.
     """
 
     def __init__(
-        self, endpoint: Endpoint, settings: HttpSettings, routes: Sequence[Route], is_ready: Callable[[], bool]
+        self,
+        endpoint: Endpoint,
+        settings: HttpSettings,
+        routes: Sequence[Route],
+        is_ready: Callable[[], bool],
+        viewer: HttpViewer | None = None,
     ) -> None:
         self._public = {route.path for route in routes}
         self._documents = Router(routes)
         self._path = settings.path
         self._hosts = AllowedHosts(settings.allowed_hosts, settings.allowed_origins)
         self._is_ready = is_ready
+        self._viewer = viewer
         self._endpoint: ASGIApp = endpoint
         if self._hosts.origins:
             self._endpoint = CORSMiddleware(
@@ -139,6 +147,8 @@ class HttpApp:
             answer = refused(403, "bad_origin", "Web pages of this origin may not use this server.").response()
         elif scope["path"] == self._path:
             answer = self._endpoint
+        elif self._viewer is not None and self._viewer.has(scope["path"]):
+            answer = self._viewer
         elif scope["method"] in {"GET", "HEAD"} and scope["path"] == HEALTH_PATH:
             answer = _status(200, "alive")
         elif scope["method"] in {"GET", "HEAD"} and scope["path"] == READY_PATH:
@@ -224,7 +234,8 @@ async def serve_http(
         calls = RunningCalls()
         server.middleware.append(calls)
         sessions = Sessions(server, settings)
-        endpoint = Endpoint(sessions, authenticator, settings)
+        endpoint = Endpoint(sessions.handle_request, authenticator, settings)
+        viewer = _viewer(authenticator, settings)
 
         def is_ready() -> bool:
             return supervisor.opened.is_set() and not endpoint.draining
@@ -236,12 +247,14 @@ async def serve_http(
             settings.write_timeout,
         )
         routes = [*authenticator.routes(), *_metrics_routes(first, supervisor, authenticator)]
-        web = _Server(_configuration(HttpApp(endpoint, settings, routes, is_ready), limits, tls))
+        web = _Server(_configuration(HttpApp(endpoint, settings, routes, is_ready, viewer), limits, tls))
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(process.release_memory)
                 tasks.start_soon(limits.watch)
                 tasks.start_soon(_complete_instructions, supervisor, server)
+                if viewer is not None:
+                    tasks.start_soon(_keep_viewer, viewer, supervisor)
                 async with sessions.run():
                     tasks.start_soon(_serve, web, listener, tasks.cancel_scope)
                     while not web.started:  # noqa: ASYNC110 - uvicorn has no event for it
@@ -251,6 +264,8 @@ async def serve_http(
                     endpoint.draining = True
                     await _drain(calls, endpoint, settings.drain_timeout, signals)
                     endpoint.close()
+                    if viewer is not None:
+                        viewer.end()
                 # Streams have ended with their sessions.
                 web.should_exit = True
                 await anyio.sleep_forever()
@@ -269,6 +284,21 @@ def _metrics_routes(
     from mcp_bridge.server.http.metrics import Metrics  # noqa: PLC0415 - an extra
 
     return [Metrics(lambda: supervisor.current).start().route(authenticator)]
+
+
+def _viewer(authenticator: Authenticator, settings: HttpSettings) -> HttpViewer | None:
+    if not settings.viewer:
+        return None
+    from mcp_bridge.server.http.viewer import HttpViewer  # noqa: PLC0415 - most bridges serve none
+
+    return HttpViewer(authenticator, settings)
+
+
+async def _keep_viewer(viewer: HttpViewer, supervisor: BridgeSupervisor) -> None:
+    await supervisor.opened.wait()
+    bridge = supervisor.current
+    assert bridge is not None  # noqa: S101 - it is open, and closed after the last request
+    await viewer.keep(bridge.database)
 
 
 def _configuration(app: ASGIApp, limits: ConnectionLimits, tls: Tls | None) -> uvicorn.Config:

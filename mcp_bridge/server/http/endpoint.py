@@ -1,7 +1,7 @@
-"""The MCP endpoint: who asks, how much, how fast; then the SDK's transports.
+"""An endpoint for principals: who asks, how much, how fast; then what answers, such as the SDK's transports.
 
-A request is authenticated before its body is read. The SDK's transports decide by the protocol version which era it is
-of: up to 2025-11-25 it belongs to a session; from 2026-07-28 on it stands alone.
+A request is authenticated before its body is read. For MCP, the SDK's transports decide by the protocol version which
+era it is of: up to 2025-11-25 it belongs to a session; from 2026-07-28 on it stands alone.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from mcp_bridge.server.http.rate_limits import RateLimits
 from mcp_bridge.server.http.refusals import RefusedRequest, refused
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.http_settings import HttpSettings
     from mcp_bridge.server.http.authentication import Authenticator
-    from mcp_bridge.server.http.sessions import Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +52,13 @@ class Endpoint:
     """The endpoint as an ASGI application.
 
     Args:
-        sessions: The SDK's session manager.
+        handler: Handles a request whose principal is known, at `PRINCIPAL_KEY` of its scope, and whose body is there.
         authenticator: Tells who a request is from.
         settings: The settings of HTTP.
     """
 
-    def __init__(self, sessions: Sessions, authenticator: Authenticator, settings: HttpSettings) -> None:
-        self._sessions = sessions
+    def __init__(self, handler: ASGIApp, authenticator: Authenticator, settings: HttpSettings) -> None:
+        self._handler = handler
         self._authenticator = authenticator
         self._settings = settings
         self._rates = RateLimits(MAX_RATES)
@@ -105,14 +105,14 @@ class Endpoint:
         except RefusedRequest as exc:
             # An answer that has begun can only be cut, which uvicorn does.
             if not started:
-                await exc.response()(scope, receive, send)
+                await self._refusal(exc)(scope, receive, send)
         except Exception:
             # The client is told no more than that.
             logger.exception("a request could not be handled")
             if started:
                 raise
             fault = refused(500, "internal_error", "The bridge met an internal error; its log has the details.")
-            await fault.response()(scope, receive, send)
+            await self._refusal(fault)(scope, receive, send)
         finally:
             self._posts -= is_post
 
@@ -121,7 +121,7 @@ class Endpoint:
             if self.closed:
                 raise _ending()
             principal = await self._authenticator.principal(HTTPConnection(scope))
-            self._count(principal)
+            self._admit(principal)
         except RefusedRequest:
             await _discard(receive)
             raise
@@ -136,13 +136,19 @@ class Endpoint:
         finally:
             self._waiting_bytes -= len(body)
 
-    def _count(self, principal: Principal) -> None:
+    def _refusal(self, refusal: RefusedRequest) -> Response:
+        """The response to a request that is refused."""
+        return refusal.response()
+
+    def _admit(self, principal: Principal) -> None:
         """Count a request against the principal's rate.
 
         Raises:
             RefusedRequest: There were too many.
         """
-        rate = principal.limits.requests_per_minute
+        self._count(principal, principal.limits.requests_per_minute)
+
+    def _count(self, principal: Principal, rate: int | None) -> None:
         if rate is not None and (wait := self._rates.take(principal.name, rate)):
             message = f"At most {rate} requests a minute are answered."
             raise refused(429, "too_many_requests", message, retry_after=str(math.ceil(wait)))
@@ -193,7 +199,7 @@ class Endpoint:
             raise
 
     async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Hand a request to the SDK, until its client's credential ends.
+        """Hand a request to the handler, until its client's credential ends.
 
         A client that disconnects cancels it, unless it belongs to a session.
         """
@@ -215,7 +221,7 @@ class Endpoint:
                 if self._settings.json_answers and scope["method"] == "POST" and not _has_session(scope):
                     # The SDK doesn't watch the connection while it makes an answer of JSON.
                     tasks.start_soon(_cancel_when_disconnected, receive, tasks.cancel_scope)
-                await self._sessions.handle_request(scope, replay, send)
+                await self._handler(scope, replay, send)
                 answered = True
             finally:
                 self._scopes.discard(tasks.cancel_scope)

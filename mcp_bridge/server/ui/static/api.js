@@ -6,6 +6,9 @@ const KEPT = "mcp-bridge-token";
 // Under which path the viewer is served: nothing, or what a server that has other pages, too, has put before it.
 const ROOT = new URL("..", import.meta.url).pathname.replace(/\/$/, "");
 
+// Whether a bridge for several principals serves it, beside MCP, and not `mcp-bridge ui`.
+export const IS_SHARED = ROOT !== "";
+
 export function at(path) {
   return ROOT + path;
 }
@@ -48,7 +51,7 @@ async function answered(path, options) {
   try {
     response = await fetch(at(path), { ...options, headers: { ...options.headers, ...headers() }, cache: "no-store" });
   } catch {
-    throw new Refused(0, "no_answer", "The viewer's server doesn't answer. Is `mcp-bridge ui` still running?");
+    throw new Refused(0, "no_answer", `The viewer's server doesn't answer. Is ${IS_SHARED ? "the bridge" : "`mcp-bridge ui`"} still running?`);
   }
   if (response.ok) return response;
   const told = await response.json().catch(() => ({}));

@@ -1,6 +1,6 @@
 // Which page this is, who may see it, and when it looks again.
 
-import { Refused, at, get, hasToken, here, keepToken, live, takeToken } from "./api.js";
+import { IS_SHARED, Refused, at, get, hasToken, here, keepToken, live, takeToken } from "./api.js";
 import { approvalsPage } from "./approvals.js";
 import { fill, h, notice } from "./dom.js";
 import { executionPage } from "./execution.js";
@@ -28,10 +28,12 @@ function askForToken(wasWrong) {
   fill(main,
     h("form", { class: "card narrow", onsubmit: save },
       h("h1", {}, "Token needed"),
-      h("p", {}, "This viewer shows everything that is recorded, and approves. Open the address that ", h("code", {}, "mcp-bridge ui"),
-        " has printed, or put its token here. Each tab is let in by itself."),
-      wasWrong ? notice("bad", "The token that this tab has is not that of the viewer that runs now.") : null,
-      h("label", { for: "token" }, "Token or whole address"),
+      IS_SHARED
+        ? h("p", {}, "Put the token here that you have as a principal of this bridge. It stays in this tab, and shows what that principal may see.")
+        : h("p", {}, "This viewer shows everything that is recorded, and approves. Open the address that ", h("code", {}, "mcp-bridge ui"),
+          " has printed, or put its token here. Each tab is let in by itself."),
+      wasWrong ? notice("bad", IS_SHARED ? "The token that this tab has isn't good, or not any more." : "The token that this tab has is not that of the viewer that runs now.") : null,
+      h("label", { for: "token" }, IS_SHARED ? "Token" : "Token or whole address"),
       field,
       h("button", { class: "primary" }, "Open the viewer")));
   field.focus();

@@ -1,0 +1,132 @@
+"""The trace viewer beside MCP, for the same principals: its pages hold nothing, and its API authenticates.
+
+A browser sends no bearer token by itself: a page asks for it, or takes it from the address's fragment, and sends it
+with its requests. A proxy, though, may know a browser by its certificate, which goes with every page's requests: so the
+API answers pages of its own origin alone (`server.ui.guard`).
+
+Without authentication nothing is shown: every user of this machine would see all, and approve.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from starlette.responses import JSONResponse, RedirectResponse
+
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
+from mcp_bridge.http_settings import VIEWER_PATH
+from mcp_bridge.server.app import PRINCIPAL_KEY
+from mcp_bridge.server.http.endpoint import RETRY_SECONDS, Endpoint
+from mcp_bridge.server.http.refusals import RefusedRequest, refused
+from mcp_bridge.server.ui.api import MAX_BODY_BYTES, Viewer
+from mcp_bridge.server.ui.app import build_for_principals
+from mcp_bridge.server.ui.guard import API
+from mcp_bridge.server.ui.live import Live
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from mcp_bridge.governance.principals import Principal
+    from mcp_bridge.http_settings import HttpSettings
+    from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.server.http.authentication import Authenticator
+
+REQUESTS_PER_MINUTE = 600
+"""Of one principal. A page makes three for each look, and looks at most once a second."""
+
+MAX_REQUESTS = 12
+"""Of one principal at a time, its open pages included: the viewer shares the process with everybody's calls."""
+
+
+class HttpViewer:
+    """The viewer as an ASGI application under `VIEWER_PATH`.
+
+    Args:
+        authenticator: Tells who a request is from.
+        settings: The settings of HTTP.
+    """
+
+    def __init__(self, authenticator: Authenticator, settings: HttpSettings) -> None:
+        bounds = {"max_body_size": min(settings.max_body_size, MAX_BODY_BYTES), "json_answers": False}
+        self._api = _ViewerApi(self._answer, authenticator, settings.model_copy(update=bounds))
+        self._pages: ASGIApp | None = None
+        self._live: Live | None = None
+        self._requests: Counter[str] = Counter()
+
+    def has(self, path: str) -> bool:
+        """Whether a path is the viewer's."""
+        return path == VIEWER_PATH or path.startswith(f"{VIEWER_PATH}/")
+
+    async def keep(self, database: Database) -> None:
+        """Answer requests from this database, which is open until no request is left. Runs until cancelled."""
+        self._live = Live(database)
+        await self._live.look()
+        self._pages = build_for_principals(self._live, _viewer_of)
+        await self._live.watch()
+
+    def end(self) -> None:
+        """End the streams of all pages."""
+        if self._live is not None:
+            self._live.end()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle an ASGI connection."""
+        answer: ASGIApp
+        if scope["path"] == VIEWER_PATH:
+            # A browser takes the fragment along.
+            answer = RedirectResponse(f"{VIEWER_PATH}/")
+        elif self._pages is None:
+            answer = _response(
+                refused(503, "not_open_yet", "The bridge is not open yet.", retry_after=str(RETRY_SECONDS))
+            )
+        elif scope["path"].startswith(VIEWER_PATH + API):
+            answer = self._api
+        else:
+            answer = self._pages
+        await answer({**scope, "root_path": VIEWER_PATH}, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of the API whose principal is known."""
+        assert self._pages is not None  # noqa: S101 - else it would not have come here
+        name = scope[PRINCIPAL_KEY].name
+        if self._requests[name] >= MAX_REQUESTS:
+            message = f"At most {MAX_REQUESTS} requests of a principal are answered at a time."
+            refusal = refused(429, "too_many_requests", message, retry_after=str(RETRY_SECONDS))
+            await _response(refusal)(scope, receive, send)
+            return
+        self._requests[name] += 1
+        try:
+            await self._pages(scope, receive, send)
+        finally:
+            self._requests[name] -= 1
+            if not self._requests[name]:
+                del self._requests[name]
+
+
+class _ViewerApi(Endpoint):
+    def _refusal(self, refusal: RefusedRequest) -> Response:
+        return _response(refusal)
+
+    def _admit(self, principal: Principal) -> None:
+        if principal.name == LOCAL_PRINCIPAL.name:
+            message = "This viewer is for principals, and there are none. Use `mcp-bridge ui`."
+            raise refused(403, "authentication_needed", message)
+        self._count(principal, REQUESTS_PER_MINUTE)
+
+
+def _viewer_of(request: Request) -> Viewer:
+    # A request that was not authenticated has none, and fails.
+    principal: Principal = request.scope[PRINCIPAL_KEY]
+    return Viewer(principal, principal.name)
+
+
+def _response(refusal: RefusedRequest) -> Response:
+    """A refusal as the viewer's pages read it. It ends the connection, whose body may not have been read."""
+    headers = {name.replace("_", "-"): value for name, value in refusal.headers.items()}
+    error = {"code": refusal.error.code, "message": str(refusal.error)}
+    return JSONResponse(
+        {"error": error}, refusal.status, {"connection": "close", "cache-control": "no-store"} | headers
+    )

@@ -1,0 +1,217 @@
+"""The trace viewer of `mcp-bridge serve --transport http`: who sees what, who decides, and who gets nothing."""
+
+import contextlib
+import json
+
+import anyio
+import httpx2
+import pytest
+from bridge_fixtures import DEADLINE_SECONDS, until
+from http_bridge import ACCEPT, serving
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}
+
+PRINCIPALS = {"anna": {}, "ben": {}, "auditor": {"sees_all": True}, "boss": {"approver": True}}
+
+PROXY = """
+[authentication.proxy]
+header = "X-Client-Subject"
+trusted = ["127.0.0.2"]
+principals = { "CN=Auditor" = "auditor" }
+"""
+
+ASKS = {"name": "asks", "steps": [{"id": "ask", "type": "approval", "message": "May I?"}]}
+
+
+@pytest.fixture
+def team(configure):
+    """A bridge's `Setup` with these principals, and a token for each."""
+    setup = configure(principals=PRINCIPALS, http={"viewer": True, "allowed_origins": ["https://listed.example"]})
+    return setup, {name: token_for(setup, name) for name in PRINCIPALS}
+
+
+def token_for(setup, name):
+    done = setup.run("principal", "add", name)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().strip()
+
+
+def bearer(token):
+    return {"authorization": f"Bearer {token}"}
+
+
+async def asks(http, token):
+    """Run a program that waits for a person; its id."""
+    headers = ACCEPT | bearer(token)
+    opened = await http.post("/mcp", json=INITIALIZE, headers=headers)
+    assert opened.status_code == 200, opened.text
+    headers |= {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+    params = {"name": "run_program", "arguments": {"program": ASKS}}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    answer = await http.post("/mcp", json=call, headers=headers)
+    messages = [
+        json.loads(line[5:]) for line in answer.text.splitlines() if line.startswith("data:") and line[5:].strip()
+    ]
+    record = messages[-1]["result"]["structuredContent"]
+    assert record["status"] == "suspended", record
+    return record["trace_id"]
+
+
+async def is_open(http):
+    async def opened():
+        return (await http.get("/ready")).status_code == 200
+
+    await until(opened)
+
+
+def code_of(answer):
+    return answer.json()["error"]["code"]
+
+
+async def test_each_principal_sees_what_it_may_and_approvers_decide(team):
+    setup, tokens = team
+    async with serving(setup, "--tools", "programs") as bridge, bridge.http() as http:
+        await is_open(http)
+        bens = await asks(http, tokens["ben"])
+        one = f"/ui/api/executions/{bens}"
+
+        async def asked(name, path, method="GET", **options):
+            headers = {"origin": bridge.base} | bearer(tokens[name])
+            return await http.request(method, path, headers=headers, **options)
+
+        for name, sees in (("anna", False), ("ben", True), ("auditor", True), ("boss", False)):
+            listed = (await asked(name, "/ui/api/executions")).json()["executions"]
+            assert [row["id"] for row in listed] == ([bens] if sees else []), name
+            for path in (one, f"{one}/entries", f"{one}/graph", f"{one}/proofs?sequence=0"):
+                assert (await asked(name, path)).status_code == (200 if sees else 404), (name, path)
+        unknown = await asked("anna", f"/ui/api/executions/{'0' * len(bens)}")
+        assert (await asked("anna", one)).text == unknown.text
+
+        (waiting,) = (await asked("boss", "/ui/api/approvals")).json()["approvals"]
+        question, yes = f"/ui/api/approvals/{waiting['id']}", {"json": {"approved": True}}
+        assert code_of(await asked("anna", question, "POST", **yes)) == "unknown_trace"
+        for name, code in (("ben", "approver_needed"), ("auditor", "unknown_approval")):
+            assert code_of(await asked(name, question, "POST", **yes)) == code
+        assert (await asked("boss", "/ui/api/approvals?count")).json()["open"] == 1
+        decided = await asked("boss", question, "POST", **yes)
+        assert (decided.status_code, decided.json()["status"], decided.json()["by"]) == (200, "approved", "boss")
+        again = await asked("boss", question, "POST", **yes)
+        assert (again.status_code, code_of(again)) == (409, "already_decided")
+        assert b"Traceback" not in bridge.logged
+        assert not any(token.encode() in bridge.logged for token in tokens.values())
+
+
+async def test_pages_are_everybodys_and_hold_nothing_and_strangers_and_other_origins_get_no_data(team):
+    setup, tokens = team
+    data = "/ui/api/executions"
+    async with serving(setup) as bridge, bridge.http() as http:
+        await is_open(http)
+        moved = await http.get("/ui")
+        assert (moved.status_code, moved.headers["location"]) == (307, "/ui/")
+        for path in ("/ui/", "/ui/approvals", "/ui/executions/x"):
+            page = await http.get(path)
+            assert page.status_code == 200
+            assert '"/ui/static/main.js"' in page.text
+            assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert (await http.get("/ui/static/main.js")).status_code == 200
+        for path in ("/ui/static/../api.py", "/ui/nothing", "/ui//api/executions", "/uix"):
+            assert (await http.get(path)).status_code == 404
+
+        for path in (data, "/ui/api/events", "/ui/api/pools", "/ui/api/nothing", "/ui/api/%65vents"):
+            for headers, code in (({}, "credentials_needed"), (bearer("mcpb_wrong"), None)):
+                answer = await http.get(path, headers=headers)
+                assert answer.status_code in ({401} if code else {401, 429}), path
+                assert code is None or code_of(answer) == code
+        assert "Bearer" in (await http.get(data)).headers["www-authenticate"]
+
+        good = bearer(tokens["boss"])
+        assert (await http.get(data, headers=good)).status_code == 200
+        for headers in (
+            {"origin": "https://evil.example"},
+            # It may use MCP, and isn't the viewer's page.
+            {"origin": "https://listed.example"},
+            {"origin": "null"},
+            {"sec-fetch-site": "cross-site"},
+            {"sec-fetch-site": "same-site"},
+        ):
+            assert (await http.get(data, headers=good | headers)).status_code == 403, headers
+            assert "access-control-allow-origin" not in (await http.get(data, headers=good | headers)).headers
+        # A change says which page it is from.
+        change = await http.post("/ui/api/approvals/x.1", json={"approved": True}, headers=good)
+        assert (change.status_code, code_of(change)) == (403, "bad_origin")
+        assert (await http.get(data, headers=good | {"host": "evil.example"})).status_code == 421
+        large = await http.post("/ui/api/approvals/x.1", content=b" " * (65 << 10), headers=good)
+        assert (large.status_code, code_of(large)) == (413, "request_too_large")
+
+
+async def test_a_proxys_client_certificate_needs_no_token_and_only_the_viewers_own_page_uses_it(team):
+    setup, _ = team
+    with setup.config.open("a") as file:
+        file.write(PROXY)
+    async with serving(setup) as bridge:
+        transport = httpx2.AsyncHTTPTransport(local_address="127.0.0.2")
+        async with httpx2.AsyncClient(base_url=bridge.base, timeout=DEADLINE_SECONDS, transport=transport) as http:
+            await is_open(http)
+            subject = {"x-client-subject": "CN=Auditor"}
+            assert (await http.get("/ui/api/executions", headers=subject)).status_code == 200
+            assert (await http.get("/ui/api/executions")).status_code == 401
+            for header in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}):
+                assert (await http.get("/ui/api/executions", headers=subject | header)).status_code == 403
+
+
+async def test_a_token_that_is_revoked_ends_the_pages_stream_and_a_principal_has_no_more_than_its_places(team):
+    setup, tokens = team
+    async with serving(setup) as bridge, contextlib.AsyncExitStack() as stack:
+        http = await stack.enter_async_context(bridge.http())
+        await is_open(http)
+
+        async def listening(name):
+            client = await stack.enter_async_context(bridge.http())
+            request = client.stream("GET", "/ui/api/events", headers=bearer(tokens[name]))
+            return await stack.enter_async_context(request)
+
+        annas = [await listening("anna") for _ in range(12)]
+        assert [stream.status_code for stream in annas] == [200] * 12
+        assert (await http.get("/ui/api/executions", headers=bearer(tokens["anna"]))).status_code == 429
+        bens = await listening("ben")
+        assert bens.status_code == 200
+
+        assert setup.run("principal", "revoke", "anna").returncode == 0
+        with anyio.fail_after(DEADLINE_SECONDS):
+            for stream in annas:
+                # Ended, and not cut.
+                assert b"data: open" in await stream.aread()
+        assert not bens.is_closed
+        assert (await http.get("/ui/api/executions", headers=bearer(tokens["anna"]))).status_code == 401
+        assert (await http.get("/ui/api/executions", headers=bearer(tokens["ben"]))).status_code == 200
+
+        # Its end ends the others, and isn't held up by them.
+        bridge.process.terminate()
+        with anyio.fail_after(DEADLINE_SECONDS):
+            await bens.aread()
+        assert await bridge.ended() == 0
+        assert b"Traceback" not in bridge.logged
+
+
+async def test_without_principals_nothing_is_shown_and_without_the_setting_there_is_no_viewer(configure):
+    setup = configure(http={"viewer": True})
+    async with serving(setup) as bridge, bridge.http() as http:
+        await is_open(http)
+        answer = await http.get("/ui/api/executions")
+        assert (answer.status_code, code_of(answer)) == (403, "authentication_needed")
+        token = token_for(setup, "anna")
+        assert (await http.get("/ui/api/executions")).status_code == 401
+        assert (await http.get("/ui/api/executions", headers=bearer(token))).json()["executions"] == []
+    async with serving(configure()) as bridge, bridge.http() as http:
+        for path in ("/ui", "/ui/", "/ui/api/executions"):
+            assert (await http.get(path)).status_code == 404
+    wrong = configure(http={"viewer": True, "path": "/ui/mcp"}).run("serve", "--transport", "http", "--port", "0")
+    assert wrong.returncode == 2
+    assert "viewer" in wrong.stderr.decode()
