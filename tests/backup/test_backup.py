@@ -468,7 +468,8 @@ def test_a_ledger_of_0_1_0_that_is_put_back_without_the_key_of_its_requests_does
     assert till.run("backup", "--without-keys", till.folder / "lacks", "--json").json["apart"][2:] == [OLD_KEY]
     (till.state / OLD_KEY).touch(0o600)
     (till.state / OLD_KEY).write_bytes(whole)
-    shutil.copy(till.folder / "away" / "secrets.json", till.state)
+    for name in ("secrets.json", PRINCIPAL_TOKENS_FILE_NAME):
+        shutil.copy(till.folder / "away" / name, till.state)
     goes_on(till, "ledger alone")
     assert not (till.state / OLD_KEY).exists()
 

@@ -279,7 +279,7 @@ sys.meta_path.insert(0, Finder())
 async def main():
     begun = anyio.Event()
     begun.set()
-    await app._prepare_ahead(begun, SimpleNamespace(sandboxes=SimpleNamespace(start_ahead=prepare), fleet=SimpleNamespace(servers={"a": 1})))
+    await app.prepare_ahead(begun, SimpleNamespace(sandboxes=SimpleNamespace(start_ahead=prepare), fleet=SimpleNamespace(servers={"a": 1})))
 
 anyio.run(main)
 needed = ["mcp_bridge.sandbox.open_driver", "mcp_bridge.gate.gate", "mcp_bridge.kernel.machine", "jsonschema.validators"]
@@ -300,7 +300,7 @@ async def test_nothing_is_prepared_before_the_client_has_been_told_the_tools(mon
 
     bridge = SimpleNamespace(sandboxes=SimpleNamespace(start_ahead=start_ahead), fleet=SimpleNamespace(servers={}))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(app._prepare_ahead, begun, bridge)
+        tasks.start_soon(app.prepare_ahead, begun, bridge)
         await anyio.wait_all_tasks_blocked()
         assert not started
         begun.set()
