@@ -233,15 +233,20 @@ async def test_places_go_round_among_principals_and_each_has_its_own_limits(sand
         ended = []
 
         async def run(view, name):
-            await view.run("import time; time.sleep(0.3)")
+            await view.run("pass")
             ended.append(name)
 
-        async with anyio.create_task_group() as tasks:
+        queue = bridge._shared.queue
+        # Nobody gets the place before all of them wait for it.
+        async with anyio.create_task_group() as tasks, queue.lane("first", PrincipalLimits()).place():
             for number in range(3):
                 tasks.start_soon(run, anna, f"anna {number}")
-            await anyio.wait_all_tasks_blocked()
+            while queue.waiting < 3:  # noqa: ASYNC110  (nothing announces it)
+                await anyio.sleep(0.01)
             assert (await refused(anna.run("1")))[0] == "busy"
             tasks.start_soon(run, ben, "ben")
+            while queue.waiting < 4:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
         assert ended.index("ben") == 1
 
 
