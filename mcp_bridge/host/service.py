@@ -34,7 +34,7 @@ from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.own_files import OwnFiles
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, policy_over, refuse_local
-from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal, restricted
 from mcp_bridge.governance.search_embedder import search_embedder
 from mcp_bridge.governance.server_credentials import login_store, remote_access
 from mcp_bridge.governance.server_environment import environment, shown_output
@@ -63,7 +63,7 @@ from mcp_bridge.telemetry.opening import telemetry
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from anyio.abc import TaskGroup
@@ -133,6 +133,8 @@ class Shared:
         self.governance = governance
         self.restricted_to: PolicySnapshot | None = None
         """What the configuration's policy has become since the start."""
+        self.principals: Mapping[str, Principal] = governance.principals
+        """What the configuration's principals have become since the start."""
         self.loop_watch = loop_watch or LoopWatch()
         self.catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
         self.catalog.add_local(governance.registry)
@@ -188,19 +190,30 @@ class Bridge:
     def for_principal(self, principal: Principal) -> Bridge:
         """A principal's view of the bridge: one object as long as anything uses it.
 
-        What the principal has become since the view was made holds from now on, but never allows more calls or secrets
-        than it did then.
+        What the principal has become since the view was made, or since the start if the configuration has a table for
+        it, holds from now on, but never allows more calls or secrets than it did then.
 
         Raises:
-            BridgeError: `bad_config`: its policy names a program that there isn't, or isn't valid.
+            BridgeError: `bad_config`: its policy names a program that there isn't, or isn't valid; `not_a_principal`:
+                its table has been taken out of the configuration.
         """
+        start = self._shared.governance.principals.get(principal.name)
+        if start is None:
+            return self._view(principal, principal)
+        now = self._shared.principals.get(principal.name)
+        if now is None:
+            raise BridgeError("not_a_principal", "You are nobody that this bridge is for.")
+        return self._view(start, restricted(principal, now))
+
+    def _view(self, start: Principal, principal: Principal) -> Bridge:
+        """The view of a principal, which is made as the principal was at the start."""
         shared = self._shared
         view = shared.views.get(principal.name)
         if view is None:
             if not PRINCIPAL_NAME.fullmatch(principal.name):
                 raise ValueError(f"{principal.name!r} is no name for a principal")
-            view = Bridge(shared, principal)
-        elif view.principal != principal:
+            view = Bridge(shared, start)
+        if view.principal != principal:
             view.change(principal)
         if principal.name != LOCAL_PRINCIPAL.name:
             shared.kept[principal.name] = view
@@ -215,9 +228,10 @@ class Bridge:
         Raises:
             BridgeError: As `for_principal`.
         """
-        known = self._shared.governance.principals.get(execution.principal)
         name = execution.principal
-        return self.for_principal(known or (LOCAL_PRINCIPAL if name == LOCAL_PRINCIPAL.name else Principal(name)))
+        known = self._shared.governance.principals.get(name)
+        owner = known or (LOCAL_PRINCIPAL if name == LOCAL_PRINCIPAL.name else Principal(name))
+        return self._view(owner, owner)
 
     def change(self, principal: Principal) -> None:
         """From now on hold what begins to what the principal has become, too.
@@ -233,7 +247,12 @@ class Bridge:
             raise
         self._lane.limits = principal.limits
 
-    def restrict(self, servers: AbstractSet[str], policy: PolicySnapshot) -> None:
+    def restrict(
+        self,
+        servers: AbstractSet[str],
+        policy: PolicySnapshot,
+        principals: Mapping[str, Principal] | None = None,
+    ) -> None:
         """From now on hold what begins to what the configuration has become, too: never to less than at the start.
 
         It holds for all principals.
@@ -241,8 +260,10 @@ class Bridge:
         Args:
             servers: The names of the servers that there still are; `LOCAL` for the operator's own tools.
             policy: What decides, by the configuration as it is.
+            principals: The principals that there still are, by name; None for those of the start.
         """
         shared = self._shared
+        shared.principals = shared.governance.principals if principals is None else principals
         shared.withdrawn = frozenset({*self.fleet.servers, LOCAL}) - servers
         shared.restricted_to = None if policy.hash == shared.governance.snapshot.hash else policy
         for view in list(shared.views.values()):

@@ -65,6 +65,9 @@ QUIET_SECONDS = 0.5
 LOOK_SECONDS = 0.05
 """How often the end of the running calls is looked for."""
 
+CONFIGURATION_SECONDS = 1.0
+"""How often it is looked for changes of the configuration, besides before each call: the viewer asks no bridge."""
+
 EXPOSED_HEADERS = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "Retry-After")
 
 
@@ -236,6 +239,7 @@ async def serve_http(
         sessions = Sessions(server, settings)
         endpoint = Endpoint(sessions.handle_request, authenticator, settings)
         viewer = _viewer(authenticator, settings)
+        supervisor.on_principals(authenticator.restrict)
 
         def is_ready() -> bool:
             return supervisor.opened.is_set() and not endpoint.draining
@@ -253,6 +257,7 @@ async def serve_http(
                 tasks.start_soon(process.release_memory)
                 tasks.start_soon(limits.watch)
                 tasks.start_soon(_complete_instructions, supervisor, server)
+                tasks.start_soon(_watch_configuration, supervisor, authenticator)
                 if viewer is not None:
                     tasks.start_soon(_keep_viewer, viewer, supervisor)
                 async with sessions.run():
@@ -292,6 +297,13 @@ def _viewer(authenticator: Authenticator, settings: HttpSettings) -> HttpViewer 
     from mcp_bridge.server.http.viewer import HttpViewer  # noqa: PLC0415 - most bridges serve none
 
     return HttpViewer(authenticator, settings)
+
+
+async def _watch_configuration(supervisor: BridgeSupervisor, authenticator: Authenticator) -> None:
+    while True:
+        await anyio.sleep(CONFIGURATION_SECONDS)
+        if authenticator.authenticates:
+            await supervisor.look()
 
 
 async def _keep_viewer(viewer: HttpViewer, supervisor: BridgeSupervisor) -> None:
