@@ -92,7 +92,7 @@ def prune(
     as_json: Json = False,
 ) -> None:
     """Remove the images that were built here and that the configuration doesn't use."""
-    from mcp_bridge.cli.commands.uninstall import prune as work
+    from mcp_bridge.cli.commands.image_prune import prune as work
 
     finish(lambda: work(configuring.load(config or ctx.obj), everything=everything, as_json=as_json), as_json=as_json)
 
