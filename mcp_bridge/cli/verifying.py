@@ -88,7 +88,7 @@ def read_notes(path: Path) -> list[str]:
     Raises:
         BridgeError: `bad_argument`.
     """
-    from mcp_bridge.ledger.publish.to_file import notes_in
+    from mcp_bridge.ledger.proofs.note_files import notes_in
 
     try:
         with path.open("rb") as file:

@@ -12,7 +12,8 @@ from starlette.routing import Route
 
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.discovery import discover
-from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec, spec_from_toml
+from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
+from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec
 from mcp_bridge.downstream.openapi import reading
 from mcp_bridge.downstream.openapi.plan import Service
 from mcp_bridge.downstream.openapi.reading import UnusableDocumentError, base_url_of

@@ -33,10 +33,11 @@ from mcp_bridge.downstream.configuration.client_files import Problem, member
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.downstream.configuration.expansion import Expander, UnexpandedError
 from mcp_bridge.downstream.configuration.git_root import git_root
+from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
 from mcp_bridge.downstream.configuration.runners import isolate_runner
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
-from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, TlsFiles, spec_from_toml
+from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, TlsFiles
 from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.content import (

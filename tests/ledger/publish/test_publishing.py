@@ -31,6 +31,8 @@ from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.reading import open_ledger
+from mcp_bridge.ledger.proofs import note_files
+from mcp_bridge.ledger.proofs.note_files import notes_in
 from mcp_bridge.ledger.proofs.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.publish import http_client, publish_loop, to_file
@@ -41,7 +43,6 @@ from mcp_bridge.ledger.publish.publish_loop import Publisher
 from mcp_bridge.ledger.publish.target_checks import check_targets
 from mcp_bridge.ledger.publish.target_state import PublishedLog, acknowledge, read_states
 from mcp_bridge.ledger.publish.targets import PublishingConfig, Target
-from mcp_bridge.ledger.publish.to_file import notes_in
 from mcp_bridge.ledger.publish.to_target import publish
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.witness.witness import open_witness
@@ -338,12 +339,12 @@ def test_the_notes_of_a_file_are_the_same_in_whatever_parts_it_is_read(step):
         f"\u2014 x\n\n\u2014\n\u2014y\n{first}\n{LINE_OF_OTHERS}\n{second}",
     ):
         data = text.encode()
-        carried, found = to_file._Carried(), []
+        carried, found = note_files.CarriedOver(), []
         for at in range(0, len(data), step):
             notes, carried = carried.and_then(data[at : at + step])
             found += notes
         found += carried.last()
-        notes, carried = to_file._Carried().and_then(data)
+        notes, carried = note_files.CarriedOver().and_then(data)
         assert found == [*notes, *carried.last()]
         assert len(found) >= 1 + ("\n\n\n" in text)
 
