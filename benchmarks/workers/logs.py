@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.workers import work
-from mcp_bridge.ledger.audit.audit import export, prove, verify_file
+from mcp_bridge.ledger.audit.copies import export
+from mcp_bridge.ledger.audit.file_verification import verify_file
+from mcp_bridge.ledger.audit.proving import prove
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.transaction import Append, commit, posted

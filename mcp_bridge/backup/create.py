@@ -29,7 +29,7 @@ from mcp_bridge.backup import age, archive
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, is_kept
 from mcp_bridge.file_locks import locked_directory
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit import copies, file_verification
 from mcp_bridge.ledger.log.reading import open_ledger, require
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.storage import old_references, sealing
@@ -134,7 +134,7 @@ def back_up(directory: Path, master: str | Sequence[str], target: Path, to: str 
 
     Raises:
         BridgeError: `backup_exists`, `backup_failed`, `backup_busy`, `bad_recipient`; `witness_alone`; `key_missing`,
-            `key_unusable`; as `audit.verify_file`. Nothing is left then.
+            `key_unusable`; as `file_verification.verify_file`. Nothing is left then.
     """
     if os.path.lexists(target):
         raise _exists(target)
@@ -258,7 +258,7 @@ def _written(
     return Backup(verdict.log.size, verdict.log.root, verdict.log.authenticated, in_it, apart, files)
 
 
-def _copied(path: Path, copy: Path, master: sealing.MasterKey) -> tuple[audit.FileVerdict, bytes | None]:
+def _copied(path: Path, copy: Path, master: sealing.MasterKey) -> tuple[file_verification.FileVerdict, bytes | None]:
     """A verified copy of a ledger that may be in use, and the key that it is signed with, if that is there."""
     position = PositionFile(path)
     for left in reversed(range(_TRIES)):
@@ -277,7 +277,7 @@ def _copied(path: Path, copy: Path, master: sealing.MasterKey) -> tuple[audit.Fi
                 logger.warning("%s", exc)
             # Before a lost key is replaced there should be a copy.
             trusted = None
-        verdict = audit.backup(path, copy, trusted, master)
+        verdict = copies.backup(path, copy, trusted, master)
         with open_ledger(copy) as ledger:
             key = signing_key(path.parent, ledger)
             behind = behind or _caught(functools.partial(position.check, ledger.connection))

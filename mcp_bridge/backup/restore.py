@@ -36,7 +36,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, is_kept
 from mcp_bridge.file_locks import locked_directory
 from mcp_bridge.ledger.admin import accepted_losses, key_rotation
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit import copies, file_verification
 from mcp_bridge.ledger.audit.table_audit import check_master
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Verifier
@@ -146,7 +146,7 @@ def restore(file: Path, directory: Path, master: str | Sequence[str], means: Mea
     Raises:
         BridgeError: `restore_exists`, `restore_busy`, `restore_failed`; `backup_unusable`, `backup_damaged`,
             `backup_newer`, `wrong_passphrase`, `wrong_identity`; `key_missing`, `key_unusable`, `keyring_missing`;
-            `bad_argument`; as `audit.verify_file`. Nothing has changed then.
+            `bad_argument`; as `file_verification.verify_file`. Nothing has changed then.
     """
     with ExitStack() as stack:
         stack.enter_context(_naming(file))
@@ -330,7 +330,7 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
     if reader is None:
         small: dict[str, bytes] = {}
         # As it stands, with what is in its journal: a copy of the file alone would be without.
-        audit.backup(file, copy, None, None)
+        copies.backup(file, copy, None, None)
     else:
         small = _unpack(reader, to.folder, whole=to.whole)
         if not copy.is_file():
@@ -351,7 +351,9 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
         going: dict[str, int] = dict(rows.fetchall())
         rows = ledger.connection.execute("SELECT target FROM published ORDER BY target")
         targets = tuple(str(target) for (target,) in rows)
-    log = audit.verify_file(copy, means.verifiers or ([Verifier.parse(vkey)] if signed else None), (), root).log
+    log = file_verification.verify_file(
+        copy, means.verifiers or ([Verifier.parse(vkey)] if signed else None), (), root
+    ).log
     said = {} if reader is None else reader.manifest
     made = said.get("made")
     restored = Restored(

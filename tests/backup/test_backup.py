@@ -39,7 +39,7 @@ from mcp_bridge.governance.principal_tokens import TokenStore
 from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.admin import key_rotation
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit import copies
 from mcp_bridge.ledger.log.key_history import MAX_KEYS
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Signer
@@ -162,7 +162,7 @@ def made(desk, kind, name="backup"):
         desk.run("backup", "--without-keys", target)
     else:
         # As 0.1.0 made one.
-        audit.backup(desk.path, target, None, None)
+        copies.backup(desk.path, target, None, None)
     return target, ("--keys", desk.folder / "away"), b""
 
 
@@ -443,7 +443,7 @@ def test_a_key_that_0_1_0_has_left_and_nothing_needs_is_in_no_backup(till):
 def test_a_ledger_of_0_1_0_that_is_put_back_without_the_key_of_its_requests_does_nothing_again(till, caplog):
     """The way that 0.1.0 told people to go, which told of two keys."""
     kept_by_0_1_0(till)
-    audit.backup(till.path, till.folder / "copy", None, None)
+    copies.backup(till.path, till.folder / "copy", None, None)
     put_away(till)
     till.state.mkdir(mode=0o700)
     for name in ("master.key", KEY_FILE):

@@ -5,7 +5,7 @@ import json
 import sqlite3
 from dataclasses import dataclass, field
 
-from mcp_bridge.ledger.audit.audit import verify_file
+from mcp_bridge.ledger.audit.file_verification import verify_file
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.recorder import recorded

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.audit.audit import checkpoint
+from mcp_bridge.ledger.audit.proving import checkpoint
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.key_history import MAX_KEYS

@@ -12,7 +12,7 @@ from tampered_fixtures import Writer
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit import parallel
-from mcp_bridge.ledger.audit.audit import verify_file
+from mcp_bridge.ledger.audit.file_verification import verify_file
 from mcp_bridge.ledger.audit.table_audit import TableAudit
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import decode, encode, leaf_hash

@@ -31,7 +31,7 @@ from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.ledger.admin import compacting
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit import copies, proving
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log import allowance, pieces
 from mcp_bridge.ledger.log.allowance import Allowance
@@ -184,8 +184,8 @@ async def test_exports_and_proofs_have_the_whole_payload(tmp_path):
         await SqliteRecorder(database).append(outcome(ENDED, 1, value), outcome(ENDED, 2, value))
     vkey, master = whole(path)
     with open_ledger(path, master) as ledger, (tmp_path / "export").open("wb") as file:
-        audit.export(ledger, file, payloads=True)
-        proof = audit.prove(ledger, 2, payload=True)
+        copies.export(ledger, file, payloads=True)
+        proof = proving.prove(ledger, 2, payload=True)
     text = (tmp_path / "export").read_text()
     assert text.count(value) == 2
     assert verify_export(io.BytesIO(text.encode()), [Verifier.parse(vkey)]).disclosed == 3
@@ -716,7 +716,7 @@ def test_a_ledger_of_0_1_0_is_verified_as_it_is(old):
     verifiers = [Verifier.parse(vkey)]
     again = io.BytesIO()
     with open_ledger(old / FILE_NAME, master) as ledger:
-        audit.export(ledger, again, payloads=True)
+        copies.export(ledger, again, payloads=True)
     before = (old / "export.jsonl").read_bytes()
     # What it left out of an export is there now: the checkpoint of 25 entries that a witness has cosigned.
     lines = again.getvalue().splitlines(keepends=True)
@@ -754,7 +754,7 @@ async def test_a_ledger_of_0_1_0_is_read_written_and_erased(old):
         entries = [json.loads(line)["entry"].encode() for line in before]
         assert [found.data for found in ledger.entries()][: len(entries)] == entries
         last = (old / "export.jsonl").read_bytes().splitlines()[-1]
-        assert audit.consistency(ledger, json.loads(last)["checkpoint"], None, verifiers).old == len(entries)
+        assert proving.consistency(ledger, json.loads(last)["checkpoint"], None, verifiers).old == len(entries)
 
 
 async def test_a_small_ledger_of_0_1_0_gives_space_back_once_it_was_opened(old):

@@ -26,7 +26,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.service import open_bridge
 from mcp_bridge.ledger.admin.key_rotation import rotate_key
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit import file_verification
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
@@ -277,7 +277,7 @@ async def test_a_roll_back_to_before_the_key_was_rotated_is_found(tmp_path, file
     for _ in range(2):
         state = await published(grow)
         assert state.status == "ok"
-    found = audit.verify_file(folder / "ledger.sqlite", None, notes_in(file.file.read_text()))
+    found = file_verification.verify_file(folder / "ledger.sqlite", None, notes_in(file.file.read_text()))
     assert found.log.compared == len(notes_in(file.file.read_text())) == 5
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "older", folder)
@@ -1074,7 +1074,7 @@ async def test_a_bridge_publishes_while_it_works_and_what_it_did_last_when_it_en
             await until(lambda before=before: len(published()) > before and published()[-1] == newest())
         await bridge.run_program({"steps": [{"id": "rest", "type": "wait", "seconds": 0}]})
     assert published()[-1] == newest()
-    facts = audit.verify_file(tmp_path / "state" / "ledger.sqlite", None, published(), None)
+    facts = file_verification.verify_file(tmp_path / "state" / "ledger.sqlite", None, published(), None)
     assert facts.log.compared == len(published()) >= 4
 
 
