@@ -33,12 +33,12 @@ from mcp_bridge.ledger.audit import copies, file_verification
 from mcp_bridge.ledger.log.reading import open_ledger, require
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.storage import old_references, sealing
-from mcp_bridge.ledger.storage.position import PositionFile
 from mcp_bridge.ledger.storage.restoring import RESTORING
+from mcp_bridge.ledger.storage.rollback_detection import PositionFile
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, NEXT_KEY_FILE, PUBLIC_KEY_FILE, own_vkey
 from mcp_bridge.ledger.witness import files as witness_files
-from mcp_bridge.ledger.witness import position as witness_position
+from mcp_bridge.ledger.witness import rollback_detection as witness_rollback
 from mcp_bridge.policy.secrets import secret_stores
 from mcp_bridge.private_files import private_key
 
@@ -59,13 +59,13 @@ KEYS = (MASTER, KEY_FILE, OLD_KEY)
 """What a ledger's keys are called, in a backup and in a state directory. A further one is one more name here, and in
 `needs` if the ledger can't go on without it. What they are is not looked at: one may be sealed under another."""
 
-CREDENTIALS = (secret_stores.FILE_NAME, secret_stores.PRINCIPAL_TOKENS_FILE_NAME, witness_position.KEY_FILE)
+CREDENTIALS = (secret_stores.FILE_NAME, secret_stores.PRINCIPAL_TOKENS_FILE_NAME, witness_rollback.KEY_FILE)
 """What else is in a backup with keys alone."""
 
 DATABASES = (FILE_NAME, witness_files.STATE_FILE)
 """What is copied by SQLite. `FOLDERS` are the rest of what is in a backup."""
 
-OF_THIS_LEDGER = ("ledger.head", PUBLIC_KEY_FILE, witness_position.HEAD_FILE)
+OF_THIS_LEDGER = ("ledger.head", PUBLIC_KEY_FILE, witness_rollback.HEAD_FILE)
 """Files that tell of the ledger beside them how far it had come, and its public key, and of the witness how much it
 knows: in no backup, removed where one is restored, and made anew when that is opened."""
 
@@ -159,7 +159,7 @@ def back_up(directory: Path, master: str | Sequence[str], target: Path, to: str 
 
 
 def _refuse_witness_alone(directory: Path) -> None:
-    state, key = directory / witness_files.STATE_FILE, directory / witness_position.KEY_FILE
+    state, key = directory / witness_files.STATE_FILE, directory / witness_rollback.KEY_FILE
     if state.exists() and not (directory / FILE_NAME).exists():
         raise BridgeError(
             "witness_alone",

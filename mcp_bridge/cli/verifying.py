@@ -127,7 +127,7 @@ def verify_own_ledger(
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.publish.target_checks import FileLog, check_targets
     from mcp_bridge.ledger.storage.opening import require_end
-    from mcp_bridge.ledger.storage.position import PositionFile
+    from mcp_bridge.ledger.storage.rollback_detection import PositionFile
     from mcp_bridge.ledger.storage.signing_key_files import known_vkey
 
     settings, base = loaded.settings, loaded.layers[-1].base

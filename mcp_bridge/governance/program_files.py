@@ -16,7 +16,7 @@ from mcp_bridge.toml_lines import line_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mcp_bridge.workspace.content import Content
+    from mcp_bridge.workspace.folder_content import Content
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 

@@ -16,8 +16,8 @@ from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import OUTPUT_PART_BYTES
 from mcp_bridge.executions.memories import MAX_MEMORY_BYTES
+from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
-from mcp_bridge.executions.programs.programs import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.session import Session
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.governance.tool_names import resolve, split
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.memories import Memories
     from mcp_bridge.executions.own_files import OwnFiles
-    from mcp_bridge.executions.programs.programs import Programs
+    from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.programs.run import Effects
     from mcp_bridge.executions.scripts.run import ScriptRun
     from mcp_bridge.gate.gate import Gate

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.offload import on_blocking_thread
 from mcp_bridge.server.configuration_reload import INTERNAL_ERROR, ConfigurationReload, configured, for_the_agent
 from mcp_bridge.settings import Settings
@@ -21,7 +21,7 @@ from mcp_bridge.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.server.configuration_reload import Configured, Source
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from mcp_bridge.offload import on_thread
 from mcp_bridge.server.displays import is_text
 
 if TYPE_CHECKING:
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
 
 SCHEMA_URI = "program-schema://v1"
 PROGRAM_SCHEME = "program"

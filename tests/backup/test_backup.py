@@ -50,8 +50,8 @@ from mcp_bridge.ledger.storage.sealing import MasterKey
 from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.witness.files import STATE_FILE as WITNESS_STATE
 from mcp_bridge.ledger.witness.files import open_files, private_key
-from mcp_bridge.ledger.witness.position import KEY_FILE as WITNESS_KEY
-from mcp_bridge.ledger.witness.position import Cosigned, WitnessHead
+from mcp_bridge.ledger.witness.rollback_detection import KEY_FILE as WITNESS_KEY
+from mcp_bridge.ledger.witness.rollback_detection import Cosigned, WitnessHead
 from mcp_bridge.policy.secrets.secret_stores import PRINCIPAL_TOKENS_FILE_NAME, SecretFile
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))

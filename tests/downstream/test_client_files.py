@@ -17,7 +17,7 @@ from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, CLIENTS
 from mcp_bridge.downstream.configuration.discovery import discover, folder_table, user_servers
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
-from mcp_bridge.workspace.content import CLIENT_FILES, content_of
+from mcp_bridge.workspace.folder_content import CLIENT_FILES, content_of
 from mcp_bridge.workspace.trust import TrustStore
 
 LOCAL = {"command": "/opt/server", "args": ["-v", "x"], "env": {"A": "1"}}

@@ -22,7 +22,7 @@ from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.guest.near_names import near
 from mcp_bridge.near_names import nearest
-from mcp_bridge.workspace.content import Content, changed, content_of
+from mcp_bridge.workspace.folder_content import Content, changed, content_of
 from mcp_bridge.workspace.trust import TrustStore
 
 

@@ -171,7 +171,7 @@ async def test_the_document_of_a_folders_entry_is_one_trusted_file(tmp_path):
     file.write_text(json.dumps(document({"/a": GET, "/b": {"$ref": "more.json"}})))
     (tmp_path / "more.json").write_text(json.dumps({"get": {"operationId": "b"}}))
     (tmp_path / "other.json").write_text("{}")
-    from mcp_bridge.workspace.content import content_of
+    from mcp_bridge.workspace.folder_content import content_of
 
     table = {"servers": {"api": {"openapi": "openapi.json", "operations": ["*"]}}}
     whole = content_of(tmp_path / "mcp-bridge.toml", b"", table)

@@ -17,7 +17,7 @@ from mcp_bridge.downstream.configuration.remote_entries import (
 )
 from mcp_bridge.downstream.configuration.spec import TlsFiles
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.workspace.content import Content, content_of
+from mcp_bridge.workspace.folder_content import Content, content_of
 from mcp_bridge.workspace.trust import TrustStore
 
 

@@ -19,7 +19,7 @@ from mcp_bridge.policy.rules.policy_settings import Policy
 from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze, layered
 from mcp_bridge.policy.rules.trusted_hints import is_trusted_idempotent
 from mcp_bridge.settings import Layer
-from mcp_bridge.workspace.content import Content
+from mcp_bridge.workspace.folder_content import Content
 
 STRICTNESS = ["allow", "approve", "deny"]
 

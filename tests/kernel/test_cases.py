@@ -13,7 +13,7 @@ from program_tools import Tools, driven
 
 from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.lifecycle import Lifecycle
-from mcp_bridge.executions.programs.programs import Programs
+from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.executions.programs.replay import replayed_program
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import IllegalEventError, Outcome, Resume

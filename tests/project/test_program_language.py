@@ -8,11 +8,11 @@ import yaml
 from pages import text_of
 
 from mcp_bridge.executions.idempotency import keys
-from mcp_bridge.executions.programs import programs, session, waits
+from mcp_bridge.executions.programs import lifecycle, session, waits
 from mcp_bridge.governance import yaml_text
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.guest.programs import Trace
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.kernel import (
     conditions,
     json_parsing,
@@ -147,7 +147,7 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
         assert f"`{status}`" in ends
     mebi = 1 << 20
     assert (8 * mebi, 100_000, 8) == (program_parser.MAX_BYTES, form.MAX_STEPS, program_parser.MAX_NESTED_PROGRAMS)
-    assert 4 * mebi == programs.MAX_CONTEXT_BYTES
+    assert 4 * mebi == lifecycle.MAX_CONTEXT_BYTES
     assert (values.MAX_DEPTH, values.MAX_INTEGER) == (48, 10**100)
     assert (conditions.MAX_CHARS, conditions.MAX_DEPTH) == (10_000, 50)
     assert mebi == json_parsing.MAX_PARSED_CHARS

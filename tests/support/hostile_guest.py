@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from execution_fixtures import Sandboxes
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.ledger.log.entries import Entry
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 

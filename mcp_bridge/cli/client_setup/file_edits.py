@@ -20,7 +20,7 @@ from mcp_bridge.atomic_files import create_private, sync_directory, write_privat
 from mcp_bridge.downstream.configuration import client_files, jsonc
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.private_files import private_directory
-from mcp_bridge.workspace.content import read_regular, why
+from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,7 +21,7 @@ from mcp_bridge import escaping
 from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec

@@ -19,9 +19,9 @@ from mcp_bridge.downstream.configuration.discovery import user_servers
 from mcp_bridge.downstream.configuration.remote_entries import is_in_the_clear, shown_url
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.early_erasure import FULL
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.pool_report import pool_reports
-from mcp_bridge.host.service import open_bridge
 from mcp_bridge.sizes import shown_size
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from mcp_bridge.sandbox.flags import EngineName, RuntimeChoice
     from mcp_bridge.sandbox.image.store import ImageInfo
+    from mcp_bridge.sandbox.isolation_flags import EngineName, RuntimeChoice
     from mcp_bridge.settings import Loaded, Settings
 
 
@@ -32,7 +32,7 @@ class Engine(NamedTuple):
 async def engines(settings: Settings) -> tuple[list[Engine], list[EngineName]]:
     """The engines that the settings allow and that answer, and the names of installed ones that don't."""
     from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
-    from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
     from mcp_bridge.sandbox.open_driver import open_images
 
     everything: tuple[EngineName, ...] = ("oci", "podman", "docker")

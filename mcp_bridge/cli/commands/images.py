@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from mcp_bridge.sandbox.flags import RuntimeChoice
     from mcp_bridge.sandbox.image.store import ImageInfo
+    from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 
 images = typer.Typer(help="Build, look at and remove the sandbox's images.", no_args_is_help=True)
 

@@ -16,7 +16,7 @@ from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
     from mcp_bridge.cli.program_sources import ProgramFile, Sources
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.kernel.program_parser import Program
 
 programs = typer.Typer(

@@ -21,7 +21,7 @@ from mcp_bridge.settings import user_file
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mcp_bridge.sandbox.flags import EngineName
+    from mcp_bridge.sandbox.isolation_flags import EngineName
     from mcp_bridge.settings import Loaded, Settings
 
 CACHES = ("catalog", "probe-*", "image-build*", "run", "oci", "ui-*.html", "owners", "files.total")

@@ -49,7 +49,7 @@ from mcp_bridge.downstream.client.stdio_transport import StdioTransport
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
-from mcp_bridge.workspace.content import changed
+from mcp_bridge.workspace.folder_content import changed
 
 # Re-exported for the supervisor, which imports this module, and with it the SDK, on first use.
 from mcp.shared.exceptions import MCPError  # isort: skip

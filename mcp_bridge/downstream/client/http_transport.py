@@ -65,7 +65,7 @@ from mcp_bridge.downstream.http.http_client import (
     refusal,
 )
 from mcp_bridge.downstream.http.retries import sent_until_read
-from mcp_bridge.downstream.oauth.bearer import BearerAuth
+from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing

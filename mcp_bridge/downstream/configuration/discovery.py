@@ -40,7 +40,7 @@ from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
 from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, TlsFiles
 from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.workspace.content import (
+from mcp_bridge.workspace.folder_content import (
     MAX_FILE_BYTES,
     PROJECT_NAME,
     Content,

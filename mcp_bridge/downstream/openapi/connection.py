@@ -43,7 +43,7 @@ from mcp_bridge.downstream.http.http_client import (
     refusal,
 )
 from mcp_bridge.downstream.http.retries import sent_until_read
-from mcp_bridge.downstream.oauth.bearer import BearerAuth
+from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
 from mcp_bridge.downstream.openapi.answers import ERROR_BYTES, AnswerError, Response, to_result, told_headers
 from mcp_bridge.downstream.openapi.reading import DocumentReader, Found, UnusableDocumentError
 from mcp_bridge.downstream.openapi.requests import Credentials, Request, build

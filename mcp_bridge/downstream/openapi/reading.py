@@ -24,7 +24,7 @@ from mcp_bridge.downstream.http.http_client import Attempt, RequestFailedError, 
 from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.downstream.openapi.plan import Order, Outcome
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.workspace.content import read_regular, why
+from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
     import httpx2

@@ -12,8 +12,8 @@ from mcp_bridge.ledger.storage.execution_store import StoredExecution
 if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.programs.effects import ProgramEffects
-    from mcp_bridge.executions.programs.programs import Programs
-    from mcp_bridge.executions.scripts.scripts import SandboxRunner
+    from mcp_bridge.executions.programs.lifecycle import Programs
+    from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
     from mcp_bridge.kernel.events import Resume
 
 

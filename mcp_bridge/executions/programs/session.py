@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from mcp_bridge.executions.programs.library import Planner
-    from mcp_bridge.executions.programs.programs import Programs
+    from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.programs.run import Effects, ProgramRun
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.log.entries import Entry

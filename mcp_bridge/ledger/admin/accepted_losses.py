@@ -17,7 +17,7 @@ from mcp_bridge.ledger.log.reading import master_of, open_ledger
 from mcp_bridge.ledger.log.transaction import posted, run
 from mcp_bridge.ledger.storage.failures import unusable
 from mcp_bridge.ledger.storage.opening import connect, look_first, open_to_write, write_entries
-from mcp_bridge.ledger.storage.position import NOT_AS_FAR, PositionFile
+from mcp_bridge.ledger.storage.rollback_detection import NOT_AS_FAR, PositionFile
 from mcp_bridge.ledger.storage.signing_key_files import own_signer
 
 if TYPE_CHECKING:

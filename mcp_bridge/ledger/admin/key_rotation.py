@@ -24,7 +24,7 @@ from mcp_bridge.ledger.proofs.notes import add_signature, checkpoint_text
 from mcp_bridge.ledger.proofs.signing import Signer
 from mcp_bridge.ledger.storage.failures import unusable
 from mcp_bridge.ledger.storage.opening import connect, look_first, write_entries
-from mcp_bridge.ledger.storage.position import NOT_AS_FAR, PositionFile, read_head
+from mcp_bridge.ledger.storage.rollback_detection import NOT_AS_FAR, PositionFile, read_head
 from mcp_bridge.ledger.storage.signing_key_files import NEXT_KEY_FILE, own_vkey, take_next_key
 from mcp_bridge.private_files import KEY_BYTES
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.proofs.exports import Progress, Verdict
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.storage.position import PositionFile
+    from mcp_bridge.ledger.storage.rollback_detection import PositionFile
     from mcp_bridge.ledger.storage.sealing import MasterKey
 
 

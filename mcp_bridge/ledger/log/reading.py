@@ -18,11 +18,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.log.deduplication import payload_of, pieces_of
 from mcp_bridge.ledger.log.entry_encoding import LEDGER, decode, leaf_hash
 from mcp_bridge.ledger.log.key_history import keys_of
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.log.payloads import KeyEvent
-from mcp_bridge.ledger.log.pieces import payload_of, pieces_of
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.exports import (
     MAX_LINE_BYTES,
@@ -36,14 +36,14 @@ from mcp_bridge.ledger.proofs.exports import (
 )
 from mcp_bridge.ledger.proofs.notes import merged
 from mcp_bridge.ledger.storage.failures import is_full
-from mcp_bridge.ledger.storage.position import PositionFile, read_head
+from mcp_bridge.ledger.storage.rollback_detection import PositionFile, read_head
 from mcp_bridge.ledger.storage.schema import MIGRATIONS, refuse_newer
 from mcp_bridge.ledger.storage.sealing import damaged, master_key, naming_file, wrong_master_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from mcp_bridge.ledger.log.pieces import Pieces
+    from mcp_bridge.ledger.log.deduplication import Pieces
     from mcp_bridge.ledger.proofs.exports import Line, Stretch
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.storage.sealing import MasterKey

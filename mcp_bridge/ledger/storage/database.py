@@ -36,7 +36,7 @@ from mcp_bridge.ledger.log.transaction import Append, Statement, commit, posted,
 from mcp_bridge.ledger.storage.failures import code_of, not_written, unusable
 from mcp_bridge.ledger.storage.live_bridges import Presence, is_present, others
 from mcp_bridge.ledger.storage.opening import open_to_read, open_to_write
-from mcp_bridge.ledger.storage.position import PositionError
+from mcp_bridge.ledger.storage.rollback_detection import PositionError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence

@@ -21,8 +21,8 @@ from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.failures import code_of
 from mcp_bridge.ledger.storage.old_references import forget_erased_values, old_requests, remove_key
-from mcp_bridge.ledger.storage.position import PositionFile, position_of, read_head
 from mcp_bridge.ledger.storage.restoring import is_unfinished, tidy_up
+from mcp_bridge.ledger.storage.rollback_detection import PositionFile, position_of, read_head
 from mcp_bridge.ledger.storage.schema import migrate, refuse_newer
 from mcp_bridge.ledger.storage.sealing import damaged, master_key, naming_file, wrong_master_key
 from mcp_bridge.ledger.storage.signing_key_files import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.ledger.proofs.signing import Signer
-    from mcp_bridge.ledger.storage.position import Position
+    from mcp_bridge.ledger.storage.rollback_detection import Position
     from mcp_bridge.ledger.storage.sealing import MasterKey
 
 ORIGIN = "mcp-code-bridge"

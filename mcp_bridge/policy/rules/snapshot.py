@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.values import canonical, digest, normal
-from mcp_bridge.policy.rules.matching import CompiledRules
 from mcp_bridge.policy.rules.policy_settings import NOWHERE, Limits, PolicyLimits, Preset, Rule, is_hash, nearest
+from mcp_bridge.policy.rules.rule_evaluation import CompiledRules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,13 +15,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.sandbox import seccomp_profile
-from mcp_bridge.sandbox.flags import LEAST_DATA, MASKED
+from mcp_bridge.sandbox.isolation_flags import LEAST_DATA, MASKED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mcp_bridge.sandbox.engine import Limits, SandboxSpec
-    from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 
 HOST_NAME = "sandbox"
 

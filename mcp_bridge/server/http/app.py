@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Router
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.server import process
+from mcp_bridge.server import process_memory
 from mcp_bridge.server.app import mcp_server, prepare_ahead, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.http.connections import ConnectionLimits
@@ -221,7 +221,7 @@ async def serve_http(
     Raises:
         BridgeError: `authentication_needed`.
     """
-    process.configure_interpreter()
+    process_memory.configure_interpreter()
     if not logger.isEnabledFor(logging.DEBUG):
         # Anybody could fill the log with requests that are none.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
@@ -250,7 +250,7 @@ async def serve_http(
         web = _Server(_configuration(HttpApp(endpoint, settings, routes, is_ready, viewer), limits, tls))
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(process.release_memory)
+                tasks.start_soon(process_memory.release_memory)
                 tasks.start_soon(limits.watch)
                 tasks.start_soon(_complete_instructions, supervisor, server)
                 if viewer is not None:

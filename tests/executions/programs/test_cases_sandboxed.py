@@ -313,7 +313,7 @@ from pathlib import Path
 import anyio
 
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.settings import Settings
 
 folder, state_dir, runtime, trace_id = sys.argv[1:]

@@ -24,7 +24,7 @@ from starlette.responses import RedirectResponse, Response
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.admin.key_rotation import rotate_key
 from mcp_bridge.ledger.audit import file_verification
 from mcp_bridge.ledger.config import LedgerConfig

@@ -20,7 +20,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import erasure as executions_erasure
 from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.host import upkeep
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.audit import copies, proving
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry

@@ -29,7 +29,7 @@ from mcp_bridge.executions import erasure
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.idempotency.request_identity import Keys, script_macs
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.kernel.values import canonical

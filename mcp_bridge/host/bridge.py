@@ -47,7 +47,7 @@ from mcp_bridge.host.run_queue import RunQueue
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
 from mcp_bridge.host.sandboxes import Sandboxes
 from mcp_bridge.host.upkeep import upkeep
-from mcp_bridge.ledger.log.allowance import Allowance
+from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.log.usage_store import UsageStore
 from mcp_bridge.ledger.storage.database import Database
@@ -73,12 +73,12 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.programs.commands import ProgramCommands
-    from mcp_bridge.executions.programs.programs import Programs
+    from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.replay_result import Replayed
     from mcp_bridge.executions.scripts.commands import ScriptCommands
+    from mcp_bridge.executions.scripts.lifecycle import ActiveScript, Scripts
     from mcp_bridge.executions.scripts.live_output import LiveOutput
-    from mcp_bridge.executions.scripts.scripts import ActiveScript, Scripts
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.governance.denied_steps import DeniedStep
@@ -310,7 +310,7 @@ class Bridge:
     @functools.cached_property
     def programs(self) -> Programs:
         """The bridge's programs."""
-        from mcp_bridge.executions.programs.programs import ProgramRules, Programs
+        from mcp_bridge.executions.programs.lifecycle import ProgramRules, Programs
 
         rules = ProgramRules(
             self._denied_steps, self._governance.refuses_denied_steps, self.settings.ledger.subject_fields
@@ -328,7 +328,7 @@ class Bridge:
     @functools.cached_property
     def scripts(self) -> Scripts:
         """The bridge's scripts."""
-        from mcp_bridge.executions.scripts.scripts import Scripts
+        from mcp_bridge.executions.scripts.lifecycle import Scripts
 
         return Scripts(self.lifecycle, self.principal.name, self)
 

@@ -97,7 +97,7 @@ def test_what_was_imported_without_collections_is_kept_out_of_later_ones():
 
 HIDING = """
 import json, sys
-from mcp_bridge.server.process import missing
+from mcp_bridge.server.process_memory import missing
 
 try:
     with missing("uvicorn", "json", "there_is_no_such_module"):
