@@ -248,7 +248,7 @@ def prove_own_entry(settings: Settings, entry: int, *, payload: bool) -> bytes:
     """The proof of an entry of the ledger.
 
     Raises:
-        BridgeError: As `audit.prove` and `open_ledger`.
+        BridgeError: As `proving.prove` and `open_ledger`.
     """
     from mcp_bridge.ledger.audit import proving
     from mcp_bridge.ledger.log.reading import open_ledger, require
@@ -275,7 +275,7 @@ def prove_by(
         payload: Whether to disclose the entry's payload.
 
     Raises:
-        BridgeError: `bad_argument`; as `audit.prove_by`, `audit.prove` and `open_ledger`.
+        BridgeError: `bad_argument`; as `proving.prove_by`, `proving.prove` and `open_ledger`.
     """
     from mcp_bridge.ledger.audit import proving
     from mcp_bridge.ledger.log.reading import open_ledger

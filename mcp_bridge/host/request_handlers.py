@@ -15,6 +15,7 @@ from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import OUTPUT_PART_BYTES
+from mcp_bridge.executions.idempotency.derived_keys import program_key
 from mcp_bridge.executions.memories import MAX_MEMORY_BYTES
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
@@ -194,7 +195,7 @@ class Requests:
     async def _program(self, request: Any, call: CallRecorder) -> Any:
         match request:
             case messages.ProgramStart() if request.idempotency_key is None:
-                key = self._script.key_of(request.call)
+                key = program_key(self._script.execution, request.call)
                 return await self._programs.start(request.program, request.context, key, call.request, of_call=True)
             case messages.ProgramResume():
                 # A payload is taken once: whether it was is looked up before it is given again.

@@ -435,7 +435,7 @@ def _limit(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_tables(connection: sqlite3.Connection) -> None:
-    """Check the tables. Reading depends on nothing else in the schema; `audit.verify_file` checks the rest."""
+    """Check the tables. Reading depends on nothing else in the schema; `verify_file` checks the rest."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     found = read_schema(connection)
     for row in expected_schema(max(version, 1)):

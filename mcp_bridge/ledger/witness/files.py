@@ -1,6 +1,6 @@
 """The files of a witness: its key, and for each log the last checkpoint that it has cosigned.
 
-How much it has cosigned is written outside of its database, too, before a cosignature leaves (`position`).
+How much it has cosigned is written outside of its database, too, before a cosignature leaves (`rollback_detection`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The `config.json` of a bundle: what an OCI runtime is told about one sandbox.
 
-It gives what the flags of `flags.py` give through an engine. What the engines add by themselves (masked paths, mounts
-of /proc, /dev and /sys, the devices control group) is spelled out here.
+It gives what the flags of `isolation_flags.py` give through an engine. What the engines add by themselves (masked
+paths, mounts of /proc, /dev and /sys, the devices control group) is spelled out here.
 
 Source: OCI Runtime Specification 1.0.2, config.md and config-linux.md.
 """
