@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.governance.principals import Principal
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.models.config import ModelConfig
     from mcp_bridge.policy.redaction.patterns import Pattern
     from mcp_bridge.policy.secrets.vault import SecretConfig

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.kernel.events import Resume
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.file_size import Measured
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution

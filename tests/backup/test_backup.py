@@ -36,7 +36,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, Files
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.governance.principal_tokens import TokenStore
-from mcp_bridge.kernel.program_parser import parse
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.admin import key_rotation
 from mcp_bridge.ledger.audit import copies

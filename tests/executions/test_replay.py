@@ -21,7 +21,7 @@ from mcp_bridge.executions.programs.replay import replayed_program, transitions_
 from mcp_bridge.executions.programs.settling import cancel_program, settle_program
 from mcp_bridge.executions.replay import replayed
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.kernel.program_parser import parse
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry, Recorded
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")

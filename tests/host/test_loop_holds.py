@@ -29,8 +29,8 @@ from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.host.loop_watch import Hold, LoopWatch
 from mcp_bridge.kernel import machine as machine_module
 from mcp_bridge.kernel import state
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.ledger.log import deduplication
 from mcp_bridge.ledger.log.deduplication import Snapshot, split
 from mcp_bridge.ledger.log.entries import Entry

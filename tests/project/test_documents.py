@@ -190,8 +190,8 @@ def test_the_configurations_of_the_pages_mean_what_is_said_of_them(tmp_path):
 def test_every_program_in_a_page_is_valid(page, text):
     import yaml
 
-    from mcp_bridge.kernel import program_warnings
-    from mcp_bridge.kernel.program_parser import parse
+    from mcp_bridge.kernel.language import program_warnings
+    from mcp_bridge.kernel.language.program_parser import parse
 
     assert program_warnings.warnings(parse(yaml.safe_load(text))) == ()
 

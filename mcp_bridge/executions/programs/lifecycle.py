@@ -28,9 +28,9 @@ from mcp_bridge.executions.programs.subjects import subject_of
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied
-from mcp_bridge.kernel import program_parser as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome, Resume
+from mcp_bridge.kernel.language import program_parser as programs
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT, Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.log.payloads import (
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.kernel.events import Effect, Event
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.payloads import Payload
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution

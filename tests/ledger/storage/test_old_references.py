@@ -31,7 +31,7 @@ from mcp_bridge.executions.idempotency.request_identity import Keys, script_macs
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.kernel.program_parser import parse
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.audit import copies
 from mcp_bridge.ledger.config import LedgerConfig

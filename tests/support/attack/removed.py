@@ -19,7 +19,7 @@ from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.gate import policy_check
 from mcp_bridge.gate.execution_values import ExecutionValues
 from mcp_bridge.gate.policy_check import Admission
-from mcp_bridge.kernel.conditions import Condition
+from mcp_bridge.kernel.language.conditions import Condition
 from mcp_bridge.policy.redaction import patterns
 from mcp_bridge.policy.redaction.patterns import Span
 from mcp_bridge.policy.redaction.projection import Projector
