@@ -37,7 +37,8 @@ from mcp_bridge.governance.governance import LOCAL, Governance, load_governance,
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal
 from mcp_bridge.governance.search_embedder import search_embedder
 from mcp_bridge.governance.server_credentials import login_store, remote_access
-from mcp_bridge.governance.server_environment import environment, shown_output
+from mcp_bridge.governance.server_environment import environment
+from mcp_bridge.governance.server_output import shown_output
 from mcp_bridge.governance.tool_names import servers_named
 from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.engine_setup import not_enforced
@@ -55,7 +56,7 @@ from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.budgets import Usages
-from mcp_bridge.policy.rules.snapshot import layered
+from mcp_bridge.policy.rules.floor import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import SandboxProcess
 from mcp_bridge.sandbox.ownership import owner_label
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.kernel.language.program_parser import Program
-    from mcp_bridge.ledger.log.file_size import Measured
+    from mcp_bridge.ledger.log.quota import Measured
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler

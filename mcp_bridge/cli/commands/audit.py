@@ -19,7 +19,7 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mcp_bridge.ledger.log.file_size import Measured
+    from mcp_bridge.ledger.log.quota import Measured
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.publish.protocol import TargetState
     from mcp_bridge.ledger.storage.database import Database

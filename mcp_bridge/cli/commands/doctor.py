@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.config import LedgerConfig
-    from mcp_bridge.ledger.log.file_size import Measured
+    from mcp_bridge.ledger.log.quota import Measured
 
 MARKS = {"ok": "[green]ok[/green]  ", "warning": "[yellow]warn[/yellow]", "error": "[red]fail[/red]"}
 

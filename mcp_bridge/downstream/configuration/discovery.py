@@ -35,7 +35,7 @@ from mcp_bridge.downstream.configuration.expansion import Expander, UnexpandedEr
 from mcp_bridge.downstream.configuration.git_root import git_root
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
-from mcp_bridge.downstream.configuration.runners import isolate_runner
+from mcp_bridge.downstream.configuration.runner_isolation import isolate_runner
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
 from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, TlsFiles
 from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens

@@ -22,7 +22,7 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.fair_share import charge
-from mcp_bridge.ledger.log.file_size import (
+from mcp_bridge.ledger.log.quota import (
     MAX_QUEUED_BYTES,
     RESERVE_BYTES,
     Measured,

@@ -24,9 +24,9 @@ from mcp_bridge.server import process_memory
 from mcp_bridge.server.app import mcp_server, prepare_ahead, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.http.connections import ConnectionLimits
-from mcp_bridge.server.http.endpoint import Endpoint
 from mcp_bridge.server.http.hosts import AllowedHosts
 from mcp_bridge.server.http.refusals import refused
+from mcp_bridge.server.http.request_admission import Endpoint
 from mcp_bridge.server.http.sessions import Sessions
 from mcp_bridge.telemetry.opening import has_prometheus
 

@@ -36,8 +36,8 @@ from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log import deduplication, record_limit
 from mcp_bridge.ledger.log.deduplication import MIN_PIECE_BYTES, split
 from mcp_bridge.ledger.log.entries import Entry
-from mcp_bridge.ledger.log.file_size import Quota
 from mcp_bridge.ledger.log.payloads import ScriptStart, to_entry
+from mcp_bridge.ledger.log.quota import Quota
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
