@@ -30,13 +30,14 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, is_kept
 from mcp_bridge.file_locks import locked_directory
 from mcp_bridge.ledger.audit import copies, file_verification
+from mcp_bridge.ledger.keys import master_key_sources
+from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, NEXT_KEY_FILE, PUBLIC_KEY_FILE, own_vkey
 from mcp_bridge.ledger.log.reading import open_ledger, require
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.storage import old_references, sealing
 from mcp_bridge.ledger.storage.restoring import RESTORING
 from mcp_bridge.ledger.storage.rollback_detection import PositionFile
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, NEXT_KEY_FILE, PUBLIC_KEY_FILE, own_vkey
 from mcp_bridge.ledger.witness import files as witness_files
 from mcp_bridge.ledger.witness import rollback_detection as witness_rollback
 from mcp_bridge.policy.secrets import secret_stores
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MASTER = sealing.FILE_NAME
+MASTER = master_key_sources.FILE_NAME
 
 OLD_KEY = old_references.KEY_FILE
 """Key file of a directory that only version 0.1.0 has used. Later versions move it into the ledger."""
@@ -128,7 +129,7 @@ def back_up(directory: Path, master: str | Sequence[str], target: Path, to: str 
 
     Args:
         directory: The state directory.
-        master: Where the master key is, as `sealing.master_key` takes it.
+        master: Where the master key is, as `master_key_sources.master_key` takes it.
         target: The file, which must not be there yet.
         to: The passphrase or the recipients that it is encrypted to; None for one without keys, and in the clear.
 
@@ -224,13 +225,13 @@ def signs(seed: bytes, ledger: Ledger) -> bool:
 def _written(
     directory: Path, master: str | Sequence[str], work: Path, new: Path, to: str | Sequence[Recipient] | None
 ) -> Backup:
-    root = sealing.MasterKey(key := sealing.read_master(master, directory, make=False))
+    root = sealing.MasterKey(key := master_key_sources.read_master(master, directory, make=False))
     copy = work / FILE_NAME
     verdict, signer = _copied(directory / FILE_NAME, copy, root)
     with open_ledger(copy) as ledger:
         wanted, facts = needs(ledger), {"origin": ledger.origin, "vkey": ledger.vkey}
     known: dict[str, bytes | None] = {KEY_FILE: signer, MASTER: None}
-    if isinstance(master, str) and master in sealing.OWN_SOURCES:
+    if isinstance(master, str) and master in master_key_sources.OWN_SOURCES:
         known[MASTER] = key
     if OLD_KEY not in wanted:
         # With it, values that were erased could be guessed.

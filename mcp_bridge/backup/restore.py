@@ -38,12 +38,13 @@ from mcp_bridge.file_locks import locked_directory
 from mcp_bridge.ledger.admin import accepted_losses, key_rotation
 from mcp_bridge.ledger.audit import copies, file_verification
 from mcp_bridge.ledger.audit.table_audit import check_master
+from mcp_bridge.ledger.keys import master_key_sources
+from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import sealing
 from mcp_bridge.ledger.storage.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, move_back
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.witness import files as witness_files
 from mcp_bridge.ledger.witness import rollback_detection as witness_rollback
 from mcp_bridge.private_files import KEY_BYTES, private_directory, state_directory
@@ -140,7 +141,7 @@ def restore(file: Path, directory: Path, master: str | Sequence[str], means: Mea
     Args:
         file: A backup, or a copy of a ledger's file alone.
         directory: The state directory, in which there is nothing yet that a backup has.
-        master: Where the master key is, as `sealing.master_key` takes it: that is where the backup's is put.
+        master: Where the master key is, as `master_key_sources.master_key` takes it: that is where the backup's is put.
         means: What it is opened with.
 
     Raises:
@@ -292,7 +293,7 @@ def _require(
     there = (*there, *_added_keys(means))
     if MASTER not in there and master != "file":
         # It is asked for now: it may not be there.
-        sealing.read_master(master, directory, make=False)
+        master_key_sources.read_master(master, directory, make=False)
         there = (*there, MASTER)
     apart = tuple(name for name in wanted if name not in {*there, *means.lost})
     if apart:
@@ -376,7 +377,7 @@ def _root(small: dict[str, bytes], ledger: Ledger, to: _Place) -> sealing.Master
     """The master key that a backup's ledger is under; None if it isn't there."""
     try:
         if (own := small.get(MASTER)) is None:
-            master_key = sealing.master_key(to.master, to.beside or to.folder, make=False)
+            master_key = master_key_sources.master_key(to.master, to.beside or to.folder, make=False)
         elif len(own) == KEY_BYTES:
             master_key = sealing.MasterKey(own)
         else:
@@ -456,11 +457,11 @@ def _put_keys(staging: Path, found: _Found, master: str | Sequence[str]) -> None
 def _give_back(own: bytes, master: str | Sequence[str], directory: Path) -> None:
     """See that the master key is where the configuration says, or put it there."""
     try:
-        there = sealing.read_master(master, directory, make=False)
+        there = master_key_sources.read_master(master, directory, make=False)
     except BridgeError as exc:
         if exc.code != "key_missing" or master != "keyring":
             raise
-        sealing.store_in_keyring(own)
+        master_key_sources.store_in_keyring(own)
         return
     if there != own:
         what = "The system's keyring has" if master == "keyring" else "The command of master_key gives"

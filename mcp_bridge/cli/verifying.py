@@ -49,7 +49,7 @@ def master_key(settings: Settings) -> MasterKey:
     Raises:
         BridgeError: `key_missing`, `key_unusable`, `keyring_missing`.
     """
-    from mcp_bridge.ledger.storage.sealing import master_key as read
+    from mcp_bridge.ledger.keys.master_key_sources import master_key as read
 
     return read(settings.ledger.master_key, settings.state_dir, make=False)
 
@@ -123,12 +123,12 @@ def verify_own_ledger(
 
     from mcp_bridge.ledger.audit.file_verification import verify_file
     from mcp_bridge.ledger.audit.statistics import published
+    from mcp_bridge.ledger.keys.signing_key_files import known_vkey
     from mcp_bridge.ledger.log.reading import open_ledger
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.publish.target_checks import FileLog, check_targets
     from mcp_bridge.ledger.storage.opening import require_end
     from mcp_bridge.ledger.storage.rollback_detection import PositionFile
-    from mcp_bridge.ledger.storage.signing_key_files import known_vkey
 
     settings, base = loaded.settings, loaded.layers[-1].base
     path = ledger_file(settings)

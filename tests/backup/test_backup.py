@@ -40,6 +40,7 @@ from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.admin import key_rotation
 from mcp_bridge.ledger.audit import copies
+from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.log.key_history import MAX_KEYS
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Signer
@@ -47,7 +48,6 @@ from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.restoring import PLACING, RESTORING
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
-from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.witness.files import STATE_FILE as WITNESS_STATE
 from mcp_bridge.ledger.witness.files import open_files, private_key
 from mcp_bridge.ledger.witness.rollback_detection import KEY_FILE as WITNESS_KEY
@@ -640,14 +640,14 @@ def test_a_short_passphrase_is_warned_of(till):
 
 
 def test_a_master_key_that_is_added_is_put_into_an_empty_keyring(till, keyring):
-    from mcp_bridge.ledger.storage import sealing
+    from mcp_bridge.ledger.keys import master_key_sources
 
     key = (till.state / "master.key").read_bytes()
     file, options, _ = made(till, "without keys")
     put_away(till)
     till.configure('[projection]\npatterns = ["card"]\n[ledger]\nmaster_key = "keyring"\n')
     till.run("restore", file, *options)
-    assert keyring == {(sealing.KEYRING_SERVICE, sealing.KEYRING_NAME): key.hex()}
+    assert keyring == {(master_key_sources.KEYRING_SERVICE, master_key_sources.KEYRING_NAME): key.hex()}
     assert not (till.state / "master.key").exists()
 
 
@@ -766,11 +766,11 @@ def keyring(monkeypatch, tmp_path):
 
 
 def test_a_master_key_in_the_keyring_is_in_the_backup_and_comes_back_into_it(till, keyring):
-    from mcp_bridge.ledger.storage import sealing
+    from mcp_bridge.ledger.keys import master_key_sources
 
     key = (till.state / "master.key").read_bytes()
     (till.state / "master.key").unlink()
-    place = (sealing.KEYRING_SERVICE, sealing.KEYRING_NAME)
+    place = (master_key_sources.KEYRING_SERVICE, master_key_sources.KEYRING_NAME)
     keyring[place] = key.hex()
     till.configure('[projection]\npatterns = ["card"]\n[ledger]\nmaster_key = "keyring"\n')
     file, options, stdin = made(till, "passphrase")

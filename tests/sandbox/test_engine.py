@@ -22,7 +22,8 @@ from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, ExitStatus, 
 from mcp_bridge.sandbox.failures import start_failure
 from mcp_bridge.sandbox.isolation_flags import Enforced, RuntimeChoice, run_argv
 from mcp_bridge.sandbox.oci.engine import OciEngine, OciProcess
-from mcp_bridge.sandbox.ownership import Owner, host_id, owner_label, sweep
+from mcp_bridge.sandbox.orphans import sweep
+from mcp_bridge.sandbox.ownership import Owner, host_id, owner_label
 
 if TYPE_CHECKING:
     from sandbox_fixtures import Runner

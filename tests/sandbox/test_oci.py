@@ -29,7 +29,7 @@ from mcp_bridge.sandbox.oci import engine as engine_module
 from mcp_bridge.sandbox.oci.bundle_config import Users
 from mcp_bridge.sandbox.oci.engine import OciEngine
 from mcp_bridge.sandbox.oci.images import BundleImages
-from mcp_bridge.sandbox.ownership import sweep
+from mcp_bridge.sandbox.orphans import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

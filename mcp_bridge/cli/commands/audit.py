@@ -168,7 +168,7 @@ def key(ctx: typer.Context, config: Config = None) -> None:
     """Print the public key of the log, for whoever is to verify what it signs."""
 
     def work() -> int:
-        from mcp_bridge.ledger.storage.signing_key_files import known_vkey
+        from mcp_bridge.ledger.keys.signing_key_files import known_vkey
 
         showing.echo(known_vkey(verifying.ledger_file(configuring.load(config or ctx.obj).settings)))
         return exit_statuses.OK
@@ -191,9 +191,9 @@ def consistency(
 
     def work() -> int:
         from mcp_bridge.ledger.audit import proving
+        from mcp_bridge.ledger.keys.signing_key_files import known_vkey
         from mcp_bridge.ledger.log.reading import open_ledger
         from mcp_bridge.ledger.proofs.signing import Verifier
-        from mcp_bridge.ledger.storage.signing_key_files import known_vkey
 
         settings = configuring.load(config or ctx.obj).settings
         (earlier,) = verifying.read_notes(old)[-1:]

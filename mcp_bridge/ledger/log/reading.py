@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.keys.master_key_sources import master_key
 from mcp_bridge.ledger.log.deduplication import payload_of, pieces_of
 from mcp_bridge.ledger.log.entry_encoding import LEDGER, decode, leaf_hash
 from mcp_bridge.ledger.log.key_history import keys_of
@@ -38,7 +39,7 @@ from mcp_bridge.ledger.proofs.notes import merged
 from mcp_bridge.ledger.storage.failures import is_full
 from mcp_bridge.ledger.storage.rollback_detection import PositionFile, read_head
 from mcp_bridge.ledger.storage.schema import MIGRATIONS, refuse_newer
-from mcp_bridge.ledger.storage.sealing import damaged, master_key, naming_file, wrong_master_key
+from mcp_bridge.ledger.storage.sealing import damaged, naming_file, wrong_master_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

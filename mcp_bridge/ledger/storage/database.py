@@ -89,7 +89,7 @@ class Database:
 
     Args:
         path: The file; made with mode 0600 if it doesn't exist. Its keys are beside it.
-        master: The source of the master key, as `sealing.master_key` takes it.
+        master: The source of the master key, as `master_key_sources.master_key` takes it.
         owner: This process's label as an owner of executions; empty if it owns none.
         quota: The file's limits.
         reading: Whether the file is only read, and left unchanged.

@@ -19,7 +19,7 @@ from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.storage.sealed_rows import seal
 from mcp_bridge.models.scripted import ScriptedModel
-from mcp_bridge.sandbox.ownership import sweep
+from mcp_bridge.sandbox.orphans import sweep
 
 # --- the table, in one script ---
 

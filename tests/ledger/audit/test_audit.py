@@ -21,17 +21,17 @@ from mcp_bridge.cli import showing
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.admin import key_rotation
 from mcp_bridge.ledger.audit import copies
+from mcp_bridge.ledger.keys import signing_key_files
+from mcp_bridge.ledger.keys.master_key_sources import FILE_NAME as MASTER_FILE
+from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.payloads import CallDecision, Question, QueuedDecision, StepDecision, to_entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.exports import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.storage import signing_key_files
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
 from mcp_bridge.ledger.storage.sealing import MasterKey
-from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 
 PUBLISHED = '{"size": 1, "status": "ok", "conflict": {"time": 1.7e9, "message": "m"}}'
 

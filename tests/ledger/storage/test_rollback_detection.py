@@ -24,6 +24,7 @@ from mcp_bridge.ledger.admin.accepted_losses import accept_loss, is_behind
 from mcp_bridge.ledger.admin.key_rotation import replace_lost_key, rotate_key
 from mcp_bridge.ledger.audit.file_verification import verify_file
 from mcp_bridge.ledger.audit.overview import entries, newest
+from mcp_bridge.ledger.keys.signing_key_files import own_vkey
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
@@ -33,7 +34,6 @@ from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 from mcp_bridge.ledger.storage.opening import require_end
 from mcp_bridge.ledger.storage.rollback_detection import Position, PositionFile, position_of
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.signing_key_files import own_vkey
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the shim is for Linux")
 
