@@ -24,6 +24,7 @@ from mcp_bridge.server import process_memory
 from mcp_bridge.server.app import mcp_server, prepare_ahead, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.http.connections import ConnectionLimits
+from mcp_bridge.server.http.draining import LOOK_SECONDS, RunningCalls, drain
 from mcp_bridge.server.http.hosts import AllowedHosts
 from mcp_bridge.server.http.refusals import refused
 from mcp_bridge.server.http.request_admission import Endpoint
@@ -32,11 +33,10 @@ from mcp_bridge.telemetry.opening import has_prometheus
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
-    from mcp.server import Server, ServerRequestContext
-    from mcp.server.context import CallNext, HandlerResult
+    from mcp.server import Server
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -59,11 +59,6 @@ KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 2
 """How long answers that are being sent may take once no call is running any more."""
 
-QUIET_SECONDS = 0.5
-"""How long nothing must have been running: a client asks for the tool's schema once it has the answer of its call."""
-
-LOOK_SECONDS = 0.05
-"""How often the end of the running calls is looked for."""
 
 EXPOSED_HEADERS = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "Retry-After")
 
@@ -73,26 +68,6 @@ class Tls(NamedTuple):
 
     certificate: Path
     key: Path | None
-
-
-class RunningCalls:
-    """Counts the MCP requests that are being handled, as a middleware of the MCP server.
-
-    A request of a session is handled to its end even if its connection is gone.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Handle a message."""
-        if ctx.request_id is None:
-            return await call_next(ctx)
-        self.count += 1
-        try:
-            return await call_next(ctx)
-        finally:
-            self.count -= 1
 
 
 class HttpApp:
@@ -262,7 +237,7 @@ async def serve_http(
                     listening()
                     logger.info("%s: leaving", (await anext(signals)).name)
                     endpoint.draining = True
-                    await _drain(calls, endpoint, settings.drain_timeout, signals)
+                    await drain(calls, endpoint, settings.drain_timeout, signals)
                     endpoint.close()
                     if viewer is not None:
                         viewer.end()
@@ -330,25 +305,3 @@ async def _complete_instructions(supervisor: BridgeSupervisor, server: Server[An
     """Name the servers in the instructions, once they are known: clients come long after the start."""
     await supervisor.opened.wait()
     server.instructions = server_instructions(supervisor)
-
-
-async def _drain(
-    calls: RunningCalls, endpoint: Endpoint, seconds: float, signals: AsyncIterator[signal.Signals]
-) -> None:
-    """Wait until the running calls have been answered, at most so long, and at most until another signal."""
-    with anyio.move_on_after(seconds) as limit:
-        async with anyio.create_task_group() as tasks:
-
-            async def finish() -> None:
-                idle_since = anyio.current_time()
-                while anyio.current_time() < idle_since + QUIET_SECONDS:
-                    await anyio.sleep(LOOK_SECONDS)
-                    if calls.count or not endpoint.is_idle:
-                        idle_since = anyio.current_time()
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(finish)
-            await anext(signals)
-            tasks.cancel_scope.cancel()
-    if limit.cancelled_caught:
-        logger.warning("calls that were running after %g s are ended", seconds)
