@@ -140,7 +140,8 @@ class Gate:
             admitted = await self._admit(tool, arguments, caller)
             try:
                 await caller.request.effect_begins()
-                size = await self._size(admitted.sent)
+                # As it is recorded: usage outlives an erasure, and mustn't tell how long an erased value was.
+                size = await self._size(admitted.recorded)
                 reserved = Amounts(calls=1, bytes=size) if size else _ONE_CALL
                 reservation = self._budget.reserve(reserved)
             except BaseException as exc:

@@ -35,9 +35,6 @@ async def sweep(engine: Engine) -> list[str]:
         BridgeError: `engine_failed`, `no_runtime`: the engine can't list containers. A container that can't be removed
             is left for the next sweep.
     """
-    containers = await engine.list(OWNER_LABEL)
-    # In a thread, because without /proc this runs `ps`.
-    orphans = await anyio.to_thread.run_sync(_orphans, containers)
     removed: list[str] = []
 
     async def remove(container_id: str) -> None:
@@ -47,9 +44,13 @@ async def sweep(engine: Engine) -> list[str]:
             return
         removed.append(container_id)
 
-    async with anyio.create_task_group() as group:
-        for orphan in orphans:
-            group.start_soon(remove, orphan)
+    async with engine.sweeping():
+        containers = await engine.list(OWNER_LABEL)
+        # In a thread, because without /proc this runs `ps`.
+        orphans = await anyio.to_thread.run_sync(_orphans, containers)
+        async with anyio.create_task_group() as group:
+            for orphan in orphans:
+                group.start_soon(remove, orphan)
     return removed
 
 

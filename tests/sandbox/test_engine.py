@@ -562,6 +562,26 @@ async def test_a_sweep_removes_the_containers_of_dead_owners_and_no_others(runne
             await process.aclose()
 
 
+async def test_what_a_client_that_was_killed_with_its_bridge_had_begun_to_start_is_swept(runner: Runner) -> None:
+    if isinstance(runner.engine, OciEngine) or not runner.engine.has_monitors:
+        pytest.skip("this engine's client starts nothing itself")
+    for _ in range(3):
+        spec = runner.spec(FOREVER, labels={OWNER_LABEL: str(dead_owner())})
+        process = await runner.engine.start(spec)
+        try:
+            while not cli_engine._text_of(process._folder / cli_engine.MONITOR_NAME):  # noqa: ASYNC110  (of a file there is no event)
+                await anyio.sleep(0.001)
+            process._child._process.kill()
+            await process._child.wait()
+            await sweep(runner.engine)
+            assert spec.name not in await names(runner.engine)
+            # The monitor has it among its arguments; what it watches is its child.
+            assert (await anyio.run_process(["pgrep", "--full", spec.name], check=False)).returncode == 1
+            assert not list(process._folder.parent.glob(f"{process._folder.name}*"))
+        finally:
+            await process.aclose()
+
+
 def test_the_id_files_of_killed_bridges_are_removed_in_time(tmp_path: Path, runner: Runner) -> None:
     run = tmp_path / "run"
     run.mkdir()

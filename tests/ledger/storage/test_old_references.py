@@ -29,6 +29,7 @@ from mcp_bridge.executions import erasure
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.idempotency.request_identity import Keys, script_macs
 from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.governance.principals import Principal
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.language.program_parser import parse
@@ -72,11 +73,13 @@ def tool(name, text, step="a", **more):
 
 
 @asynccontextmanager
-async def bridge_in(folder, **ledger):
+async def bridge_in(folder, limits=None, **ledger):
     (folder / "tools").mkdir(exist_ok=True)
     # A name of its own: a process loads each once.
     (folder / "tools" / f"forgotten_{hashlib.sha256(bytes(folder)).hexdigest()}.py").write_text(TOOLS)
     tables = {"tools": {"path": ["tools"], "entry_points": False}, "projection": {"patterns": ["card"]}}
+    if limits is not None:
+        tables["policy"] = {"limits": limits}
     state = folder / "state"
     governance = load_governance(tables, None, folder, state)
     settings = Settings(state_dir=state, ledger=LedgerConfig(subject_fields=("customer",), **ledger))
@@ -194,6 +197,32 @@ async def test_ledgers_that_differed_in_an_erased_value_alone_differ_in_nothing(
     (one, names), (other, other_names) = left
     assert names == other_names
     for table, again in zip(one, other, strict=True):
+        assert table == again
+
+
+async def by_principal(bridge, card):
+    """What a principal has used is counted beyond the erasure."""
+    view = bridge.for_principal(Principal("anna"))
+    record = await view.run_program({"steps": [tool("card", f"it is {card}"), tool("card", "$a", "b")]}, {}, "key")
+    assert record["status"] == "success"
+    await erase(bridge, "execution", record["trace_id"])
+
+
+@pytest.mark.parametrize("erased", [by_execution, by_subject, by_age, by_reference, by_principal])
+async def test_not_even_its_length_is_left_of_what_was_erased(tmp_path, same, erased):
+    left = []
+    for card in (CARDS[0], "3782 822463 10005"):
+        folder = tmp_path / card[:4]
+        folder.mkdir()
+        same()
+        async with bridge_in(folder, limits={"principal": {"bytes": 100_000}}) as bridge:
+            await erased(bridge, card)
+        whole(folder / "state")
+        left.append(dump(folder / "state" / FILE_NAME))
+        with closing(sqlite3.connect(folder / "state" / FILE_NAME)) as connection:
+            used = connection.execute("SELECT bytes > 0 FROM usages").fetchall()
+        assert used == [(1,)] * (erased is by_principal)
+    for table, again in zip(*left, strict=True):
         assert table == again
 
 
