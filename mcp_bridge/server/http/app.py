@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import uvicorn
+from mcp_types import DiscoverResult, InitializeResult
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.routing import Router
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import process
-from mcp_bridge.server.app import mcp_server, prepare_ahead, server_instructions
+from mcp_bridge.server.app import mcp_server, prepare_ahead, principal_of, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.http.connections import ConnectionLimits
 from mcp_bridge.server.http.endpoint import Endpoint
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Sequence
     from pathlib import Path
 
-    from mcp.server import Server, ServerRequestContext
+    from mcp.server import ServerRequestContext
     from mcp.server.context import CallNext, HandlerResult
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -65,6 +66,9 @@ QUIET_SECONDS = 0.5
 LOOK_SECONDS = 0.05
 """How often the end of the running calls is looked for."""
 
+SANDBOX_DESCRIPTORS, SERVER_DESCRIPTORS, OTHER_DESCRIPTORS = 16, 16, 256
+"""Files and connections that may be open for each sandbox, for each server, and for all else but clients."""
+
 EXPOSED_HEADERS = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "Retry-After")
 
 
@@ -93,6 +97,29 @@ class RunningCalls:
             return await call_next(ctx)
         finally:
             self.count -= 1
+
+
+class OwnInstructions:
+    """Has the instructions name the servers of the principal that asks, as a middleware of the MCP server.
+
+    Args:
+        supervisor: Has the bridge, which may be opened later than the server.
+    """
+
+    def __init__(self, supervisor: BridgeSupervisor) -> None:
+        self._supervisor = supervisor
+
+    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Handle a message."""
+        answer = await call_next(ctx)
+        if ctx.method not in {"initialize", "server/discover"}:
+            return answer
+        said = server_instructions(self._supervisor, principal_of(ctx))
+        if isinstance(answer, dict):
+            return answer | {"instructions": said}
+        if isinstance(answer, (InitializeResult, DiscoverResult)):
+            return answer.model_copy(update={"instructions": said})
+        return answer
 
 
 class HttpApp:
@@ -190,6 +217,18 @@ def check_listener(listener: socket.socket, authenticator: Authenticator) -> Non
         )
 
 
+def descriptors(configured: Configured) -> int:
+    """The most descriptors that a bridge has open while it serves, at its limits."""
+    settings = configured.settings
+    sandboxes = settings.max_concurrent + max(settings.pool_min, settings.pool_max)
+    return (
+        settings.http.max_connections
+        + sandboxes * SANDBOX_DESCRIPTORS
+        + len(configured.specs) * SERVER_DESCRIPTORS
+        + OTHER_DESCRIPTORS
+    )
+
+
 async def serve_http(
     source: Source,
     first: Configured | BridgeError,
@@ -219,9 +258,14 @@ async def serve_http(
         The error because of which nothing could be run at the end, or None.
 
     Raises:
-        BridgeError: `authentication_needed`.
+        BridgeError: `authentication_needed`, `too_few_descriptors`.
     """
     process.configure_interpreter()
+    if not isinstance(first, BridgeError):
+        process.allow_descriptors(
+            descriptors(first),
+            f"Raise it (LimitNOFILE of systemd), or set http.max_connections, now {settings.max_connections}, lower.",
+        )
     if not logger.isEnabledFor(logging.DEBUG):
         # Anybody could fill the log with requests that are none.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
@@ -232,7 +276,9 @@ async def serve_http(
     async with keep_open(source, first, functools.partial(prepare_ahead, begun)) as supervisor:
         server = mcp_server(supervisor, begun, programs=programs)
         calls = RunningCalls()
-        server.middleware.append(calls)
+        server.middleware += [calls, OwnInstructions(supervisor)]
+        # What is said in their stead names no server.
+        server.instructions = server_instructions(supervisor, None)
         sessions = Sessions(server, settings)
         endpoint = Endpoint(sessions.handle_request, authenticator, settings)
         viewer = _viewer(authenticator, settings)
@@ -246,13 +292,12 @@ async def serve_http(
             settings.read_timeout,
             settings.write_timeout,
         )
-        routes = [*authenticator.routes(), *_metrics_routes(first, supervisor, authenticator)]
+        routes = [*authenticator.routes(), *_metrics_routes(first, supervisor, authenticator, limits, sessions)]
         web = _Server(_configuration(HttpApp(endpoint, settings, routes, is_ready, viewer), limits, tls))
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(process.release_memory)
                 tasks.start_soon(limits.watch)
-                tasks.start_soon(_complete_instructions, supervisor, server)
                 if viewer is not None:
                     tasks.start_soon(_keep_viewer, viewer, supervisor)
                 async with sessions.run():
@@ -273,7 +318,11 @@ async def serve_http(
 
 
 def _metrics_routes(
-    first: Configured | BridgeError, supervisor: BridgeSupervisor, authenticator: Authenticator
+    first: Configured | BridgeError,
+    supervisor: BridgeSupervisor,
+    authenticator: Authenticator,
+    limits: ConnectionLimits,
+    sessions: Sessions,
 ) -> list[Route]:
     """The route of the metrics, if the configuration has them served here. It authenticates by itself.
 
@@ -281,9 +330,12 @@ def _metrics_routes(
     """
     if isinstance(first, BridgeError) or not first.settings.telemetry.over_http or not has_prometheus():
         return []
-    from mcp_bridge.server.http.metrics import Metrics  # noqa: PLC0415 - an extra
+    from mcp_bridge.server.http.metrics import HttpClients, Metrics  # noqa: PLC0415 - an extra
 
-    return [Metrics(lambda: supervisor.current).start().route(authenticator)]
+    def clients() -> HttpClients:
+        return HttpClients(len(limits.open), sessions.count)
+
+    return [Metrics(lambda: supervisor.current, clients).start().route(authenticator)]
 
 
 def _viewer(authenticator: Authenticator, settings: HttpSettings) -> HttpViewer | None:
@@ -324,12 +376,6 @@ async def _serve(web: uvicorn.Server, listener: socket.socket, scope: anyio.Canc
     with anyio.CancelScope(shield=True):
         await web.serve(sockets=[listener])
     scope.cancel()
-
-
-async def _complete_instructions(supervisor: BridgeSupervisor, server: Server[Any]) -> None:
-    """Name the servers in the instructions, once they are known: clients come long after the start."""
-    await supervisor.opened.wait()
-    server.instructions = server_instructions(supervisor)
 
 
 async def _drain(
