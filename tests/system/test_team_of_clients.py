@@ -185,7 +185,8 @@ def assert_log(logged, owners):
     """The log has no marker, and names each execution's own principal."""
     assert b"mark-" not in logged
     records = [json.loads(line) for line in logged.splitlines()]
-    assert [record for record in records if "exception" in record] == []
+    faults = [record["exception"] for record in records if "exception" in record]
+    assert not faults, f"{len(faults)}, of which the first is {faults[0]}"
     for record in records:
         if "execution" in record:
             assert owners.get(record["execution"], record["principal"]) == record["principal"], record
