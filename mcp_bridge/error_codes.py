@@ -77,7 +77,7 @@ Code = Literal[
     "server_start_failed", "server_unauthorized", "server_unavailable", "servers", "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
     "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_large", "too_many_artifacts",
-    "too_many_calls",
+    "too_few_descriptors", "too_many_calls",
     "too_many_failures", "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references",
     "too_many_requests", "too_many_tokens",
     "too_many_viewers",
@@ -950,6 +950,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "cannot_listen": Description(
             "The address can't be listened on.",
             "Name another with `--listen HOST:PORT`, or `--host` and `--port`."),
+        "too_few_descriptors": Description(
+            "The process may not have as many files and connections open as `http.max_connections` wants.",
+            "Raise the hard limit, such as LimitNOFILE of systemd, or lower the setting.", exit_status=4),
         "demo_needs_git": Description("The demonstration's git repository could not be made.", "Install git."),
         "demo_needs_servers": Description(
             "The demonstration's servers are not there.",

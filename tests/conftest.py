@@ -34,6 +34,7 @@ pytest_plugins = [
     "crash_fixtures",
     "peer_fixtures",
     "program_tools",
+    "mcp_clients",
 ]
 
 

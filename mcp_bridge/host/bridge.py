@@ -64,7 +64,7 @@ from mcp_bridge.telemetry.opening import telemetry
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from anyio.abc import TaskGroup
@@ -268,8 +268,12 @@ class Bridge:
     @property
     def _usable_secrets(self) -> frozenset[str] | None:
         """The secrets that both the principal of the start and that of now may use; None for all."""
-        own, now = self._own.secrets, self.principal.secrets
-        return own if now is None else now if own is None else own & now
+        return _in_both(self._own.secrets, self.principal.secrets)
+
+    @property
+    def _usable_servers(self) -> frozenset[str] | None:
+        """The servers that both the principal of the start and that of now may use; None for all."""
+        return _in_both(self._own.servers, self.principal.servers)
 
     @property
     def loop_watch(self) -> LoopWatch:
@@ -450,7 +454,7 @@ class Bridge:
             record.calls = requests.calls
             record.notices += requests.notices
             if _looked_for_a_server(record):
-                record.notices += self.fleet.missing
+                record.notices += self._missing_servers
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)
             if not prepared.report.choice.seccomp:
@@ -640,13 +644,31 @@ class Bridge:
         }
         if self._governance.registry.tools and LOCAL not in self._shared.withdrawn:
             everything[LOCAL] = LOCAL
-        return narrowed(everything, servers, self.fleet.missing)
+        if (usable := self._usable_servers) is not None:
+            everything = {name: alias for name, alias in everything.items() if name in usable}
+        return narrowed(everything, servers, self._missing_servers)
+
+    @property
+    def _missing_servers(self) -> Sequence[str]:
+        """What to say of servers that couldn't be read; nothing to a principal that has been given some by name."""
+        return self.fleet.missing if self._usable_servers is None else ()
+
+
+def _in_both(own: frozenset[str] | None, now: frozenset[str] | None) -> frozenset[str] | None:
+    """The names in both sets, of which None has all."""
+    return own if now is None else now if own is None else own & now
 
 
 def _looked_for_a_server(record: ExecutionRecord) -> bool:
     """Whether a script has failed for a name that may be a server's."""
     message = "" if record.error is None else record.error["message"].lower()
     return "no mcp server" in message or "there is no server" in message
+
+
+def _warn_of_unknown_servers(principals: Iterable[Principal], servers: AbstractSet[str]) -> None:
+    for principal in principals:
+        for name in sorted((principal.servers or frozenset()) - servers):
+            logger.warning("principals.%s.servers: there is no server %r, now", principal.name, name)
 
 
 @asynccontextmanager
@@ -705,6 +727,7 @@ async def open_bridge(
                 anyio.create_task_group() as tasks,
                 upkeep(database, files, settings.ledger, publisher, tasks),
             ):
+                _warn_of_unknown_servers(governance.principals.values(), {*fleet.servers, LOCAL})
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
                 bridge = Bridge(Shared(settings, fleet, tasks, database, governance, watch, usages))
                 try:

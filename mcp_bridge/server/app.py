@@ -84,11 +84,12 @@ class _OpenBridge:
         self._bridge = bridge
         self.settings = bridge.settings
 
-    async def bridge(self) -> Bridge:
+    @property
+    def current(self) -> Bridge:
         return self._bridge
 
-    def aliases(self) -> list[str] | None:
-        return self._bridge.aliases()
+    async def bridge(self) -> Bridge:
+        return self._bridge
 
     def configuration_changes(self) -> list[str]:
         return []
@@ -194,7 +195,10 @@ async def _bridge_of(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequ
     Raises:
         BridgeError: As `BridgeSupervisor.bridge` and `Bridge.for_principal`.
     """
-    bridge, principal = await supervisor.bridge(), principal_of(ctx)
+    return _view(await supervisor.bridge(), principal_of(ctx))
+
+
+def _view(bridge: Bridge, principal: Principal) -> Bridge:
     return bridge if principal is LOCAL_PRINCIPAL else bridge.for_principal(principal)
 
 
@@ -206,11 +210,18 @@ async def _opened(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequest
         raise MCPError(types.INTERNAL_ERROR, f"[{exc.code}] {exc}", {"code": exc.code}) from None
 
 
-def server_instructions(supervisor: BridgeSupervisor | _OpenBridge) -> str:
-    """The instructions for clients, which name the servers if they are known."""
+def server_instructions(
+    supervisor: BridgeSupervisor | _OpenBridge, principal: Principal | None = LOCAL_PRINCIPAL
+) -> str:
+    """The instructions for a principal's clients, which name its servers if they are known; None names none."""
     if supervisor.error is not None:
         return error_instructions(supervisor.settings, supervisor.error)
-    return instructions(supervisor.settings, supervisor.aliases())
+    aliases = None
+    if supervisor.current is not None and principal is not None:
+        # A policy that can't be used is told by each call.
+        with contextlib.suppress(BridgeError):
+            aliases = _view(supervisor.current, principal).aliases()
+    return instructions(supervisor.settings, aliases)
 
 
 async def serve_stdio(source: Source, first: Configured | BridgeError, *, programs: bool = False) -> BridgeError | None:

@@ -107,10 +107,6 @@ class BridgeSupervisor:
         """Changes of the configuration to mention in the next answer; each is returned once."""
         return self._reload.news()
 
-    def aliases(self) -> list[str] | None:
-        """The servers' aliases; None if they aren't known yet."""
-        return self._bridge.aliases() if self._bridge is not None else None
-
     async def first(self) -> None:
         """Wait for the first attempt, at most as long as a client can be kept waiting."""
         with anyio.move_on_after(FIRST_SECONDS):

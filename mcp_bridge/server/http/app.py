@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import uvicorn
+from mcp_types import DiscoverResult, InitializeResult
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.routing import Router
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import process_memory
-from mcp_bridge.server.app import mcp_server, prepare_ahead, server_instructions
+from mcp_bridge.server.app import mcp_server, prepare_ahead, principal_of, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.http.connections import ConnectionLimits
 from mcp_bridge.server.http.draining import LOOK_SECONDS, RunningCalls, drain
 from mcp_bridge.server.http.hosts import AllowedHosts
+from mcp_bridge.server.http.open_files import allow_descriptors, needed_descriptors
 from mcp_bridge.server.http.refusals import refused
 from mcp_bridge.server.http.request_admission import Endpoint
 from mcp_bridge.server.http.sessions import Sessions
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
-    from mcp.server import Server
+    from mcp.server import ServerRequestContext
+    from mcp.server.context import CallNext, HandlerResult
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -68,6 +71,29 @@ class Tls(NamedTuple):
 
     certificate: Path
     key: Path | None
+
+
+class OwnInstructions:
+    """Has the instructions name the servers of the principal that asks, as a middleware of the MCP server.
+
+    Args:
+        supervisor: Has the bridge, which may be opened later than the server.
+    """
+
+    def __init__(self, supervisor: BridgeSupervisor) -> None:
+        self._supervisor = supervisor
+
+    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Handle a message."""
+        answer = await call_next(ctx)
+        if ctx.method not in {"initialize", "server/discover"}:
+            return answer
+        said = server_instructions(self._supervisor, principal_of(ctx))
+        if isinstance(answer, dict):
+            return answer | {"instructions": said}
+        if isinstance(answer, (InitializeResult, DiscoverResult)):
+            return answer.model_copy(update={"instructions": said})
+        return answer
 
 
 class HttpApp:
@@ -194,9 +220,14 @@ async def serve_http(
         The error because of which nothing could be run at the end, or None.
 
     Raises:
-        BridgeError: `authentication_needed`.
+        BridgeError: `authentication_needed`, `too_few_descriptors`.
     """
     process_memory.configure_interpreter()
+    if not isinstance(first, BridgeError):
+        allow_descriptors(
+            needed_descriptors(first),
+            f"Raise it (LimitNOFILE of systemd), or set http.max_connections, now {settings.max_connections}, lower.",
+        )
     if not logger.isEnabledFor(logging.DEBUG):
         # Anybody could fill the log with requests that are none.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
@@ -207,7 +238,9 @@ async def serve_http(
     async with keep_open(source, first, functools.partial(prepare_ahead, begun)) as supervisor:
         server = mcp_server(supervisor, begun, programs=programs)
         calls = RunningCalls()
-        server.middleware.append(calls)
+        server.middleware += [calls, OwnInstructions(supervisor)]
+        # What is said in their stead names no server.
+        server.instructions = server_instructions(supervisor, None)
         sessions = Sessions(server, settings)
         endpoint = Endpoint(sessions.handle_request, authenticator, settings)
         viewer = _viewer(authenticator, settings)
@@ -221,13 +254,12 @@ async def serve_http(
             settings.read_timeout,
             settings.write_timeout,
         )
-        routes = [*authenticator.routes(), *_metrics_routes(first, supervisor, authenticator)]
+        routes = [*authenticator.routes(), *_metrics_routes(first, supervisor, authenticator, limits, sessions)]
         web = _Server(_configuration(HttpApp(endpoint, settings, routes, is_ready, viewer), limits, tls))
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(process_memory.release_memory)
                 tasks.start_soon(limits.watch)
-                tasks.start_soon(_complete_instructions, supervisor, server)
                 if viewer is not None:
                     tasks.start_soon(_keep_viewer, viewer, supervisor)
                 async with sessions.run():
@@ -248,7 +280,11 @@ async def serve_http(
 
 
 def _metrics_routes(
-    first: Configured | BridgeError, supervisor: BridgeSupervisor, authenticator: Authenticator
+    first: Configured | BridgeError,
+    supervisor: BridgeSupervisor,
+    authenticator: Authenticator,
+    limits: ConnectionLimits,
+    sessions: Sessions,
 ) -> list[Route]:
     """The route of the metrics, if the configuration has them served here. It authenticates by itself.
 
@@ -256,9 +292,12 @@ def _metrics_routes(
     """
     if isinstance(first, BridgeError) or not first.settings.telemetry.over_http or not has_prometheus():
         return []
-    from mcp_bridge.server.http.metrics import Metrics  # noqa: PLC0415 - an extra
+    from mcp_bridge.server.http.metrics import HttpClients, Metrics  # noqa: PLC0415 - an extra
 
-    return [Metrics(lambda: supervisor.current).start().route(authenticator)]
+    def clients() -> HttpClients:
+        return HttpClients(len(limits.open), sessions.count)
+
+    return [Metrics(lambda: supervisor.current, clients).start().route(authenticator)]
 
 
 def _viewer(authenticator: Authenticator, settings: HttpSettings) -> HttpViewer | None:
@@ -299,9 +338,3 @@ async def _serve(web: uvicorn.Server, listener: socket.socket, scope: anyio.Canc
     with anyio.CancelScope(shield=True):
         await web.serve(sockets=[listener])
     scope.cancel()
-
-
-async def _complete_instructions(supervisor: BridgeSupervisor, server: Server[Any]) -> None:
-    """Name the servers in the instructions, once they are known: clients come long after the start."""
-    await supervisor.opened.wait()
-    server.instructions = server_instructions(supervisor)
