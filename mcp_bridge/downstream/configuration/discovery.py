@@ -12,7 +12,7 @@ directory. The folder's own `.claude` can't approve anything: the author of the 
 approval counts only for a file that nobody else could have written. Approvals in other clients don't count.
 
 Client files belong to another program, so they are read leniently: unknown keys are ignored, and a broken file or
-entry is reported as a problem and never raised. Our own TOML is read strictly (see `spec.spec_from_toml`).
+entry is reported as a problem and never raised. Our own TOML is read strictly (`own_entries`).
 """
 
 from __future__ import annotations
