@@ -950,9 +950,6 @@ GROUPS: Final[tuple[Group, ...]] = (
         "cannot_listen": Description(
             "The address can't be listened on.",
             "Name another with `--listen HOST:PORT`, or `--host` and `--port`."),
-        "too_few_descriptors": Description(
-            "The process may not have as many files and connections open as `http.max_connections` wants.",
-            "Raise the hard limit, such as LimitNOFILE of systemd, or lower the setting.", exit_status=4),
         "demo_needs_git": Description("The demonstration's git repository could not be made.", "Install git."),
         "demo_needs_servers": Description(
             "The demonstration's servers are not there.",
@@ -970,6 +967,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "token_needed": Description(
             "The request lacks the viewer's token.",
             "Open the address that `mcp-bridge ui` printed.", _VIEWER),
+        "too_few_descriptors": Description(
+            "The process may not have as many files and connections open as `http.max_connections` wants.",
+            "Raise the hard limit, such as LimitNOFILE of systemd, or lower the setting.", exit_status=4),
         "too_many_requests": Description(
             "A principal makes more requests a minute than it may, or too many large ones are in progress.",
             "Wait as long as the answer's Retry-After says.", _CLIENT | _VIEWER),
