@@ -22,7 +22,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.large_json import MAX_DEPTH
 from mcp_bridge.offload import is_deep
 from mcp_bridge.private_files import private_directory
-from mcp_bridge.workspace.content import read_regular, why
+from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

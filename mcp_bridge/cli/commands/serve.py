@@ -12,7 +12,7 @@ from mcp_bridge import settings
 from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.workspace.content import CONFIG_NAME, PROJECT_NAME, real_folder
+from mcp_bridge.workspace.folder_content import CONFIG_NAME, PROJECT_NAME, real_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -220,7 +220,7 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
     first = configured(files)
     import anyio
 
-    from mcp_bridge.server.process import missing
+    from mcp_bridge.server.process_memory import missing
 
     # With the SDK comes its HTTP server, and with that a library that hooks into uvicorn's shutdown if it is installed.
     # Nothing is served over HTTP here; whoever imports uvicorn later gets it.

@@ -10,6 +10,8 @@ from bridge_fixtures import DEADLINE_SECONDS
 from http_bridge import ACCEPT, serving
 from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 from oauth_fixtures import (
     Visitor,
     authorization_server,  # noqa: F401
@@ -17,6 +19,7 @@ from oauth_fixtures import (
     logged_in,
     oauth_servers,  # noqa: F401
 )
+from servers.specs import faulty
 
 from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
 from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -111,6 +114,46 @@ async def test_each_principal_has_tokens_sessions_and_limits_of_its_own(team):
             assert (gone.status_code, code_of(gone)) == (401, "bad_token")
         assert anna.encode() not in bridge.logged
         assert b"Traceback" not in bridge.logged
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_principal_with_servers_of_its_own_is_told_of_those_and_reaches_no_other(team, mode):
+    tables = '[principals.anna]\nservers = ["one", "gone"]\n[principals.ben]\n'
+    setup = team(tables, faulty(name="one"), faulty(name="other"))
+    tokens = {name: token_for(setup, name) for name in ("anna", "ben")}
+    reach = """
+from mcp import programs, runtime
+found = [sorted(runtime.discovered_servers()), sorted({row.server for row in await runtime.search("echo a text")})]
+for call in (
+    lambda: runtime.call_tool("other", "echo", {"text": "x"}),
+    lambda: runtime.describe("other.echo"),
+    lambda: programs.run({"steps": [{"id": "a", "type": "tool", "tool": "other.echo", "args": {"text": "x"}}]}),
+):
+    try:
+        found.append(str(await call()))
+    except Exception as exc:
+        found.append(str(exc))
+import json
+print(json.dumps(found))
+"""
+    async with serving(setup) as bridge:
+        told = {}
+        for name, token in tokens.items():
+            async with (
+                httpx2.AsyncClient(headers=bearer(token), timeout=DEADLINE_SECONDS) as http,
+                Client(streamable_http_client(bridge.url, http_client=http), mode=mode) as client,
+            ):
+                said = (await client.call_tool("run_python", {"code": reach})).content[0].text
+                told[name] = client.instructions.partition(".")[0], json.loads(said)
+        instructions, (servers, found, *others) = told["anna"]
+        assert instructions == "These MCP servers are behind it: one"
+        assert (servers, found) == (["one"], ["one"])
+        assert all("other" in other and "no server" in other.lower() for other in others), others
+        instructions, (servers, found, *others) = told["ben"]
+        assert instructions == "These MCP servers are behind it: one, other"
+        assert (servers, found) == (["one", "other"], ["one", "other"])
+        assert not any("no server" in other.lower() for other in others), others
+    assert b"principals.anna.servers: there is no server 'gone', now" in bridge.logged
 
 
 @pytest.mark.parametrize("command", ["revoke", "rotate"])
