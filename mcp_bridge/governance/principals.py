@@ -76,6 +76,35 @@ class Principal:
     limits: PrincipalLimits = PrincipalLimits()
 
 
+def restricted(start: Principal, now: Principal) -> Principal:
+    """What a principal has of a running bridge: what its table of the start and that of now both allow.
+
+    The policy is that of now, which `Bridge` lays over that of the start.
+    """
+    if start == now:
+        return start
+    return Principal(
+        start.name,
+        may_approve=start.may_approve and now.may_approve,
+        may_see_all=start.may_see_all and now.may_see_all,
+        policy=now.policy,
+        secrets=_fewer(start.secrets, now.secrets),
+        limits=PrincipalLimits(
+            _lower(start.limits.max_concurrent, now.limits.max_concurrent),
+            _lower(start.limits.max_queued, now.limits.max_queued),
+            _lower(start.limits.requests_per_minute, now.limits.requests_per_minute),
+        ),
+    )
+
+
+def _fewer(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    return one if other is None else other if one is None else one & other
+
+
+def _lower(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else min(one, other)
+
+
 LOCAL_PRINCIPAL = Principal("local", may_approve=True, may_see_all=True)
 """Whoever has started the bridge as a process of theirs, and who uses the command line."""
 

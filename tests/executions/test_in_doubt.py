@@ -22,7 +22,7 @@ from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME

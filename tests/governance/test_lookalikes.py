@@ -136,7 +136,7 @@ async def test_no_program_is_saved_or_run_under_a_name_like_an_operators(opened,
 async def test_a_program_that_was_saved_before_under_such_a_name_is_not_run(opened):
     async with opened() as bridge:
         program = (await bridge.programs.library.find(OTHER | {"name": "p\u0430yout"}, "local")).program
-        from mcp_bridge.kernel.program_parser import bundle
+        from mcp_bridge.kernel.language.program_parser import bundle
 
         row = SavedProgram("mine", program.hash, bundle(program), 0.0)
         await ProgramStore(bridge._database).save_program("local", row)

@@ -572,7 +572,7 @@ def test_an_own_policy_that_appears_holds_and_is_about_the_programs_that_there_a
 
 
 def test_rules_count_in_one_sequence_however_many_policies_lie_over_each_other():
-    from mcp_bridge.policy.rules.snapshot import layered
+    from mcp_bridge.policy.rules.floor import layered
 
     def rule(name):
         layer = Layer(

@@ -21,19 +21,21 @@ from starlette.responses import JSONResponse
 from starlette.routing import Router
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.server import process
+from mcp_bridge.server import process_memory
 from mcp_bridge.server.app import mcp_server, prepare_ahead, principal_of, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.http.connections import ConnectionLimits
-from mcp_bridge.server.http.endpoint import Endpoint
+from mcp_bridge.server.http.draining import LOOK_SECONDS, RunningCalls, drain
 from mcp_bridge.server.http.hosts import AllowedHosts
+from mcp_bridge.server.http.open_files import allow_descriptors, needed_descriptors
 from mcp_bridge.server.http.refusals import refused
+from mcp_bridge.server.http.request_admission import Endpoint
 from mcp_bridge.server.http.sessions import Sessions
 from mcp_bridge.telemetry.opening import has_prometheus
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
     from mcp.server import ServerRequestContext
@@ -60,14 +62,9 @@ KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 2
 """How long answers that are being sent may take once no call is running any more."""
 
-QUIET_SECONDS = 0.5
-"""How long nothing must have been running: a client asks for the tool's schema once it has the answer of its call."""
 
-LOOK_SECONDS = 0.05
-"""How often the end of the running calls is looked for."""
-
-SANDBOX_DESCRIPTORS, SERVER_DESCRIPTORS, OTHER_DESCRIPTORS = 16, 16, 256
-"""Files and connections that may be open for each sandbox, for each server, and for all else but clients."""
+CONFIGURATION_SECONDS = 1.0
+"""How often it is looked for changes of the configuration, besides before each call: the viewer asks no bridge."""
 
 EXPOSED_HEADERS = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "Retry-After")
 
@@ -77,26 +74,6 @@ class Tls(NamedTuple):
 
     certificate: Path
     key: Path | None
-
-
-class RunningCalls:
-    """Counts the MCP requests that are being handled, as a middleware of the MCP server.
-
-    A request of a session is handled to its end even if its connection is gone.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Handle a message."""
-        if ctx.request_id is None:
-            return await call_next(ctx)
-        self.count += 1
-        try:
-            return await call_next(ctx)
-        finally:
-            self.count -= 1
 
 
 class OwnInstructions:
@@ -217,18 +194,6 @@ def check_listener(listener: socket.socket, authenticator: Authenticator) -> Non
         )
 
 
-def descriptors(configured: Configured) -> int:
-    """The most descriptors that a bridge has open while it serves, at its limits."""
-    settings = configured.settings
-    sandboxes = settings.max_concurrent + max(settings.pool_min, settings.pool_max)
-    return (
-        settings.http.max_connections
-        + sandboxes * SANDBOX_DESCRIPTORS
-        + len(configured.specs) * SERVER_DESCRIPTORS
-        + OTHER_DESCRIPTORS
-    )
-
-
 async def serve_http(
     source: Source,
     first: Configured | BridgeError,
@@ -260,10 +225,10 @@ async def serve_http(
     Raises:
         BridgeError: `authentication_needed`, `too_few_descriptors`.
     """
-    process.configure_interpreter()
+    process_memory.configure_interpreter()
     if not isinstance(first, BridgeError):
-        process.allow_descriptors(
-            descriptors(first),
+        allow_descriptors(
+            needed_descriptors(first),
             f"Raise it (LimitNOFILE of systemd), or set http.max_connections, now {settings.max_connections}, lower.",
         )
     if not logger.isEnabledFor(logging.DEBUG):
@@ -282,6 +247,7 @@ async def serve_http(
         sessions = Sessions(server, settings)
         endpoint = Endpoint(sessions.handle_request, authenticator, settings)
         viewer = _viewer(authenticator, settings)
+        supervisor.on_principals(authenticator.restrict)
 
         def is_ready() -> bool:
             return supervisor.opened.is_set() and not endpoint.draining
@@ -296,8 +262,9 @@ async def serve_http(
         web = _Server(_configuration(HttpApp(endpoint, settings, routes, is_ready, viewer), limits, tls))
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(process.release_memory)
+                tasks.start_soon(process_memory.release_memory)
                 tasks.start_soon(limits.watch)
+                tasks.start_soon(_watch_configuration, supervisor, authenticator)
                 if viewer is not None:
                     tasks.start_soon(_keep_viewer, viewer, supervisor)
                 async with sessions.run():
@@ -307,7 +274,7 @@ async def serve_http(
                     listening()
                     logger.info("%s: leaving", (await anext(signals)).name)
                     endpoint.draining = True
-                    await _drain(calls, endpoint, settings.drain_timeout, signals)
+                    await drain(calls, endpoint, settings.drain_timeout, signals)
                     endpoint.close()
                     if viewer is not None:
                         viewer.end()
@@ -346,6 +313,13 @@ def _viewer(authenticator: Authenticator, settings: HttpSettings) -> HttpViewer 
     return HttpViewer(authenticator, settings)
 
 
+async def _watch_configuration(supervisor: BridgeSupervisor, authenticator: Authenticator) -> None:
+    while True:
+        await anyio.sleep(CONFIGURATION_SECONDS)
+        if authenticator.authenticates:
+            await supervisor.look()
+
+
 async def _keep_viewer(viewer: HttpViewer, supervisor: BridgeSupervisor) -> None:
     await supervisor.opened.wait()
     bridge = supervisor.current
@@ -376,25 +350,3 @@ async def _serve(web: uvicorn.Server, listener: socket.socket, scope: anyio.Canc
     with anyio.CancelScope(shield=True):
         await web.serve(sockets=[listener])
     scope.cancel()
-
-
-async def _drain(
-    calls: RunningCalls, endpoint: Endpoint, seconds: float, signals: AsyncIterator[signal.Signals]
-) -> None:
-    """Wait until the running calls have been answered, at most so long, and at most until another signal."""
-    with anyio.move_on_after(seconds) as limit:
-        async with anyio.create_task_group() as tasks:
-
-            async def finish() -> None:
-                idle_since = anyio.current_time()
-                while anyio.current_time() < idle_since + QUIET_SECONDS:
-                    await anyio.sleep(LOOK_SECONDS)
-                    if calls.count or not endpoint.is_idle:
-                        idle_since = anyio.current_time()
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(finish)
-            await anext(signals)
-            tasks.cancel_scope.cancel()
-    if limit.cancelled_caught:
-        logger.warning("calls that were running after %g s are ended", seconds)

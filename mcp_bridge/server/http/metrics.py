@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from starlette.requests import Request
 
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.server.http.authentication import Authenticator
 
 logger = logging.getLogger(__name__)

@@ -179,6 +179,62 @@ async def test_the_open_stream_of_a_token_that_is_revoked_ends_and_its_clients_r
         assert b"Traceback" not in bridge.logged
 
 
+async def test_a_principal_whose_table_is_taken_out_is_nobody_from_the_next_call_on(team):
+    """Not somebody with everybody's rights, whenever its token was made."""
+    setup = team("")
+    early = token_for(setup, "anna")
+    everybody = setup.config.read_text()
+    setup.config.write_text(f"{everybody}[principals.anna]\n[principals.ben]\n")
+    late, ben = token_for(setup, "anna"), token_for(setup, "ben")
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "run_python", "arguments": {}}}
+    async with serving(setup) as bridge, bridge.http() as http, bridge.http() as other:
+        opened_early, opened_late = await opened(http, bearer(early)), await opened(http, bearer(late))
+        async with other.stream("GET", "/mcp", headers=opened_late) as stream:
+            assert stream.status_code == 200
+
+            setup.config.write_text(f"{everybody}[principals.ben]\n")
+
+            # The call that finds the change is refused, too, after it was authenticated.
+            first = await http.post("/mcp", json=call, headers=opened_early)
+            assert first.status_code == 401 or "[not_a_principal]" in first.text, first.text
+            for headers in (opened_early, opened_late):
+                gone = await http.post("/mcp", json=call, headers=headers)
+                assert (gone.status_code, code_of(gone)) == (401, "bad_token")
+            with anyio.fail_after(DEADLINE_SECONDS), contextlib.suppress(httpx2.RemoteProtocolError):
+                await stream.aread()
+        await opened(http, bearer(ben))
+        setup.config.write_text(f"{everybody}[principals.anna]\n[principals.ben]\n")
+        answer = await http.post("/mcp", json=call, headers=await opened(http, bearer(ben)))
+        assert "bad_arguments" in answer.text
+        assert (await http.post("/mcp", json=call, headers=opened_early)).status_code == 200
+        assert b"Traceback" not in bridge.logged
+
+
+async def test_a_rule_more_for_one_principal_holds_from_its_next_call_on(team):
+    server = ScriptedServer()
+    async with serving_app(server.app) as port:
+        setup = team(PRINCIPALS, remote(port))
+        anna, ben = token_for(setup, "anna"), token_for(setup, "ben")
+        params = {"code": "from mcp.sync.servers import remote\nprint(remote.act())"}
+        call = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {"name": "run_python", "arguments": params},
+        }
+        denies = '[[principals.anna.policy.rules]]\nname = "none"\ntools = ["remote.*"]\neffect = "deny"\n'
+        before = setup.config.read_text().replace("requests_per_minute = 3\n", "")
+        setup.config.write_text(before)
+        async with serving(setup) as bridge, bridge.http() as http:
+            annas, bens = await opened(http, bearer(anna)), await opened(http, bearer(ben))
+            assert "done" in (await http.post("/mcp", json=call, headers=annas)).text
+            setup.config.write_text(f"{before}\n{denies}")
+            assert "policy denies remote.act" in (await http.post("/mcp", json=call, headers=annas)).text
+            assert "done" in (await http.post("/mcp", json=call, headers=bens)).text
+            assert len(server.calls) == 2
+            assert b"Traceback" not in bridge.logged
+
+
 async def test_beyond_this_machine_it_serves_whom_it_knows(team):
     setup = team("")
     refused = setup.run("serve", "--transport", "http", "--host", "0.0.0.0", "--port", "0")  # noqa: S104

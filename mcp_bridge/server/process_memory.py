@@ -1,4 +1,4 @@
-"""Configures a serving process: how threads share its interpreter, when memory is returned, how many files it may open.
+"""Configures a serving process: how threads share its interpreter, when memory is returned.
 
 The event loop serves all requests on one thread. Large values are processed on other threads (`offload`) under the same
 interpreter lock. These settings are for a process that serves, and not for commands.
@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import gc
 import logging
-import resource
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge import offload
-from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,27 +71,6 @@ def configure_interpreter() -> None:
         library.mallopt(_M_ARENA_MAX, _ARENAS)
         library.mallopt(_M_MMAP_THRESHOLD, _MMAPPED_BYTES)
         library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-
-
-def allow_descriptors(needed: int, hint: str) -> None:
-    """Raise the process's soft limit on open files to what it needs, if that is more (RLIMIT_NOFILE, getrlimit(2)).
-
-    At its limit a process accepts no connection, and starts no sandbox.
-
-    Args:
-        needed: The most descriptors that it has open at once.
-        hint: What to do where the hard limit is lower.
-
-    Raises:
-        BridgeError: `too_few_descriptors`.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        message = f"The bridge may need {needed} open files and connections, and the hard limit (ulimit -Hn) is {hard}."
-        raise BridgeError("too_few_descriptors", message, hint=hint, needed=needed, limit=hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 @contextmanager
