@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.gate.policy_check import Admitted, Asker
     from mcp_bridge.governance.governance import Governance
-    from mcp_bridge.ledger.log.allowance import Allowance
+    from mcp_bridge.ledger.log.record_limit import Allowance
     from mcp_bridge.models.model import Completion
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.redaction.projection import Projector

@@ -38,8 +38,8 @@ from mcp_bridge.sandbox.engine import (
     SandboxSpec,
 )
 from mcp_bridge.sandbox.failures import TAIL_BYTES, os_failure, start_failure
-from mcp_bridge.sandbox.flags import RuntimeChoice, run_argv
 from mcp_bridge.sandbox.image.host_tools import ToolResult, run_tool
+from mcp_bridge.sandbox.isolation_flags import RuntimeChoice, run_argv
 from mcp_bridge.sandbox.ownership import Owner
 from mcp_bridge.sandbox.pipes import Child, PipeReader, PipeWriter, drain
 

@@ -20,9 +20,10 @@ from mcp_bridge.sandbox import cli_engine
 from mcp_bridge.sandbox.cli_engine import CliEngine, CliProcess
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, ExitStatus, Limits, SandboxSpec
 from mcp_bridge.sandbox.failures import start_failure
-from mcp_bridge.sandbox.flags import Enforced, RuntimeChoice, run_argv
+from mcp_bridge.sandbox.isolation_flags import Enforced, RuntimeChoice, run_argv
 from mcp_bridge.sandbox.oci.engine import OciEngine, OciProcess
-from mcp_bridge.sandbox.ownership import Owner, host_id, owner_label, sweep
+from mcp_bridge.sandbox.orphans import sweep
+from mcp_bridge.sandbox.ownership import Owner, host_id, owner_label
 
 if TYPE_CHECKING:
     from sandbox_fixtures import Runner

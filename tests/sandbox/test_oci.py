@@ -21,15 +21,15 @@ from sandbox_fixtures import Runner, files_of_containers, knows_the_sandbox
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.engine import OWNER_LABEL, SandboxSpec
 from mcp_bridge.sandbox.engine_choice import probe
-from mcp_bridge.sandbox.flags import MASKED, Enforced, RuntimeChoice
 from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
 from mcp_bridge.sandbox.image.store import LABEL_RECIPE
+from mcp_bridge.sandbox.isolation_flags import MASKED, Enforced, RuntimeChoice
 from mcp_bridge.sandbox.oci import bundle_config, host, images, supervisor
 from mcp_bridge.sandbox.oci import engine as engine_module
 from mcp_bridge.sandbox.oci.bundle_config import Users
 from mcp_bridge.sandbox.oci.engine import OciEngine
 from mcp_bridge.sandbox.oci.images import BundleImages
-from mcp_bridge.sandbox.ownership import sweep
+from mcp_bridge.sandbox.orphans import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,7 +33,7 @@ from mcp_bridge.kernel.events import Resume
 from mcp_bridge.sandbox import cli_engine
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import ExitStatus
-from mcp_bridge.sandbox.flags import RuntimeChoice
+from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 from mcp_bridge.sandbox.oci import bundle_config
 from mcp_bridge.sandbox.oci import engine as oci_engine
 from mcp_bridge.sandbox.oci.engine import OciEngine, OciProcess
