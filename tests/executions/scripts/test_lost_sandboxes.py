@@ -29,6 +29,7 @@ from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.channel import HostChannel
 from mcp_bridge.host.sandbox_run import SandboxRun
+from mcp_bridge.host.warm_pool import WarmPool
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.sandbox import cli_engine
 from mcp_bridge.sandbox.cli_engine import CliEngine
@@ -687,16 +688,36 @@ ALL = sorted(
 )
 
 
+@pytest.fixture
+def checked_out(monkeypatch):
+    """The containers that were taken from a warm pool."""
+    found, take = [], WarmPool.take
+
+    async def noted(self):
+        process = await take(self)
+        if process is not None:
+            found.append(process)
+        return process
+
+    monkeypatch.setattr(WarmPool, "take", noted)
+    return found
+
+
 @BOUNDED
-async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, sandboxes, monkeypatch):
+@pytest.mark.parametrize("pooled", [False, True], ids=["started for it", "from the pool"])
+async def test_whatever_is_killed_and_when_each_effect_happens_once(
+    open_desk, sandboxes, monkeypatch, checked_out, pooled
+):
     monkeypatch.setattr("execution_fixtures.DEADLINE_SECONDS", 7200.0 if LONG else 170.0)
     seed = int(os.environ.get("MCP_BRIDGE_TEST_SEED", "0")) or time.time_ns() % (1 << 30)
     rng = random.Random(seed)  # noqa: S311
     engine = sandboxes.prepared.engine
     ways = _ways(engine)
     lost = 0
-    kills = 400 if LONG else 24
-    async with open_desk() as desk:
+    kills = 200 if LONG else 12
+    async with open_desk(pool_min=2 * pooled, pool_max=4 * pooled) as desk:
+        if pooled:
+            await desk.bridge.sandboxes.start_ahead()
         for number in range(4 * kills):
             if number >= kills and lost > kills / 5:
                 # On a busy machine many come too early or too late: more are tried.
@@ -705,11 +726,14 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, s
             case = f"seed {seed}, kill {number}: {how} after {delay:.3f} s, key {key!r}"
             (desk.folder / "written").unlink(missing_ok=True)
             desk.started.clear()
+            checked_out.clear()
             desk.hasty = how == REMOVES
 
             async def end(how=how, delay=delay, desk=desk):
-                await until(lambda: desk.started)
-                process = desk.started[0]
+                # The first, whatever the pool starts beside it.
+                first = checked_out if pooled else desk.started
+                await until(lambda: first)
+                process = first[0]
                 await anyio.sleep(delay)
                 if how.startswith("engine:") and not _is_known(process):
                     return
@@ -722,7 +746,7 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, s
             assert sorted(desk.written) == ALL, case
             lines = printed(record).splitlines()
             assert (lines[:3], lines[-2:]) == ([f"wrote one {n}" for n in range(3)], ["success", "wrote last"]), case
-            lost += len(desk.started) > 1
+            lost += bool(record.notices)
             if key:
                 assert (await desk.run(CODE, key)).to_json() == record.to_json(), case
                 assert sorted(desk.written) == ALL, case
