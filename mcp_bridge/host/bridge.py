@@ -29,7 +29,6 @@ from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.early_erasure import make_room
 from mcp_bridge.executions.erasure import sweep as sweep_files
-from mcp_bridge.executions.erasure import tidy
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.own_files import OwnFiles
 from mcp_bridge.executions.scripts.job import Job
@@ -47,7 +46,7 @@ from mcp_bridge.host.loop_watch import LoopWatch, watched
 from mcp_bridge.host.run_queue import RunQueue
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
 from mcp_bridge.host.sandboxes import Sandboxes
-from mcp_bridge.host.upkeep import upkeep
+from mcp_bridge.host.upkeep import tidy_at_start, upkeep
 from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.log.usage_store import UsageStore
@@ -722,7 +721,7 @@ async def open_bridge(
             files = Files(settings.state_dir, settings.ledger.max_files_size)
             if database.is_new:
                 logger.warning("a ledger begins in %s. %s", settings.state_dir, settings.ledger.retention())
-            await tidy(database, files, settings.ledger)
+            is_tidy = await tidy_at_start(database, files, settings.ledger)
             database.reclaim = functools.partial(make_room, database, files, settings.ledger)
             kept = UsageStore(database)
             usages = Usages(await kept.load(), kept.add, unkept={LOCAL_PRINCIPAL.name})
@@ -741,7 +740,7 @@ async def open_bridge(
                     missing=missing,
                 ) as fleet,
                 anyio.create_task_group() as tasks,
-                upkeep(database, files, settings.ledger, publisher, tasks),
+                upkeep(database, files, settings.ledger, publisher, tasks, is_tidy=is_tidy),
             ):
                 _warn_of_unknown_servers(governance.principals.values(), {*fleet.servers, LOCAL})
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
