@@ -7,6 +7,7 @@ out, with a notice that says why; the others are there.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _MAX_DESCRIPTION = 1500
 
+
+_MAX_ALTERNATIVES = 100
+"""Of an operation's security, which each call looks at."""
 
 _OPERATION_FIELDS = frozenset({"summary", "description", "deprecated", "security"})
 
@@ -133,7 +137,9 @@ def _security(document: Document, described: Any, operation: Node) -> tuple[tupl
         return ()
     if not isinstance(wanted, list):
         return ()
-    return tuple(tuple(map(str, each)) for each in wanted if isinstance(each, dict))
+    # Of those with another scheme, none can be satisfied.
+    usable = (tuple(each) for each in wanted if isinstance(each, dict) and document.schemes.keys() >= each.keys())
+    return tuple(itertools.islice(usable, _MAX_ALTERNATIVES))
 
 
 _ANY = "application/json, */*;q=0.5"
