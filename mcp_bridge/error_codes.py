@@ -59,7 +59,8 @@ Code = Literal[
     "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge",
     "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "not_a_principal",
     "not_allowed", "not_asked",
-    "not_awaited", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded", "not_replayable",
+    "not_awaited", "not_derivable", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded",
+    "not_replayable",
     "not_resumable", "not_suspended", "not_trusted", "nothing_is_lost", "nothing_to_erase", "nothing_to_trust",
     "oci_runtime_unusable", "oci_unused", "other_log", "other_program", "other_version", "out_of_memory",
     "output_limit", "output_unwritable", "packages_failed", "payload_too_large", "pids_not_enforced", "plan_failed",
@@ -76,8 +77,8 @@ Code = Literal[
     "security_module", "server", "server_busy", "server_died", "server_exists", "server_not_configured",
     "server_start_failed", "server_unauthorized", "server_unavailable", "servers", "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
-    "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_large", "too_many_artifacts",
-    "too_many_calls",
+    "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_few_descriptors", "too_large",
+    "too_many_artifacts", "too_many_calls",
     "too_many_failures", "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references",
     "too_many_requests", "too_many_tokens",
     "too_many_viewers",
@@ -783,6 +784,8 @@ GROUPS: Final[tuple[Group, ...]] = (
         "ledger_missing": Description(
             "The ledger's key is there, and the ledger is gone.",
             "Put it back, or restore a backup elsewhere."),
+        "not_derivable": Description(
+            "No program can be made from the execution.", "Read the reason in the message.", _COMMAND),
         "not_recorded": Description(
             "The ledger can't be written, so nothing is done any more.",
             "Read the reason; fix the disk, and start again.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER),
@@ -967,6 +970,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "token_needed": Description(
             "The request lacks the viewer's token.",
             "Open the address that `mcp-bridge ui` printed.", _VIEWER),
+        "too_few_descriptors": Description(
+            "The process may not have as many files and connections open as `http.max_connections` wants.",
+            "Raise the hard limit, such as LimitNOFILE of systemd, or lower the setting.", exit_status=4),
         "too_many_requests": Description(
             "A principal makes more requests a minute than it may, or too many large ones are in progress.",
             "Wait as long as the answer's Retry-After says.", _CLIENT | _VIEWER),

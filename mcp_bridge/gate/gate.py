@@ -27,6 +27,7 @@ from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.budgets import Amounts, Budget, Share, cut_short
 from mcp_bridge.policy.rules.trusted_hints import is_trusted_idempotent
+from mcp_bridge.registered.current_call import made_for
 from mcp_bridge.telemetry import measurements, tracing
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.gate.policy_check import Admitted, Asker
     from mcp_bridge.governance.governance import Governance
-    from mcp_bridge.ledger.log.allowance import Allowance
+    from mcp_bridge.ledger.log.record_limit import Allowance
     from mcp_bridge.models.model import Completion
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.redaction.projection import Projector
@@ -140,7 +141,8 @@ class Gate:
             admitted = await self._admit(tool, arguments, caller)
             try:
                 await caller.request.effect_begins()
-                size = await self._size(admitted.sent)
+                # As it is recorded: usage outlives an erasure, and mustn't tell how long an erased value was.
+                size = await self._size(admitted.recorded)
                 reserved = Amounts(calls=1, bytes=size) if size else _ONE_CALL
                 reservation = self._budget.reserve(reserved)
             except BaseException as exc:
@@ -154,7 +156,11 @@ class Gate:
                 self.values.keep(caller.execution, [admitted.asked, admitted.recorded])
                 await caller.begin(admitted.intent(), is_repeatable=self._is_idempotent(admitted.tool))
                 try:
-                    with measurements.call(tool.info.server, tool.info.name), _span_of_own_tool(tool):
+                    with (
+                        measurements.call(tool.info.server, tool.info.name),
+                        _span_of_own_tool(tool),
+                        made_for(self._principal, caller.execution),
+                    ):
                         result = await admitted.tool.call(admitted.prepared, self._listener(tool, projector), raw=raw)
                     result = await off_loop(
                         [result.value, result.raw], functools.partial(_projected, result, projector, raw=raw)

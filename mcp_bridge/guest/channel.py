@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from mcp_bridge.guest import lineage
+from mcp_bridge.guest import call_ids
 from mcp_bridge.wire import jsonrpc, sandbox_exits
 from mcp_bridge.wire.annotations import Any, NoReturn
 from mcp_bridge.wire.errors import LocalMessageError, WireError
@@ -320,7 +320,7 @@ def _line(number: int, method: str, body: dict[str, Any]) -> bytes:
 
 def _named(params: Any) -> Any:
     """A call is named in the task or thread that makes it."""
-    return params._replace(call=lineage.current().call()) if getattr(params, "call", "") is None else params
+    return params._replace(call=call_ids.current().call()) if getattr(params, "call", "") is None else params
 
 
 def _result(answer: Answer) -> Any:

@@ -7,7 +7,7 @@ import os
 import sys
 from _queue import SimpleQueue  # `queue` itself would cost each waiting container memory
 
-from mcp_bridge.guest import lineage, output, proxies, runner, runtime
+from mcp_bridge.guest import call_ids, output, proxies, runner, runtime
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.display import Display
 from mcp_bridge.guest.modules import Modules
@@ -88,12 +88,12 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     shower = Display(channel, capture)
     shower.max_value = start.max_value_bytes
     source = runner.Source(start.code)
-    lineage.begin()
+    call_ids.begin()
     prepared = {
         "ctypes": output.unbuffer_c,
         "linecache": source.register_in_linecache,
-        "asyncio": lineage.follow_tasks,
-        "concurrent.futures.thread": lineage.follow_pools,
+        "asyncio": call_ids.follow_tasks,
+        "concurrent.futures.thread": call_ids.follow_pools,
         "inspect": proxies.show_asynchronous,
         "warnings": calls.unawaited.follow_coroutines,
         "matplotlib.figure": shower.follow_figures,

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.cli.app import app
 from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES
-from mcp_bridge.workspace.content import CLIENT_FILES
+from mcp_bridge.workspace.folder_content import CLIENT_FILES
 
 pytest_plugins = ["bridge_fixtures"]
 
@@ -74,6 +74,7 @@ COMMANDS = {
     "program list": [],
     "program show": ["looking"],
     "program save": ["mine", "program.yaml"],
+    "program from-execution": ["abc"],
     "program delete": ["mine"],
     "program plan": ["do something"],
     "execution list": [],
@@ -755,9 +756,10 @@ def test_what_makes_no_sense_is_not_trusted(user):
 
 
 def test_more_folders_than_are_looked_through_are_not_trusted(user, monkeypatch):
-    from mcp_bridge.workspace import content
 
-    monkeypatch.setattr(content, "MAX_FOLDERS", 20)
+    from mcp_bridge.workspace import folder_content
+
+    monkeypatch.setattr(folder_content, "MAX_FOLDERS", 20)
     for number in range(30):
         (user.checkout.folder / f"tools/d{number}").mkdir()
     (user.checkout.folder / "tools/d1/again").symlink_to(user.checkout.folder / "tools")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 import pytest
-from claimed_sandboxes import READY, Claimed, Silent, report, told
+from claimed_sandboxes import READY, Claimed, Pipe, Silent, report, told
 from crash_fixtures import BOUNDED, LONG
 from execution_fixtures import printed, until
 
@@ -28,12 +28,15 @@ from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.channel import HostChannel
+from mcp_bridge.host.sandbox_run import SandboxRun
+from mcp_bridge.host.warm_pool import WarmPool
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.sandbox import cli_engine
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import ExitStatus
-from mcp_bridge.sandbox.flags import RuntimeChoice
+from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 from mcp_bridge.sandbox.oci import bundle_config
+from mcp_bridge.sandbox.oci import engine as oci_engine
 from mcp_bridge.sandbox.oci.engine import OciEngine, OciProcess
 
 if TYPE_CHECKING:
@@ -396,11 +399,19 @@ print(await local.write(text="a", hold=True))
 """
 
 
-@pytest.mark.parametrize("how", ["client", "engine:kill"])
+@pytest.mark.parametrize("how", ["client", "engine:kill", "first process"])
 async def test_a_child_that_is_killed_for_memory_is_no_cause_of_what_comes_later(open_desk, how, monkeypatch):
     # Half of what the script sleeps after its child's end.
     monkeypatch.setattr(cli_engine, "OOM_SECONDS", 1.0)
+    beats, hear = [], SandboxRun._report
+
+    def heard(self, line):
+        hear(self, line)
+        beats.append(b"init.beat" in line)
+
+    monkeypatch.setattr(SandboxRun, "_report", heard)
     async with open_desk() as desk:
+        only_podman(desk, how)
         records = []
         async with anyio.create_task_group() as tasks:
 
@@ -409,6 +420,10 @@ async def test_a_child_that_is_killed_for_memory_is_no_cause_of_what_comes_later
 
             tasks.start_soon(run)
             await until((desk.folder / "held").exists)
+            if how == "first process":
+                # The first beat after the child's end is old enough when the second comes.
+                beats.clear()
+                await until(lambda: sum(beats) > 1)
             await desk.end(how)
             await _gone(desk.started[-1])
             (desk.folder / "released").touch()
@@ -484,6 +499,24 @@ async def test_process_1_says_whose_memory_was_wanting():
     assert "the machine was out of memory" in record.error["message"]
 
 
+async def test_what_was_killed_for_memory_before_is_no_cause(monkeypatch):
+    monkeypatch.setattr(sandbox_run, "OOM_SECONDS", 0.0)
+    beat = report("init.beat", oom_kills=1)
+    killed = {"code": 137, "signal": 9, "limit_hits": 1}
+    record = await told(Claimed([beat, report("init.exited", **killed, oom_kills=1)], READY))
+    assert (record.status, record.error["code"]) == ("killed", "interpreter_killed")
+    assert (await told(Claimed([beat, report("init.exited", **killed, oom_kills=2)], READY))).status == "out_of_memory"
+    for kills, status in ((1, "sandbox_lost"), (2, "out_of_memory")):
+        process = Claimed([beat], READY)
+
+        async def wait(kills=kills):
+            await anyio.sleep(0.1)
+            return ExitStatus(137, oom_killed=True, oom_kills=kills)
+
+        process.wait = wait
+        assert (await told(process)).status == status
+
+
 @pytest.mark.parametrize(
     ("ended", "status"),
     [
@@ -505,6 +538,37 @@ async def test_without_a_word_of_process_1_the_engine_says_what_is_known(ended, 
 
     process.wait = wait
     assert (await told(process)).status == status
+
+
+async def test_a_sandbox_whose_end_the_engine_does_not_report_in_time_is_no_fault_of_the_scripts(monkeypatch):
+    monkeypatch.setattr(sandbox_run, "LAST_WORDS_SECONDS", 0.1)
+    process = Claimed([], READY)
+    process.wait = anyio.sleep_forever
+    assert (await told(process)).status == "sandbox_lost"
+    # Process 1 is there: the script has closed its channel.
+    process.stdout, process.stderr = Pipe(READY), Silent()
+    assert (await told(process)).status == "channel_closed"
+
+
+async def test_a_script_is_run_again_though_the_supervisor_hangs(open_desk, monkeypatch):
+    monkeypatch.setattr(oci_engine, "EXIT_SECONDS", 1.0)
+    async with open_desk() as desk:
+        if not isinstance(desk.bridge.sandboxes.prepared.engine, OciEngine):
+            pytest.skip("this engine has no supervisor")
+        records = []
+        async with anyio.create_task_group() as tasks:
+
+            async def run():
+                records.append(await desk.run(HELD, "key"))
+
+            tasks.start_soon(run)
+            await until((desk.folder / "held").exists)
+            first = _first(desk.started[-1])
+            os.kill(_parent(desk.started[-1]), signal.SIGSTOP)
+            os.kill(first, signal.SIGKILL)
+            (desk.folder / "released").touch()
+        assert printed(records[0]) == "wrote a\nwrote b\nwrote c\n"
+        assert desk.written == ["a", "b", "c"]
 
 
 async def test_a_sandbox_that_is_lost_before_its_script_begins_is_said_to_be():
@@ -624,16 +688,36 @@ ALL = sorted(
 )
 
 
+@pytest.fixture
+def checked_out(monkeypatch):
+    """The containers that were taken from a warm pool."""
+    found, take = [], WarmPool.take
+
+    async def noted(self):
+        process = await take(self)
+        if process is not None:
+            found.append(process)
+        return process
+
+    monkeypatch.setattr(WarmPool, "take", noted)
+    return found
+
+
 @BOUNDED
-async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, sandboxes, monkeypatch):
+@pytest.mark.parametrize("pooled", [False, True], ids=["started for it", "from the pool"])
+async def test_whatever_is_killed_and_when_each_effect_happens_once(
+    open_desk, sandboxes, monkeypatch, checked_out, pooled
+):
     monkeypatch.setattr("execution_fixtures.DEADLINE_SECONDS", 7200.0 if LONG else 170.0)
     seed = int(os.environ.get("MCP_BRIDGE_TEST_SEED", "0")) or time.time_ns() % (1 << 30)
     rng = random.Random(seed)  # noqa: S311
     engine = sandboxes.prepared.engine
     ways = _ways(engine)
     lost = 0
-    kills = 400 if LONG else 24
-    async with open_desk() as desk:
+    kills = 200 if LONG else 12
+    async with open_desk(pool_min=2 * pooled, pool_max=4 * pooled) as desk:
+        if pooled:
+            await desk.bridge.sandboxes.start_ahead()
         for number in range(4 * kills):
             if number >= kills and lost > kills / 5:
                 # On a busy machine many come too early or too late: more are tried.
@@ -642,11 +726,14 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, s
             case = f"seed {seed}, kill {number}: {how} after {delay:.3f} s, key {key!r}"
             (desk.folder / "written").unlink(missing_ok=True)
             desk.started.clear()
+            checked_out.clear()
             desk.hasty = how == REMOVES
 
             async def end(how=how, delay=delay, desk=desk):
-                await until(lambda: desk.started)
-                process = desk.started[0]
+                # The first, whatever the pool starts beside it.
+                first = checked_out if pooled else desk.started
+                await until(lambda: first)
+                process = first[0]
                 await anyio.sleep(delay)
                 if how.startswith("engine:") and not _is_known(process):
                     return
@@ -659,7 +746,7 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(open_desk, s
             assert sorted(desk.written) == ALL, case
             lines = printed(record).splitlines()
             assert (lines[:3], lines[-2:]) == ([f"wrote one {n}" for n in range(3)], ["success", "wrote last"]), case
-            lost += len(desk.started) > 1
+            lost += bool(record.notices)
             if key:
                 assert (await desk.run(CODE, key)).to_json() == record.to_json(), case
                 assert sorted(desk.written) == ALL, case
@@ -728,3 +815,53 @@ async def test_a_script_whose_sandbox_is_lost_while_it_waits_goes_on_when_that_h
         assert last.stdout == b"wrote a\n['wrote b', 'wrote c']\n"
         assert sorted(desk.written) == ["a", "b", "c"]
         assert (await desk.run(code, key)).execution == execution if key else True
+
+
+class Person:
+    """The client's, who looks at a question and says nothing."""
+
+    def __init__(self, *, may_vanish=True):
+        self.may_vanish, self.asked = may_vanish, anyio.Event()
+
+    async def ask(self, question):
+        self.asked.set()
+        await anyio.sleep_forever()
+
+
+async def run_until_asked(desk, code, key, person):
+    """Begin a script, whose client goes when its person is asked."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: desk.bridge.run(HEAD + code, key=key, asker=person))
+        await person.asked.wait()
+        await until(lambda: "b" in desk.written)
+        tasks.cancel_scope.cancel()
+
+
+@BOUNDED
+@pytest.mark.parametrize("key", ["key", None])
+async def test_a_question_whose_client_has_gone_waits_for_anybody_else(open_desk, key):
+    code = WAITS.format("careful") + "print(await local.write(text='d'))"
+    async with open_desk() as desk:
+        await run_until_asked(desk, code, key, Person())
+        store = desk.bridge.programs.store
+        (question,) = await approvals.approval_requests(store, LOCAL_PRINCIPAL.name)
+        execution = question.approval.execution
+        assert question.question["arguments"] == {"text": "c"}
+        assert await desk.status(execution) == "suspended"
+        # Whoever asks for it again is told what it waits for, and begins nothing anew.
+        waits = await desk.run(code, key)
+        assert (waits.execution, waits.status) == (execution, "suspended")
+        assert (f"waits-{execution}" in waits.error["hint"]) == (key is None)
+        await approvals.decide(store, question, approved=True, by="anna", comment=None)
+        last = await desk.run(code, key)
+        assert (last.execution, last.status) == (execution, "success")
+        assert sorted(desk.written) == ["a", "b", "c", "d"]
+
+
+async def test_who_interrupts_the_command_that_asks_them_wants_no_more_of_it(open_desk):
+    async with open_desk() as desk:
+        await run_until_asked(desk, WAITS.format("careful"), None, Person(may_vanish=False))
+        store = desk.bridge.programs.store
+        assert await approvals.approval_requests(store, LOCAL_PRINCIPAL.name) == []
+        (execution,) = await store.executions(LOCAL_PRINCIPAL.name, 10)
+        assert execution.status == "cancelled"

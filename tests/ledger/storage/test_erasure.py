@@ -20,8 +20,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import erasure as executions_erasure
 from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.host import upkeep
-from mcp_bridge.host.service import open_bridge
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.host.bridge import open_bridge
+from mcp_bridge.ledger.audit import copies, proving
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry
 from mcp_bridge.ledger.log.reading import open_ledger
@@ -146,7 +146,7 @@ def test_nothing_of_an_erased_execution_is_left_anywhere(state, tmp_path, what, 
     others = sealed(state, BEN)
     assert places(state, needles) == {FILE_NAME}
     assert erased(state, what, name).executions == (ANNA,)
-    asyncio.run(asyncio.to_thread(audit.backup, state / FILE_NAME, tmp_path / "backup", None, None))
+    asyncio.run(asyncio.to_thread(copies.backup, state / FILE_NAME, tmp_path / "backup", None, None))
     export(state, tmp_path / "export")
     assert not places(tmp_path, needles)
     assert FILE_NAME in places(state, others)
@@ -164,7 +164,7 @@ def test_nothing_of_an_erased_execution_is_left_anywhere(state, tmp_path, what, 
 def export(state, path):
     master = MasterKey((state / "master.key").read_bytes())
     with open_ledger(state / FILE_NAME, master) as ledger, path.open("wb") as file:
-        audit.export(ledger, file, payloads=True)
+        copies.export(ledger, file, payloads=True)
     return path.read_bytes()
 
 
@@ -253,7 +253,7 @@ def test_every_proof_export_and_checkpoint_of_before_still_verifies(state, tmp_p
     master = MasterKey((state / "master.key").read_bytes())
     with open_ledger(state / FILE_NAME, master) as ledger:
         trusted = [Verifier.parse(ledger.vkey)]
-        made = [audit.prove(ledger, sequence, payload=True) for sequence in range(ledger.size)]
+        made = [proving.prove(ledger, sequence, payload=True) for sequence in range(ledger.size)]
         note = ledger.head_note()
     exported = export(state, tmp_path / "before")
     erased(state, "execution", ANNA)
@@ -262,7 +262,7 @@ def test_every_proof_export_and_checkpoint_of_before_still_verifies(state, tmp_p
     assert verify_export(io.BytesIO(exported), trusted, [note]).authenticated
     with open_ledger(state / FILE_NAME, master) as ledger:
         size = notes.open_checkpoint(note, trusted)[0].size
-        assert audit.consistency(ledger, note, None, trusted).old == size == len(made)
+        assert proving.consistency(ledger, note, None, trusted).old == size == len(made)
     assert verify_export(io.BytesIO(export(state, tmp_path / "after")), trusted, [note]).undisclosed
     assert verdict(state / FILE_NAME, [trusted[0].vkey], [note], master) is None
 
@@ -286,7 +286,7 @@ def test_reads_show_a_tombstone(state):
     assert [row.decision for row in approvals] == [None, None]
     master = MasterKey((state / "master.key").read_bytes())
     with open_ledger(state / FILE_NAME, master) as ledger:
-        proved = tlog_proof.verify(audit.prove(ledger, rows[0].sequence, payload=True), [Verifier.parse(ledger.vkey)])
+        proved = tlog_proof.verify(proving.prove(ledger, rows[0].sequence, payload=True), [Verifier.parse(ledger.vkey)])
     assert proved.disclosed.payload is None
 
 
@@ -391,6 +391,67 @@ def test_age_erases_many_in_parts_and_others_write_in_between(state, monkeypatch
     assert erased == 10
     # Four with entries; what nobody can read any more is removed after them.
     assert parts > 4
+    whole(state)
+
+
+@pytest.mark.parametrize("by", ["age", "room"])
+def test_what_executions_keep_is_removed_in_transactions_of_a_bounded_size(state, monkeypatch, by):
+    monkeypatch.setattr(erasure, "KEPT_BYTES", 2_000_000)
+    names = [f"{number:032x}" for number in range(6)]
+
+    async def work():
+        async with Database(state / FILE_NAME) as database:
+            writer = Writer(database)
+            for name in names:
+                await writer.start(name)
+                record = await writer.store.sealed_record(name, {"execution": name, "stdout": "x" * 900_000})
+                await writer.store.update(name, status="success", state=None, record=record, due=None)
+            await erasure.empty_journal(database)
+            grown, transact = [], database.transact
+
+            async def noted(work):
+                done = await transact(work)
+                grown.append((state / f"{FILE_NAME}-wal").stat().st_size)
+                await erasure.empty_journal(database)
+                return done
+
+            monkeypatch.setattr(database, "transact", noted)
+            if by == "age":
+                more = {"by": "me", "reason": None}
+                erased = (
+                    await executions_erasure.erase(database, Files(state), "age", time.time() + 1, **more)
+                ).executions
+            else:
+                erased = []
+                while left := [name for name in names if name not in erased]:
+                    under_way = executions_erasure.under_way(database)
+                    now = await erasure.erase_ended(database, left, by="max_size", under_way=under_way)
+                    erased += now.executions
+            return sorted(erased), grown
+
+    erased, grown = asyncio.run(work())
+    assert erased == names
+    # Two at a time, and what the pages need besides.
+    assert max(grown) < 3_000_000
+    whole(state)
+
+
+def test_a_start_does_not_wait_for_all_that_is_to_be_erased(state, monkeypatch):
+    monkeypatch.setattr(upkeep, "START_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "ROOM_SECONDS", 3600.0)
+
+    async def work():
+        async with Database(state / FILE_NAME) as database:
+            await Writer(database).start("e" * 32)
+            await Writer(database).end("e" * 32)
+        monkeypatch.setattr(retention, "_DAY_SECONDS", -1.0)
+        settings = Settings(state_dir=state, ledger=LedgerConfig(keep_payloads_days=1))
+        async with open_bridge(settings, ()), Database(state / FILE_NAME) as database:
+            with anyio.fail_after(20):
+                while (await Writer(database).store.execution("e" * 32)).status != "erased":  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+
+    asyncio.run(work())
     whole(state)
 
 

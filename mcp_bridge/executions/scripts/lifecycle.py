@@ -1,0 +1,486 @@
+"""Scripts as durable executions: started, suspended, resumed, finished; one a key.
+
+What a script asks for is recorded by its `ScriptRun`; this module is what is around that.
+A run without a key that is suspended is given one (`generated_keys`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import secrets
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.commands import Client
+from mcp_bridge.executions.idempotency.generated_keys import (
+    assign_generated_key,
+    execution_of,
+    if_generated,
+    names_of_code,
+    release_generated_key,
+    suspended_run_of_code,
+)
+from mcp_bridge.executions.idempotency.keyed_requests import KeyedRequest, find_or_start
+from mcp_bridge.executions.idempotency.keys import Key, whole_key
+from mcp_bridge.executions.idempotency.request_identity import script_macs
+from mcp_bridge.executions.lifecycle import new_execution
+from mcp_bridge.executions.readiness import can_resume
+from mcp_bridge.executions.record import ExecutionRecord
+from mcp_bridge.executions.scripts.call_history import CallHistory
+from mcp_bridge.executions.scripts.held_calls import ask
+from mcp_bridge.executions.scripts.job import Job
+from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost, lost_if_not_waiting, run_through_losses
+from mcp_bridge.executions.scripts.record import goes_on, suspend
+from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
+from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
+from mcp_bridge.ledger.log.payloads import (
+    Request,
+    RequestIntent,
+    RequestOutcome,
+    Resumption,
+    RunError,
+    ScriptEnd,
+    ScriptStart,
+    ScriptSuspension,
+    Success,
+    understood,
+)
+from mcp_bridge.policy.secrets.value_references import equal_by_values
+from mcp_bridge.telemetry.runs import observed_run
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from mcp_bridge.executions.artifacts import ArtifactWriter
+    from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.executions.record import WaitingRow
+    from mcp_bridge.executions.scripts.call_history import RecordedCall
+    from mcp_bridge.gate.execution_values import ExecutionValues
+    from mcp_bridge.gate.gate import Gate
+    from mcp_bridge.gate.policy_check import Asker
+    from mcp_bridge.ledger.log.entries import Recorded
+    from mcp_bridge.ledger.log.recorder import Recorder
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
+
+logger = logging.getLogger(__name__)
+
+
+class ActiveScript(NamedTuple):
+    """An execution that this process owns and runs.
+
+    Attributes:
+        script: Answers its calls.
+        gate: The gate for its calls.
+        job: The script, and the client that it runs for.
+        last_record: The record of its last suspension, if it is resumed.
+        recorded: Waits until its start is durable, as `Lifecycle.begin`; None if it is.
+    """
+
+    script: ScriptRun
+    gate: Gate
+    job: Job
+    last_record: dict[str, Any] | None = None
+    recorded: Callable[[], Awaitable[None]] | None = None
+
+
+class SandboxRunner(Protocol):
+    """Runs scripts in sandboxes. The bridge."""
+
+    def servers(self, job: Job) -> list[str] | None:
+        """The configured names of the servers that a job was narrowed to; None for all."""
+
+    @property
+    def max_artifact_size(self) -> int:
+        """Most bytes of a run's artifacts together."""
+
+    def gate(
+        self, execution: str, client: Client, servers: Sequence[str] | None = None, recorder: Recorder | None = None
+    ) -> Gate:
+        """The gate for an execution's calls.
+
+        Args:
+            execution: Its id.
+            client: Who has it run.
+            servers: Names or aliases of the servers that it may use; None for all.
+            recorder: Records the calls; by default the bridge's.
+        """
+
+    async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
+        """Run a script in a sandbox of its own, to its end.
+
+        The sandbox may have the script before its start is recorded; nothing is taken from the sandbox until it is.
+
+        Args:
+            active: The script.
+            artifacts: Where its artifacts go; by default they are kept.
+        """
+
+
+class Scripts:
+    """The scripts of one bridge.
+
+    Args:
+        lifecycle: The lifecycle of the bridge's executions.
+        principal: The scripts' owner.
+        runner: Runs them in sandboxes.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, principal: str, runner: SandboxRunner) -> None:
+        self.lifecycle = lifecycle
+        self._store = lifecycle.store
+        self._principal = principal
+        self._runner = runner
+
+    async def run(self, job: Job, key: str | None) -> ExecutionRecord:
+        """Run a script, or give what its key's run has given.
+
+        Raises:
+            BridgeError: As `find_or_start`; `ledger_full`; as `SandboxRunner.sandboxed`.
+        """
+        requests = script_macs(self.lifecycle.keys, job.code)
+        named = waiting = None
+        if key is not None:
+            values = self.projection()
+            named = await whole_key(Key(key, job.client.starter), values.project, values.values_behind)
+        else:
+            names = names_of_code(requests[0], self._runner.servers(job))
+            waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, names)
+            if waiting is not None and waiting.key is not None:
+                named = Key(waiting.key, job.client.starter)
+        request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests)
+        result = await find_or_start(self.lifecycle, self._principal, named, request, origin="agent")
+        if isinstance(result, ActiveScript):
+            result = await self._run(result)
+        record = result if isinstance(result, ExecutionRecord) else _stored_record(result)
+        record.given_before = key is not None and record is not result and record.status not in UNFINISHED
+        if named is not None and execution_of(named.text) == record.execution:
+            released = await release_generated_key(self._store, record.execution, record.status)
+            if released and waiting is not None:
+                record.notices.append(
+                    f"this is what came of the run {record.execution}, which had waited;"
+                    " the same code is run anew from now on"
+                )
+        return record
+
+    async def resume(self, stored: StoredExecution, client: Client) -> ExecutionRecord:
+        """Go on with a script whose process has died, or for which something has come about that it waits for.
+
+        Args:
+            stored: Its execution, as it was read.
+            client: Who has it resumed.
+
+        Raises:
+            BridgeError: `not_suspended`, `still_waiting`; as `run`.
+        """
+        status = effective_status(stored)
+        can = status == "interrupted" or (status == "suspended" and await can_resume(self._store, stored))
+        record = stored.record or {}
+        if not can and status == "suspended" and record.get("waiting"):
+            raise BridgeError(
+                "still_waiting",
+                f"The execution {stored.id} still waits. {record['error']['message']}",
+                hint=record["error"].get("hint"),
+                waiting=record["waiting"],
+            )
+        if not can:
+            hint = f"mcp-bridge execution show {stored.id} has what came of it, and what it waits for."
+            raise not_suspended(stored.id, f"it can't go on: {status}", hint)
+        if stored.key is None:
+            # The programs that it has started would be started anew.
+            hint = f"mcp-bridge execution cancel {stored.id} ends it; what it did, mcp-bridge execution show has."
+            raise not_suspended(stored.id, "it can't go on without an idempotency key", hint)
+        active = await self.resume_from_record(stored, client)
+        if active is None:
+            raise not_suspended(stored.id, "somebody has resumed it")
+        return active if isinstance(active, ExecutionRecord) else await self._run(active)
+
+    def projection(self) -> ExecutionValues:
+        """What projects values of no execution."""
+        return self._runner.gate(secrets.token_hex(8), Client(), ()).values
+
+    async def is_same_code(self, known: StoredExecution, code: str) -> bool:
+        """Whether an execution is of the given code, except for values that were erased in its own."""
+        values = self.projection()
+        was, now = await values.project(known.bundle.get("code")), await values.project(code)
+        return equal_by_values(was, now, values.values_behind([was, now]))
+
+    async def start(self, job: Job, key: Key | None, request: str) -> ActiveScript | None:
+        """Start an execution; None if its key has one already."""
+        execution = secrets.token_hex(8)
+        gate = self._runner.gate(execution, job.client, job.servers)
+        if gate.allowance is not None:
+            await gate.allowance.require()
+        # As they are resolved now: another server may have that name by the time that the script goes on.
+        servers = None if gate.narrowed_to is None else sorted(gate.narrowed_to)
+        code = await gate.values.project(job.code)
+        began = ScriptStart(
+            code,
+            # Of what is shown: another would tell of a value that is erased whether a guess is right.
+            hashlib.sha256(code.encode()).hexdigest(),
+            servers,
+            job.timeout,
+            job.client.starter,
+            None if key is None else key.text,
+        )
+        bundle = {"code": job.code, "servers": servers, "timeout": job.timeout}
+        row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
+        entry = self.lifecycle.entry(began, execution)
+        values, recorded = gate.values.values_behind(code), None
+        if key is None:
+            recorded = await self.lifecycle.begin(row, values, entry)
+        elif not await self.lifecycle.start(row, values, entry):
+            return None
+        return ActiveScript(self._script(execution, gate, row.key), gate, job, recorded=recorded)
+
+    async def resume_from_record(self, known: StoredExecution, client: Client) -> ActiveScript | ExecutionRecord | None:
+        """Go on with an execution from its record; None if another was quicker.
+
+        Its record, if it can't go on: something of it may have happened, and nobody knows.
+        """
+        job = Job.from_stored(known, client)
+        if not await self.lifecycle.take(known):
+            return None
+        try:
+            history = await self.lifecycle.recorder.read(known.id)
+            gate = self._runner.gate(known.id, job.client, job.servers)
+            if gate.allowance is not None:
+                gate.allowance.stored = await self._store.recorded_bytes(known.id)
+            gate.values.adopt(await self._store.values(known.id))
+            gate.adopt(self.lifecycle.usage(history))
+            for execution in driven(history):
+                # What they have used was of the script's limits.
+                gate.adopt(self.lifecycle.usage(await self.lifecycle.recorder.read(execution)), execution)
+            # Now: no call passes another that waits for it while it is compared with what is recorded.
+            await gate.values.projector()
+            script = self._script(known.id, gate, known.key, CallHistory(history))
+            doubtful = await in_doubt(script.history, gate)
+            if not doubtful:
+                return ActiveScript(script, gate, job, known.record)
+            record = ExecutionRecord(known.id)
+            suspend(record, doubtful, _still_waiting(known.record, script.history), if_generated(known.key))
+            await self._suspended(record, script)
+        except BaseException:
+            await self._interrupt(known.id, known.record)
+            raise
+        return record
+
+    async def _run(self, active: ActiveScript) -> ExecutionRecord:
+        with observed_run("script", active.script.execution, self._principal) as observed:
+            record = await self._run_to_record(active)
+            observed.status = record.status
+        return record
+
+    async def _run_to_record(self, active: ActiveScript) -> ExecutionRecord:
+        try:
+            active, record = await run_through_losses(active, self._run_once, self._recovered)
+            with anyio.CancelScope(shield=True):
+                await self._keep(active, record)
+        except BaseException as exc:
+            execution = active.script.execution
+            if isinstance(exc, anyio.get_cancelled_exc_class()) and await self._is_left_waiting(active):
+                raise
+            # A generated key counts once it is written down.
+            if active.script.kept_key:
+                await self._interrupt(execution, active.last_record)
+            else:
+                await self._refuse(execution, exc)
+            raise
+        return record
+
+    async def _is_left_waiting(self, active: ActiveScript) -> bool:
+        """Suspend a run that was cancelled while it waited. False if it waited for nothing, or can't be suspended."""
+        script = active.script
+        with anyio.CancelScope(shield=True), contextlib.suppress(BridgeError):
+            is_active = self.lifecycle.under_way(script.execution) is not None
+            if not is_active or script.course.divergence is not None or not await script.waiting():
+                return False
+            script.generate_key()
+            record = ExecutionRecord(script.execution, status="suspended")
+            await self._rest(active, record)
+            return True
+        return False
+
+    async def _run_once(self, active: ActiveScript) -> ExecutionRecord:
+        record = await self._runner.sandboxed(active)
+        script = active.script
+        return lost_if_not_waiting(record, is_waiting=bool(script.hold.calls or script.lent))
+
+    async def _can_run_again(self, active: ActiveScript, record: ExecutionRecord) -> bool:
+        script = active.script
+        if not is_lost(record) or script.course.divergence or script.has_unnamed or script.hold.calls:
+            # What waits is asked about now, and goes on when it can.
+            return False
+        return not await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
+
+    async def _recovered(self, active: ActiveScript, lost: ExecutionRecord | None, cause: str) -> ActiveScript | None:
+        """The same execution, from its record; None if it can't be run again."""
+        if lost is not None and not await self._can_run_again(active, lost):
+            return None
+        execution = active.script.execution
+        logger.warning("the execution %s is run again from its record: %s", execution, cause)
+        self.lifecycle.recorder.post(self.lifecycle.entry(Resumption(recovered=True), execution))
+        past = CallHistory(await self.lifecycle.recorder.read(execution))
+        return active._replace(script=self._script(execution, active.gate, active.script.kept_key, past))
+
+    async def _keep(self, active: ActiveScript, record: ExecutionRecord) -> None:
+        """Take down how a run has ended."""
+        script = active.script
+        divergence = script.course.of_ended() if record.status in OWN_END else script.course.divergence
+        if divergence is not None:
+            record.status, record.exit_code, record.error = "error", 1, divergence.error().record()
+            if script.kept_key is not None:
+                record.error["hint"] += f" mcp-bridge execution cancel {script.execution} ends it."
+                await self._suspended(record, script)
+                return
+        elif script.key is not None and (record.status not in OWN_END or script.lent):
+            await self._rest(active, record)
+            if record.status == "suspended":
+                return
+            if script.kept_key is not None and record.error is not None and record.error["code"] in UNSPENT_CODES:
+                record.error["hint"] = f"Try again: {goes_on(if_generated(script.key))}, from its record."
+                why = ScriptSuspension("interrupted", RunError.of(record.error))
+                entry = self.lifecycle.entry(why, script.execution)
+                # What it waited for before, it waits for still.
+                await self.lifecycle.leave(script.execution, entry, status="interrupted", record=active.last_record)
+                return
+        outputs = {}
+        for name in ("stdout", "stderr", "value"):
+            if (text := getattr(record, name)) is not None:
+                outputs[name] = hashlib.sha256(text if isinstance(text, bytes) else text.encode()).hexdigest()
+        end = ScriptEnd(record.status, record.exit_code, RunError.of(record.error), outputs)
+        entry = self.lifecycle.entry(end, script.execution)
+        await self.lifecycle.leave(script.execution, entry, status=record.status, record=record.to_keep())
+
+    async def _rest(self, active: ActiveScript, record: ExecutionRecord) -> None:
+        """Suspend a run that has a key, if something of it is in doubt, or waits."""
+        script = active.script
+        doubtful: list[RecordedCall] = []
+        if record.status not in OWN_END:
+            # Its calls were cut short: nobody knows whether they have happened.
+            doubtful = await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
+        held = {held.call: held for held in script.lent.values()}
+        held |= await script.waiting() if record.status in _AT_REST or is_lost(record) else {}
+        if doubtful or held:
+            if record.status == "suspended":
+                record.error = None
+            waiting = await ask(self._store, script.execution, held.values())
+            if script.made_now is not None:
+                await assign_generated_key(self._store, script.execution, script.made_now, active.job.client.starter)
+            suspend(record, doubtful, waiting, if_generated(script.key))
+            await self._suspended(record, script)
+
+    async def _suspended(self, record: ExecutionRecord, script: ScriptRun) -> None:
+        held = {call: asked for call, asked in script.history.held.items() if call not in script.history.calls}
+        held |= {one.call: one.asked for one in script.hold.calls.values() if one.kind == "approval"}
+        # A person decides on these, and the script is to ask for the same when it goes on.
+        asked = {call: asked.digested() for call, asked in held.items()}
+        entry = self.lifecycle.entry(ScriptSuspension("suspended", RunError.of(record.error), asked), record.execution)
+        await self.lifecycle.leave(record.execution, entry, status="suspended", record=record.to_keep())
+
+    async def _interrupt(self, execution: str, record: dict[str, Any] | None) -> None:
+        """Leave a run that has ended without a record, and has a key by which it can go on.
+
+        Args:
+            execution: Its id.
+            record: As it was left last: what it waited for, it waits for still.
+        """
+        # Perhaps it has ended since nothing can be written any more.
+        with contextlib.suppress(BridgeError):
+            await self.lifecycle.leave(execution, status="interrupted", record=record)
+
+    async def _refuse(self, execution: str, exc: BaseException) -> None:
+        """Finish a run that has ended without a record, and can't go on."""
+        if self.lifecycle.under_way(execution) is None:
+            return
+        refused = _refused(execution, exc)
+        entry = self.lifecycle.entry(ScriptEnd(refused["status"]), execution)
+        with contextlib.suppress(BridgeError):
+            await self.lifecycle.leave(execution, entry, status=refused["status"], record=refused)
+
+    def _script(self, execution: str, gate: Gate, key: str | None, history: CallHistory | None = None) -> ScriptRun:
+        return ScriptRun(execution, self._store, self.lifecycle.recorder, gate, gate.policy_hash, history, key=key)
+
+
+class _Request(NamedTuple):
+    """As `KeyedRequest`."""
+
+    scripts: Scripts
+    job: Job
+    key: Key | None
+    requests: Sequence[str]
+
+    @property
+    def asker(self) -> Asker | None:
+        return self.job.client.asker
+
+    async def start(self) -> ActiveScript | ExecutionRecord | None:
+        return await self.scripts.start(self.job, self.key, self.requests[0])
+
+    async def resume(self, known: StoredExecution) -> ActiveScript | ExecutionRecord | None:
+        return await self.scripts.resume_from_record(known, self.job.client)
+
+    async def is_same(self, known: StoredExecution) -> bool:
+        if known.request:
+            return known.request in self.requests
+        # Forgotten, with a value that was written out in it.
+        return known.kind == "script" and await self.scripts.is_same_code(known, self.job.code)
+
+    async def may_be_operators(self, known: StoredExecution) -> bool:
+        # With the same servers the same was allowed.
+        return bool(known.bundle["servers"] == (None if self.job.servers is None else list(self.job.servers)))
+
+
+_AT_REST = frozenset({"suspended", "timeout"})
+"""How a run ends while calls of it wait: by itself, or because what was still under way took too long."""
+
+
+def _still_waiting(record: dict[str, Any] | None, history: CallHistory) -> list[WaitingRow]:
+    """What a run waited for and waits for still, when it can't go on for another reason."""
+    rows: list[WaitingRow] = (record or {}).get("waiting", [])
+    return [row for row in rows if row["call"] not in history.calls or history.calls[row["call"]].outcome is None]
+
+
+def _stored_record(stored: StoredExecution) -> ExecutionRecord:
+    return ExecutionRecord.from_json({"execution": stored.id, **(stored.record or {})})
+
+
+def _refused(execution: str, exc: BaseException) -> dict[str, Any]:
+    if isinstance(exc, BridgeError):
+        return {"execution": execution, "status": "refused", "error": exc.record()}
+    if isinstance(exc, Exception):
+        return {"execution": execution, "status": "refused", "error": {"code": "internal_error", "message": ""}}
+    return {"execution": execution, "status": "cancelled"}
+
+
+def driven(history: Iterable[Recorded]) -> list[str]:
+    """The programs that a script has driven to where they couldn't go on; not those whose record it was only given.
+
+    Args:
+        history: The script's entries.
+    """
+    begun: set[str] = set()
+    ended: dict[str, None] = {}
+    for row in history:
+        match understood(row):
+            case RequestIntent(Request("program"), call):
+                begun.add(call)
+            case RequestOutcome(Request("program"), call, Success({"record": {"trace_id": execution}})) if (
+                call in begun
+            ):
+                ended[execution] = None
+            case _:
+                pass
+    return list(ended)
+
+
+async def in_doubt(history: CallHistory, gate: Gate) -> list[RecordedCall]:
+    """The calls that may have happened and must not happen twice."""
+    return [
+        call
+        for call in history.doubtful()
+        if call.asked.kind == "tool" and not await gate.is_repeatable(call.asked.name)
+    ]

@@ -1,0 +1,751 @@
+"""The bridge as a whole: one engine, one image, one fleet of servers, and the executions that use them.
+
+The only place that knows of every part. Whatever serves the bridge (an MCP server, a command) enters it once, calls
+`run`, and leaves it; leaving ends every container and every server.
+
+A `Bridge` is what one principal has of it; `Bridge.for_principal` gives another's. Servers, the catalog, sandboxes and
+the ledger are shared. Everything that is kept or counted is each principal's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import anyio
+
+from mcp_bridge.downstream.catalog.catalog import Catalog
+from mcp_bridge.downstream.client.fleet import Fleet
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+from mcp_bridge.executions.commands import Client
+from mcp_bridge.executions.early_erasure import make_room
+from mcp_bridge.executions.erasure import sweep as sweep_files
+from mcp_bridge.executions.memories import Memories
+from mcp_bridge.executions.own_files import OwnFiles
+from mcp_bridge.executions.scripts.job import Job
+from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, policy_over, refuse_local
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal, fewer, restricted
+from mcp_bridge.governance.search_embedder import search_embedder
+from mcp_bridge.governance.server_credentials import login_store, remote_access
+from mcp_bridge.governance.server_environment import environment
+from mcp_bridge.governance.server_output import shown_output
+from mcp_bridge.governance.tool_names import servers_named
+from mcp_bridge.host.channel import ChannelLimits, start_line
+from mcp_bridge.host.engine_setup import not_enforced
+from mcp_bridge.host.log_masking import masked_logs
+from mcp_bridge.host.loop_watch import LoopWatch, watched
+from mcp_bridge.host.run_queue import RunQueue
+from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
+from mcp_bridge.host.sandboxes import Sandboxes
+from mcp_bridge.host.upkeep import tidy_at_start, upkeep
+from mcp_bridge.ledger.log.record_limit import Allowance
+from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.log.usage_store import UsageStore
+from mcp_bridge.ledger.storage.database import Database
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
+from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.offload import off_loop
+from mcp_bridge.policy.rules.budgets import Usages
+from mcp_bridge.policy.rules.floor import layered
+from mcp_bridge.private_files import state_directory
+from mcp_bridge.sandbox.engine import SandboxProcess
+from mcp_bridge.sandbox.ownership import owner_label
+from mcp_bridge.telemetry.opening import telemetry
+from mcp_bridge.wire import messages
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from anyio.abc import TaskGroup
+
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.executions.commands import Commands, Progress
+    from mcp_bridge.executions.in_doubt import Settlement
+    from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.executions.programs.commands import ProgramCommands
+    from mcp_bridge.executions.programs.lifecycle import Programs
+    from mcp_bridge.executions.record import ExecutionRecord
+    from mcp_bridge.executions.replay_result import Replayed
+    from mcp_bridge.executions.scripts.commands import ScriptCommands
+    from mcp_bridge.executions.scripts.lifecycle import ActiveScript, Scripts
+    from mcp_bridge.executions.scripts.live_output import LiveOutput
+    from mcp_bridge.gate.gate import Gate
+    from mcp_bridge.gate.policy_check import Asker
+    from mcp_bridge.governance.denied_steps import DeniedStep
+    from mcp_bridge.host.request_handlers import Requests
+    from mcp_bridge.kernel.events import Resume
+    from mcp_bridge.kernel.language.program_parser import Program
+    from mcp_bridge.ledger.log.quota import Measured
+    from mcp_bridge.ledger.log.recorder import Recorder
+    from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
+    from mcp_bridge.models.sampling import Sampler
+    from mcp_bridge.policy.rules.call import Origin
+    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.sandbox.engine import SandboxProcess
+    from mcp_bridge.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+MAX_CODE_BYTES = 8 << 20
+
+
+MAX_IDLE_PRINCIPALS = 1000
+"""How many principals' views are kept that nothing uses at the moment."""
+
+
+class Shared:
+    """What all principals of a bridge share.
+
+    Args:
+        settings: The settings.
+        fleet: The servers.
+        tasks: Runs what outlives a request.
+        database: The ledger.
+        governance: The operator's word: for everybody.
+        loop_watch: What has held up this bridge's event loop.
+        usages: What principals have used; by default nothing, and it isn't kept.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        fleet: Fleet,
+        tasks: TaskGroup,
+        database: Database,
+        governance: Governance,
+        loop_watch: LoopWatch | None = None,
+        usages: Usages | None = None,
+    ) -> None:
+        self.settings = settings
+        self.fleet = fleet
+        self.tasks = tasks
+        self.database = database
+        self.governance = governance
+        self.restricted_to: PolicySnapshot | None = None
+        """What the configuration's policy has become since the start."""
+        self.principals: Mapping[str, Principal] = governance.principals
+        """What the configuration's principals have become since the start."""
+        self.loop_watch = loop_watch or LoopWatch()
+        self.catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
+        self.catalog.add_local(governance.registry)
+        self.files = Files(settings.state_dir, settings.ledger.max_files_size)
+        self.usages = usages or Usages()
+        self.queue = RunQueue(settings.max_concurrent, settings.max_queued)
+        self.sandboxes = Sandboxes(settings, tasks, self._sweep_files)
+        self.withdrawn: frozenset[str] = frozenset()
+        """The servers that have been taken out of the configuration since, `LOCAL` among them."""
+        self.views: WeakValueDictionary[str, Bridge] = WeakValueDictionary()
+        """All principals' views that anything uses, or that are kept for later."""
+        self.kept: OrderedDict[str, Bridge] = OrderedDict()
+        """The views that are kept, the one that was asked for last at the end."""
+
+    async def _sweep_files(self) -> None:
+        await sweep_files(self.database, self.files, self.settings.ledger)
+
+
+class Bridge:
+    """What one principal has of a bridge: runs its scripts, and goes on with its executions.
+
+    Args:
+        shared: What all principals share.
+        principal: Whose view it is.
+
+    Attributes:
+        settings: The settings.
+        fleet: The servers.
+        catalog: Their tools.
+        sandboxes: The containers that scripts run in.
+        files: The artifacts and cut outputs of all principals.
+    """
+
+    def __init__(self, shared: Shared, principal: Principal = LOCAL_PRINCIPAL) -> None:
+        self._shared = shared
+        self.principal = principal
+        self.settings = shared.settings
+        self.fleet = shared.fleet
+        self.catalog = shared.catalog
+        self.sandboxes = shared.sandboxes
+        self.files = shared.files
+        self._database = shared.database
+        self._own = principal
+        """The principal as this view was made: what it gets later is never more."""
+        self._lane = shared.queue.lane(principal.name, principal.limits)
+        self._memories = Memories(shared.settings.state_dir, principal.name)
+        self._were_in_force: dict[str, int] = {}
+        """As `usage_from_history` has similar policies: every policy of this bridge lies over the first one."""
+        self._governance = self._governed()
+        self._began_under = policy_over(shared.governance.snapshot, principal.policy, shared.governance.programs)
+        shared.views[principal.name] = self
+
+    def for_principal(self, principal: Principal) -> Bridge:
+        """A principal's view of the bridge: one object as long as anything uses it.
+
+        What the principal has become since the view was made, or since the start if the configuration has a table for
+        it, holds from now on, but never allows more calls or secrets than it did then.
+
+        Raises:
+            BridgeError: `bad_config`: its policy names a program that there isn't, or isn't valid; `not_a_principal`:
+                its table has been taken out of the configuration.
+        """
+        start = self._shared.governance.principals.get(principal.name)
+        if start is None:
+            return self._view(principal, principal)
+        now = self._shared.principals.get(principal.name)
+        if now is None:
+            raise BridgeError("not_a_principal", "You are nobody that this bridge is for.")
+        return self._view(start, restricted(principal, now))
+
+    def _view(self, start: Principal, principal: Principal) -> Bridge:
+        """The view of a principal, which is made as the principal was at the start."""
+        shared = self._shared
+        view = shared.views.get(principal.name)
+        if view is None:
+            if not PRINCIPAL_NAME.fullmatch(principal.name):
+                raise ValueError(f"{principal.name!r} is no name for a principal")
+            view = Bridge(shared, start)
+        if view.principal != principal:
+            view.change(principal)
+        if principal.name != LOCAL_PRINCIPAL.name:
+            shared.kept[principal.name] = view
+            shared.kept.move_to_end(principal.name)
+            if len(shared.kept) > MAX_IDLE_PRINCIPALS:
+                shared.kept.popitem(last=False)
+        return view
+
+    def for_owner(self, execution: StoredExecution) -> Bridge:
+        """The view of an execution's principal, by its configuration: for the operator, who goes on with anybody's.
+
+        Raises:
+            BridgeError: As `for_principal`.
+        """
+        name = execution.principal
+        known = self._shared.governance.principals.get(name)
+        owner = known or (LOCAL_PRINCIPAL if name == LOCAL_PRINCIPAL.name else Principal(name))
+        return self._view(owner, owner)
+
+    def change(self, principal: Principal) -> None:
+        """From now on hold what begins to what the principal has become, too.
+
+        Raises:
+            BridgeError: As `for_principal`. Nothing is changed.
+        """
+        before, self.principal = self.principal, principal
+        try:
+            self._apply(self._governed())
+        except BridgeError:
+            self.principal = before
+            raise
+        self._lane.limits = principal.limits
+
+    def restrict(
+        self,
+        servers: AbstractSet[str],
+        policy: PolicySnapshot,
+        principals: Mapping[str, Principal] | None = None,
+    ) -> None:
+        """From now on hold what begins to what the configuration has become, too: never to less than at the start.
+
+        It holds for all principals.
+
+        Args:
+            servers: The names of the servers that there still are; `LOCAL` for the operator's own tools.
+            policy: What decides, by the configuration as it is.
+            principals: The principals that there still are, by name; None for those of the start.
+        """
+        shared = self._shared
+        shared.principals = shared.governance.principals if principals is None else principals
+        shared.withdrawn = frozenset({*self.fleet.servers, LOCAL}) - servers
+        shared.restricted_to = None if policy.hash == shared.governance.snapshot.hash else policy
+        for view in list(shared.views.values()):
+            view._apply(view._governed())  # noqa: SLF001 - of the same class
+
+    def _governed(self) -> Governance:
+        """The operator's word for this principal: the policies of the start, and over them those of now."""
+        everybody, programs = self._shared.governance, self._shared.governance.programs
+        snapshot = policy_over(everybody.snapshot, self._own.policy, programs)
+        if self._shared.restricted_to is not None:
+            snapshot = layered(snapshot, self._shared.restricted_to)
+        if self.principal.policy != self._own.policy:
+            snapshot = policy_over(snapshot, self.principal.policy, programs)
+        return replace(everybody, snapshot=snapshot)
+
+    def _apply(self, governance: Governance) -> None:
+        started, snapshot = self._began_under, governance.snapshot
+        self._governance = governance
+        self._were_in_force |= dict.fromkeys((started.hash, snapshot.hash), started.count)
+        self.lifecycle.policy_hash, self.lifecycle.similar_policies = snapshot.hash, self._were_in_force
+
+    @property
+    def _usable_secrets(self) -> frozenset[str] | None:
+        """The secrets that both the principal of the start and that of now may use; None for all."""
+        return fewer(self._own.secrets, self.principal.secrets)
+
+    @property
+    def _usable_servers(self) -> frozenset[str] | None:
+        """The servers that both the principal of the start and that of now may use; None for all."""
+        return fewer(self._own.servers, self.principal.servers)
+
+    @property
+    def loop_watch(self) -> LoopWatch:
+        """What has held up this bridge's event loop."""
+        return self._shared.loop_watch
+
+    @functools.cached_property
+    def own_files(self) -> OwnFiles:
+        """The principal's artifacts, and its answers' outputs that were cut."""
+        return OwnFiles(self.files, self.lifecycle.store, self.principal.name)
+
+    @property
+    def database(self) -> Database:
+        """The ledger's file."""
+        return self._database
+
+    def runs_under_way(self) -> tuple[int, int]:
+        """How many scripts run, and how many wait for a place."""
+        return self._shared.queue.running, self._shared.queue.waiting
+
+    def measured(self) -> Measured:
+        """How large the ledger is."""
+        return self._database.measured
+
+    @functools.cached_property
+    def lifecycle(self) -> Lifecycle:
+        """That of the bridge's executions."""
+        from mcp_bridge.executions.idempotency.request_identity import Keys
+        from mcp_bridge.executions.lifecycle import Lifecycle
+
+        return Lifecycle(
+            ProgramStore(self._database),
+            SqliteRecorder(self._database),
+            Keys(self._database.master.requests, self._database.old_requests),
+            self._governance.snapshot.hash,
+            retry_failed=self.settings.ledger.retry_failed,
+        )
+
+    @functools.cached_property
+    def programs(self) -> Programs:
+        """The bridge's programs."""
+        from mcp_bridge.executions.programs.lifecycle import ProgramRules, Programs
+
+        rules = ProgramRules(
+            self._denied_steps, self._governance.refuses_denied_steps, self.settings.ledger.subject_fields
+        )
+        return Programs(self.lifecycle, self._governance.programs, self._shared.tasks, rules)
+
+    async def _denied_steps(self, program: Program, origin: Origin) -> list[DeniedStep]:
+        from mcp_bridge.governance.denied_steps import denied_steps
+
+        # On a thread where it is large: each step is held against all rules.
+        return await off_loop(
+            program.data, denied_steps, program, origin, self._governance, self.catalog, self._narrow(None)
+        )
+
+    @functools.cached_property
+    def scripts(self) -> Scripts:
+        """The bridge's scripts."""
+        from mcp_bridge.executions.scripts.lifecycle import Scripts
+
+        return Scripts(self.lifecycle, self.principal.name, self)
+
+    async def run(
+        self,
+        code: str,
+        *,
+        servers: Sequence[str] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+        key: str | None = None,
+        starter: Starter = "agent",
+        progress: Progress | None = None,
+        notify: Callable[[str], None] | None = None,
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+        live: LiveOutput | None = None,
+        news: Callable[[str], None] | None = None,
+    ) -> ExecutionRecord:
+        """Run a script in a fresh sandbox.
+
+        Args:
+            code: Python source.
+            servers: Names or aliases of the servers it may use; all by default.
+            timeout: Seconds of its own time.
+            key: Idempotency key: it runs once, whoever asks for it how often; who asks later gets what it gave. One
+                whose process has died, or for which something has come about that it waits for, goes on. Without
+                one, what waits of the same code goes on.
+            starter: Who asks. The keys of agents are others than those of operators.
+            progress: Told what the script reports.
+            notify: Told what takes time before it starts.
+            asker: Asks a person; without one, what needs approval is suspended.
+            sampler: Asks the client's model.
+            live: Tells what the script prints while it runs.
+            news: Told what servers say while they work on its calls: their progress, and what they log.
+
+        Raises:
+            BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
+                `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. Too many: `busy`. No working sandbox: as
+                `Sandboxes.prepare` and `SandboxProcess.wait`.
+        """
+        client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
+        job = Job(code, servers, timeout, client)
+        self._check(code, timeout)
+        self._start_line("", job)
+        with self._lane.admitted(), self.sandboxes.expected():
+            return await self.scripts.run(job, key)
+
+    def gate(
+        self, execution: str, client: Client, servers: Sequence[str] | None = None, recorder: Recorder | None = None
+    ) -> Gate:
+        """As `SandboxRunner.gate`."""
+        from mcp_bridge.gate.allowed_tools import AllowedTools
+        from mcp_bridge.gate.execution_values import ExecutionValues
+        from mcp_bridge.gate.gate import Gate
+
+        governance = self._governance
+        # A replay keeps nothing: it makes no call.
+        store = None if recorder else self.lifecycle.store.store_values
+        allowance = Allowance(self._database)
+        allowance.counts(execution)
+        return Gate(
+            self.principal.name,
+            governance,
+            AllowedTools(self.catalog, self._narrow(servers), governance.registry.tools),
+            ExecutionValues(governance.vault, governance.patterns, store, self._usable_secrets),
+            self._shared.usages,
+            client.asker,
+            client.sampler,
+            allowance,
+            client.news,
+            narrowed=servers is not None,
+        )
+
+    def servers(self, job: Job) -> list[str] | None:
+        """As `SandboxRunner.servers`."""
+        return None if job.servers is None else sorted(self._narrow(job.servers))
+
+    @property
+    def max_artifact_size(self) -> int:
+        """As `SandboxRunner.max_artifact_size`."""
+        return self.settings.max_artifact_size
+
+    async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
+        """As `SandboxRunner.sandboxed`."""
+        if artifacts is None:
+            artifacts = ArtifactWriter(self.files, active.script.execution, self.max_artifact_size)
+        try:
+            return await self._sandboxed(active, artifacts)
+        finally:
+            artifacts.abort()
+
+    async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
+        script, gate, job, *_ = active
+        execution = script.execution
+        limit = self._check(job.code, job.timeout)
+        async with self._lane.place():
+            allowed = self._narrow(job.servers)
+            if script.live and not script.history.calls:
+                # While its sandbox starts: one after the other, each would take the second that it is first used in.
+                self.catalog.start_ahead(servers_named(job.code, allowed))
+            prepared = await self.sandboxes.prepare(job.client.notify)
+            await self.sandboxes.removals.room()
+            replays = bool(script.history.calls) or not script.live
+            first = self._start_line(execution, job, replays=replays)
+            make_run = functools.partial(self._sandbox_run, active, artifacts)
+            process, requests, record = await self.sandboxes.run(execution, first, limit, make_run)
+            if record.status in {"success", "error", "exit"} and script.course.divergence is None:
+                # The answer doesn't wait for the container's removal; leaving the bridge does.
+                self.sandboxes.removals.leave(process)
+            else:
+                await process.aclose()
+            await record.project(gate.values)
+            if record.status in {"protocol_error", "call_limit"} and record.error and script.live:
+                self.programs.record_violation(execution, record.error["message"])
+            if artifacts.written:
+                # Nothing that is answered may be lost.
+                await anyio.to_thread.run_sync(artifacts.sync)
+            record.calls = requests.calls
+            record.notices += requests.notices
+            if _looked_for_a_server(record):
+                record.notices += self._missing_servers
+            record.artifacts = artifacts.written
+            record.limits_not_enforced = not_enforced(prepared.report)
+            if not prepared.report.choice.seccomp:
+                record.notices.append("no seccomp profile holds this sandbox; see mcp-bridge doctor")
+            return record
+
+    def _sandbox_run(
+        self, active: ActiveScript, artifacts: ArtifactWriter, process: SandboxProcess, first: bytes, limit: RunLimits
+    ) -> tuple[SandboxRun, Requests]:
+        from mcp_bridge.host.request_handlers import Requests
+
+        script, gate, job, _, recorded = active
+        requests = Requests(
+            self.principal.name,
+            self._memories,
+            self.own_files,
+            artifacts,
+            gate,
+            self.programs.effects(gate),
+            self.programs,
+            script,
+        )
+        client = job.client
+        run = SandboxRun(
+            process, script.execution, first, limit, requests, client.progress, client.began, client.live, recorded
+        )
+        return run, requests
+
+    def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
+        servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
+        return start_line(messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES, replays))
+
+    async def run_program(
+        self,
+        program: Any,
+        context: dict[str, Any] | None = None,
+        key: str | None = None,
+        *,
+        starter: Starter = "agent",
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+    ) -> dict[str, Any]:
+        """Run a program without a sandbox: nothing of it is code.
+
+        Args:
+            program: An object, or the name of one.
+            context: Names and values.
+            key: Idempotency key.
+            starter: As `run`.
+            asker: As `run`.
+            sampler: As `run`.
+
+        Returns:
+            Its record, as `messages.TraceGet` has it.
+
+        Raises:
+            BridgeError: It was not started: as `Programs.start`.
+        """
+        client = Client(starter, asker=self._asker(asker), sampler=sampler)
+        return await self._program_commands.start(program, context or {}, key, client)
+
+    async def resume_execution(
+        self,
+        execution: str,
+        event: Resume | None = None,
+        *,
+        asker: Asker | None = None,
+        sampler: Sampler | None = None,
+    ) -> dict[str, Any]:
+        """Go on with an execution: a program without a sandbox, a script in one.
+
+        Args:
+            execution: Its id.
+            event: As `Commands.resume`.
+            asker: As `run`.
+            sampler: As `run`.
+
+        Raises:
+            BridgeError: `unknown_trace`; as `Commands.resume`.
+        """
+        stored = await self.lifecycle.stored(execution, self.principal.name)
+        client = Client(began=time.monotonic(), asker=self._asker(asker), sampler=sampler)
+        return await self._commands(stored).resume(stored, event, client)
+
+    async def cancel_execution(self, execution: str, reason: str) -> dict[str, Any]:
+        """Cancel an execution that is suspended or interrupted; what a program's steps want undone is undone.
+
+        Raises:
+            BridgeError: `unknown_trace`; as `Commands.cancel`.
+        """
+        stored = await self.lifecycle.stored(execution, self.principal.name)
+        return await self._commands(stored).cancel(stored, reason)
+
+    async def settle_execution(
+        self, execution: str, name: str | None, settlement: Settlement, *, and_resume: bool, asker: Asker | None = None
+    ) -> dict[str, Any]:
+        """Settle a call in doubt by a person's word. Only the command line leads here.
+
+        Args:
+            execution: Its id.
+            name: As `Commands.settle`.
+            settlement: The person's word.
+            and_resume: Whether to resume the execution at once.
+            asker: As `run`.
+
+        Raises:
+            BridgeError: `unknown_trace`; as `Commands.settle`.
+        """
+        stored = await self.lifecycle.stored(execution, self.principal.name)
+        client = Client(began=time.monotonic(), asker=asker)
+        return await self._commands(stored).settle(stored, name, settlement, client, and_resume=and_resume)
+
+    def _asker(self, asker: Asker | None) -> Asker | None:
+        """Who is asked at the client of a principal: nobody, if the principal is no approver."""
+        return asker if self.principal.may_approve else None
+
+    def _commands(self, stored: StoredExecution) -> Commands:
+        return self._script_commands if stored.kind == "script" else self._program_commands
+
+    @functools.cached_property
+    def _program_commands(self) -> ProgramCommands:
+        from mcp_bridge.executions.programs.commands import ProgramCommands
+
+        return ProgramCommands(self.programs, self.principal.name, self)
+
+    @functools.cached_property
+    def _script_commands(self) -> ScriptCommands:
+        from mcp_bridge.executions.scripts.commands import ScriptCommands
+
+        return ScriptCommands(self.scripts)
+
+    async def replay_execution(self, stored: StoredExecution, other: Program | None = None) -> Replayed:
+        """Run an execution against its record, with no effects.
+
+        Raises:
+            BridgeError: As `replayed`.
+        """
+        from mcp_bridge.executions.replay import replayed
+
+        return await replayed(self.lifecycle.store, self.lifecycle.recorder, stored, other, self)
+
+    async def plan_program(self, intent: str) -> dict[str, Any]:
+        """Have the configured model write a program.
+
+        Raises:
+            BridgeError: As `plan_program`.
+        """
+        from mcp_bridge.executions.programs.planning import plan_program
+
+        gate = self.gate(secrets.token_hex(8), Client())
+        return await self.programs.library.plan(intent, self.principal.name, functools.partial(plan_program, gate))
+
+    def _check(self, code: str, timeout: float | None) -> RunLimits:
+        settings = self.settings
+        if not code.strip():
+            raise BridgeError("empty_code", "There is no code to run.", hint="Pass Python source in 'code'.")
+        if len(code) > MAX_CODE_BYTES:
+            raise BridgeError("code_too_large", f"The code has {len(code)} characters; the limit is {MAX_CODE_BYTES}.")
+        seconds = settings.timeout if timeout is None else timeout
+        if not 0 < seconds <= settings.max_timeout:
+            raise BridgeError(
+                "bad_timeout",
+                f"timeout is {seconds:g}; it must be over 0 and at most {settings.max_timeout:g} seconds.",
+                hint="The operator can raise max_timeout." if seconds > 0 else None,
+                maximum=settings.max_timeout,
+            )
+        return RunLimits(
+            timeout=seconds,
+            wall=max(settings.wall_timeout, seconds),
+            start=settings.sandbox_start_timeout,
+            output=settings.max_output_size,
+            channel=ChannelLimits(settings.max_in_flight, settings.max_calls, settings.max_call_size),
+        )
+
+    def aliases(self) -> list[str]:
+        """What scripts call the servers that there are."""
+        return list(self._narrow(None).values())
+
+    def _narrow(self, servers: Sequence[str] | None) -> dict[str, str]:
+        """Configured names with aliases; the argument can only leave servers out."""
+        from mcp_bridge.gate.allowed_tools import narrowed
+
+        everything = {
+            name: server.alias
+            for name, server in self.fleet.servers.items()
+            if server.spec.enabled and name not in self._shared.withdrawn
+        }
+        if self._governance.registry.tools and LOCAL not in self._shared.withdrawn:
+            everything[LOCAL] = LOCAL
+        if (usable := self._usable_servers) is not None:
+            everything = {name: alias for name, alias in everything.items() if name in usable}
+        return narrowed(everything, servers, self._missing_servers)
+
+    @property
+    def _missing_servers(self) -> Sequence[str]:
+        """What to say of servers that couldn't be read; nothing to a principal that has been given some by name."""
+        return self.fleet.missing if self._usable_servers is None else ()
+
+
+def _looked_for_a_server(record: ExecutionRecord) -> bool:
+    """Whether a script has failed for a name that may be a server's."""
+    message = "" if record.error is None else record.error["message"].lower()
+    return "no mcp server" in message or "there is no server" in message
+
+
+def _warn_of_unknown_servers(principals: Iterable[Principal], servers: AbstractSet[str]) -> None:
+    for principal in principals:
+        for name in sorted((principal.servers or frozenset()) - servers):
+            logger.warning("principals.%s.servers: there is no server %r, now", principal.name, name)
+
+
+@asynccontextmanager
+async def open_bridge(
+    settings: Settings,
+    specs: Sequence[ServerSpec],
+    governance: Governance | None = None,
+    *,
+    missing: tuple[str, ...] = (),
+) -> AsyncGenerator[Bridge]:
+    """A bridge over these servers. Leaving it ends every container and server, even under cancellation.
+
+    Args:
+        settings: The settings.
+        specs: The servers.
+        governance: The operator's word; by default that of an empty configuration.
+        missing: As `Discovery.missing`.
+
+    Raises:
+        BridgeError: `database_unusable`, `database_busy`, `database_newer`, `ledger_damaged`, `key_missing`,
+            `key_unusable`, `keyring_missing`, `state_unusable`, `telemetry_missing`.
+    """
+    state_directory(settings.state_dir, durable=True)
+    if governance is None:
+        governance = load_governance({}, None, Path.cwd(), settings.state_dir)
+    refuse_local(governance, specs)
+    with masked_logs(governance.vault), watched() as watch:
+        async with (
+            telemetry(settings.telemetry),
+            Database(
+                settings.state_dir / FILE_NAME, settings.ledger.master_key, owner_label(), settings.ledger.quota
+            ) as database,
+        ):
+            # What fails does so before there is a task group: out of one, an error comes as one of a group.
+            files = Files(settings.state_dir, settings.ledger.max_files_size)
+            if database.is_new:
+                logger.warning("a ledger begins in %s. %s", settings.state_dir, settings.ledger.retention())
+            is_tidy = await tidy_at_start(database, files, settings.ledger)
+            database.reclaim = functools.partial(make_room, database, files, settings.ledger)
+            kept = UsageStore(database)
+            usages = Usages(await kept.load(), kept.add, unkept={LOCAL_PRINCIPAL.name})
+            publisher = None
+            if settings.ledger.publish:
+                from mcp_bridge.ledger.publish.open_publisher import open_publisher  # rarely needed
+
+                publisher = await open_publisher(database, settings.ledger, governance.base)
+            async with (
+                Fleet(
+                    specs,
+                    idle_timeout=settings.runtime_idle_timeout,
+                    environment=environment(settings, governance),
+                    access=remote_access(governance, login_store(settings)),
+                    mask_output=shown_output(governance),
+                    missing=missing,
+                ) as fleet,
+                anyio.create_task_group() as tasks,
+                upkeep(database, files, settings.ledger, publisher, tasks, is_tidy=is_tidy),
+            ):
+                _warn_of_unknown_servers(governance.principals.values(), {*fleet.servers, LOCAL})
+                # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
+                bridge = Bridge(Shared(settings, fleet, tasks, database, governance, watch, usages))
+                try:
+                    yield bridge
+                finally:
+                    bridge.sandboxes.stop_pool()

@@ -1,0 +1,85 @@
+"""Why a condition failed, or compared a missing value: what its references stand for, in words.
+
+These texts are for people. They aren't part of a state, so that they may change without changing its bytes.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
+from mcp_bridge.kernel.language.conditions import ConditionError, Reference
+from mcp_bridge.kernel.language.references import MISSING, Lookup, quoted
+from mcp_bridge.kernel.values import canonical
+
+_SHOWN_CHARS = 60
+_SHOWN_NAMES = 10
+
+_MAX_NAMES = 50
+"""Of a path that is followed."""
+
+_TRIED_CHARS = 10_000
+"""Of a text that is parsed to see whether it is JSON."""
+
+
+def reason(error: ConditionError, lookup: Lookup) -> str:
+    """A sentence on each reference of the comparison; empty if it had none.
+
+    Args:
+        error: What the condition raised.
+        lookup: What it was evaluated with.
+    """
+    return "; ".join(dict.fromkeys(_stands_for(root, path, lookup) for root, path in error.references))
+
+
+def counted_as_none(references: Iterable[Reference], lookup: Lookup) -> str:
+    """A sentence on each reference that leads nowhere and was counted as None by a condition.
+
+    Args:
+        references: Those references.
+        lookup: What the condition was evaluated with.
+    """
+    return "; ".join(
+        f"{_written(root, path[:_MAX_NAMES])} counts as None: {_stands_for(root, path, lookup)}"
+        for root, path in dict.fromkeys(references)
+    )
+
+
+def _stands_for(root: str, path: tuple[str, ...], lookup: Lookup) -> str:
+    value = lookup(root, ())
+    if value is MISSING:
+        return f"there is no ${root}, neither in the context nor as a step that has an output"
+    for count in range(1, min(len(path), _MAX_NAMES) + 1):
+        inner = lookup(root, path[:count])
+        if inner is MISSING:
+            return (
+                f"{_written(root, path[: count - 1])} is {_kind(value)}, and has no {path[count - 1]}{_advice(value)}"
+            )
+        value = inner
+    return f"{_written(root, path[:_MAX_NAMES])} is {_kind(value)}{_advice(value)}"
+
+
+def _written(root: str, path: tuple[str, ...]) -> str:
+    return "$" + ".".join([root, *path])
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str):
+        return f"the text {quoted(value[:_SHOWN_CHARS])}{'…' if len(value) > _SHOWN_CHARS else ''}"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        names = [name[:_SHOWN_CHARS] for name in list(value)[:_SHOWN_NAMES]]
+        more = ", …" if len(value) > _SHOWN_NAMES else ""
+        return f"an object with {', '.join(map(quoted, names))}{more}" if names else "an empty object"
+    return canonical(value).decode()[:_SHOWN_CHARS]
+
+
+def _advice(value: Any) -> str:
+    """How a text that is JSON becomes a value; empty for anything else."""
+    if not isinstance(value, str) or len(value) > _TRIED_CHARS:
+        return ""
+    try:
+        is_value = not isinstance(parsed(value), str)
+    except NotJSONError:
+        return ""
+    return ": `parse: json` on that step makes a value of it" if is_value else ""

@@ -1,0 +1,76 @@
+"""Where the steps of a program may lead, and what in a valid program looks like a mistake."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.kernel.language.program_schema import Fault
+from mcp_bridge.kernel.language.references import NAME, names_of
+from mcp_bridge.kernel.step_types import END, ApprovalStep, ConditionStep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcp_bridge.kernel.step_types import Program, Step
+
+_BRACKETED = re.compile(rf"(?<!\$)\${NAME}\[[0-9]+\]")
+_WITH_BRACKETS = frozenset({"condition", "over", "seconds", "program"})
+"""Fields whose references may have indices in brackets, and programs inside, which have warnings of their own."""
+
+_MAX_WARNINGS = 20
+
+
+def edges(step: Step, count: int) -> list[tuple[str, int]]:
+    """The steps that may follow a step, each with the case in which it does: label and index, or `END`.
+
+    Args:
+        step: Of a program's list.
+        count: How many steps that list has.
+    """
+    follow = step.next if step.next is not None else (step.index + 1 if step.index + 1 < count else END)
+    if isinstance(step, ConditionStep):
+        found = [("then", step.then), ("otherwise", step.otherwise)]
+        out = [(label, index) for label, index in found if index is not None]
+        return [*out, ("skipped", follow)] if step.on_error == "skip" else out
+    out = [("", END if step.is_terminal and step.next is None else follow)]
+    if isinstance(step, ApprovalStep) and step.otherwise is not None:
+        out.append(("denied", step.otherwise))
+    return out
+
+
+def warnings(program: Program) -> tuple[Fault, ...]:
+    """What is legal, and looks like a mistake: steps that nothing leads to, indices in brackets in a text."""
+    return (*_unreachable(program.steps), *_brackets_in_templates(program.data))
+
+
+def _unreachable(steps: tuple[Step, ...]) -> Iterator[Fault]:
+    seen: set[int] = set()
+    waiting = [0]
+    while waiting:
+        index = waiting.pop()
+        if index in seen or index == END:
+            continue
+        seen.add(index)
+        waiting += [target for _, target in edges(steps[index], len(steps))]
+    for step in steps:
+        if step.index not in seen:
+            yield Fault(f"steps[{step.index}]", "unreachable", f"nothing leads to step {step.id!r}")
+
+
+def _brackets_in_templates(data: dict[str, Any]) -> Iterator[Fault]:
+    """Indices in brackets where they are text: only conditions, `over` and `seconds` understand them."""
+    waiting: list[tuple[str, Any]] = [(f"steps[{index}]", row) for index, row in enumerate(data["steps"])][::-1]
+    found = 0
+    while waiting and found < _MAX_WARNINGS:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            inner = [(f"{path}.{name}", item) for name, item in value.items() if name not in _WITH_BRACKETS]
+            waiting += inner[::-1]
+        elif isinstance(value, list):
+            waiting += [(f"{path}[{index}]", item) for index, item in enumerate(value)][::-1]
+        elif isinstance(value, str) and "[" in value and (match := _BRACKETED.search(value)):
+            found += 1
+            dotted = "$" + ".".join(names_of(match[0]))
+            message = f"the brackets of {match[0][:60]} are text here: an index is written {dotted[:60]}"
+            yield Fault(path, "index_in_text", message)

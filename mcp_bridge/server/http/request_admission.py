@@ -1,0 +1,293 @@
+"""An endpoint for principals: who asks, how much, how fast; then what answers, such as the SDK's transports.
+
+A request is authenticated before its body is read. For MCP, the SDK's transports decide by the protocol version which
+era it is of: up to 2025-11-25 it belongs to a session; from 2026-07-28 on it stands alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from typing import TYPE_CHECKING
+
+import anyio
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from starlette.requests import HTTPConnection
+
+from mcp_bridge.server.app import PRINCIPAL_KEY
+from mcp_bridge.server.http.rate_limits import RateLimits
+from mcp_bridge.server.http.refusals import RefusedRequest, refused
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from mcp_bridge.governance.principals import Principal
+    from mcp_bridge.http_settings import HttpSettings
+    from mcp_bridge.server.http.authentication import Authenticator
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_BYTES = 64 << 20
+"""Bodies of all requests that are in progress; further requests get status 503."""
+
+MAX_RATES = 10_000
+"""Principals whose rate is remembered."""
+
+REVOCATION_SECONDS = 1.0
+"""After how long it is looked whether the credential of a request is still good."""
+
+RETRY_SECONDS = 5
+"""When a client that was refused for a lack of room may try again."""
+
+MAX_DISCARDED_BYTES, DISCARD_SECONDS = 16 << 20, 1.0
+"""How much of a refused request is read, and for how long, before it is answered."""
+
+SESSION_HEADER = b"mcp-session-id"
+
+
+class Endpoint:
+    """The endpoint as an ASGI application.
+
+    Args:
+        handler: Handles a request whose principal is known, at `PRINCIPAL_KEY` of its scope, and whose body is there.
+        authenticator: Tells who a request is from.
+        settings: The settings of HTTP.
+    """
+
+    def __init__(self, handler: ASGIApp, authenticator: Authenticator, settings: HttpSettings) -> None:
+        self._handler = handler
+        self._authenticator = authenticator
+        self._settings = settings
+        self._rates = RateLimits(MAX_RATES)
+        self._waiting_bytes = 0
+        self._posts = 0
+        self.draining = False
+        """Whether calls and sessions are refused that begin now."""
+        self.closed = False
+        """Whether all requests are refused, because the sessions have ended."""
+        self._scopes: set[anyio.CancelScope] = set()
+        """Of the requests that are being handled."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no POST request is in progress."""
+        return not self._posts
+
+    def close(self) -> None:
+        """End all requests that are being handled, and refuse further ones."""
+        self.closed = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        started = finished = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started, finished
+            started = True
+            finished = finished or (message["type"] == "http.response.body" and not message.get("more_body", False))
+            await send(message)
+
+        is_post = scope["method"] == "POST"
+        self._posts += is_post
+        try:
+            await self._handle(scope, receive, watched)
+            if not started:
+                # Its credential has ended before it was answered: this refuses it.
+                await self._authenticator.principal(HTTPConnection(scope))
+            elif not finished:
+                # A stream whose credential has ended: without an end, it would look like a broken connection.
+                await watched({"type": "http.response.body", "body": b"", "more_body": False})
+        except RefusedRequest as exc:
+            # An answer that has begun can only be cut, which uvicorn does.
+            if not started:
+                await self._refusal(exc)(scope, receive, send)
+        except Exception:
+            if finished:
+                # The SDK answers a notification before it hands it on, and its session may have been ended meanwhile.
+                logger.debug("a request failed after it was answered", exc_info=True)
+                return
+            # The client is told no more than that.
+            logger.exception("a request could not be handled")
+            if started:
+                raise
+            fault = refused(500, "internal_error", "The bridge met an internal error; its log has the details.")
+            await self._refusal(fault)(scope, receive, send)
+        finally:
+            self._posts -= is_post
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if self.closed:
+                raise _ending()
+            principal = await self._authenticator.principal(HTTPConnection(scope))
+            self._admit(principal)
+        except RefusedRequest:
+            await _discard(receive)
+            raise
+        body = await self._body(scope, receive)
+        try:
+            if self.draining and scope["method"] == "POST" and _begins(body):
+                raise _ending()
+            scope[PRINCIPAL_KEY] = principal
+            # The SDK compares the user with the one that has opened the session.
+            scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.name, scopes=[]))
+            await self._pass_on(scope, body, receive, send)
+        finally:
+            self._waiting_bytes -= len(body)
+
+    def _refusal(self, refusal: RefusedRequest) -> Response:
+        """The response to a request that is refused."""
+        return refusal.response()
+
+    def _admit(self, principal: Principal) -> None:
+        """Count a request against the principal's rate.
+
+        Raises:
+            RefusedRequest: There were too many.
+        """
+        self._count(principal, principal.limits.requests_per_minute)
+
+    def _count(self, principal: Principal, rate: int | None) -> None:
+        if rate is not None and (wait := self._rates.take(principal.name, rate)):
+            message = f"At most {rate} requests a minute are answered."
+            raise refused(429, "too_many_requests", message, retry_after=str(math.ceil(wait)))
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """The request's body. It is counted in `_waiting_bytes`.
+
+        Raises:
+            RefusedRequest: It is too large, too slow, incomplete, or there is no room for it.
+        """
+        limit = self._settings.max_body_size
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if declared.isdigit() and int(declared[:20]) > limit:
+            await _discard(receive)
+            raise _too_large(limit)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            with anyio.fail_after(self._settings.read_timeout):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        raise refused(400, "bad_request", "The request ended before its body was complete.")
+                    part = message.get("body", b"")
+                    size += len(part)
+                    self._waiting_bytes += len(part)
+                    if size > limit:
+                        if message.get("more_body", False):
+                            await _discard(receive)
+                        raise _too_large(limit)
+                    if self._waiting_bytes > MAX_WAITING_BYTES:
+                        raise refused(
+                            503,
+                            "too_many_requests",
+                            "Too many large requests are in progress.",
+                            retry_after=str(RETRY_SECONDS),
+                        )
+                    parts.append(part)
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            self._waiting_bytes -= size
+            raise refused(
+                408, "request_timeout", f"The request took longer than {self._settings.read_timeout:g} s to arrive."
+            ) from None
+        except BaseException:
+            self._waiting_bytes -= size
+            raise
+
+    async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Hand a request to the handler, until its client's credential ends.
+
+        A client that disconnects cancels it, unless it belongs to a session.
+        """
+        given = False
+
+        async def replay() -> Message:
+            nonlocal given
+            if not given:
+                given = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await receive()
+
+        answered = False
+        async with anyio.create_task_group() as tasks:
+            self._scopes.add(tasks.cancel_scope)
+            try:
+                if self._authenticator.authenticates:
+                    tasks.start_soon(self._cancel_when_revoked, scope, tasks.cancel_scope)
+                if self._settings.json_answers and scope["method"] == "POST" and not _has_session(scope):
+                    # The SDK doesn't watch the connection while it makes an answer of JSON.
+                    tasks.start_soon(_cancel_when_disconnected, receive, tasks.cancel_scope)
+                await self._handler(scope, replay, send)
+                answered = True
+            finally:
+                self._scopes.discard(tasks.cancel_scope)
+            tasks.cancel_scope.cancel()
+        if self.closed and not answered:
+            raise _ending()
+
+    async def _cancel_when_revoked(self, scope: Scope, tasks: anyio.CancelScope) -> None:
+        # The credential was good a moment ago, and most requests take no longer.
+        await anyio.sleep(REVOCATION_SECONDS)
+        await self._authenticator.ended(HTTPConnection(scope))
+        tasks.cancel()
+
+
+async def _discard(receive: Receive) -> None:
+    """Read the rest of a refused request's body, within bounds.
+
+    A connection that is closed with unread bytes is reset, and the client may lose the answer.
+    """
+    size = 0
+    with anyio.move_on_after(DISCARD_SECONDS):
+        while size < MAX_DISCARDED_BYTES:
+            message = await receive()
+            size += len(message.get("body", b""))
+            if message["type"] != "http.request" or not message.get("more_body", False):
+                return
+
+
+async def _cancel_when_disconnected(receive: Receive, scope: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+def _has_session(scope: Scope) -> bool:
+    return any(name == SESSION_HEADER for name, _ in scope["headers"])
+
+
+def _begins(body: bytes) -> bool:
+    """Whether a message begins a call or a session. All others belong to what is there already, or take no time.
+
+    A call with a request state goes on with one that has asked its client something.
+    """
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    method = message.get("method") if isinstance(message, dict) else None
+    if method == "tools/call":
+        params = message.get("params")
+        return not isinstance(params, dict) or "requestState" not in params
+    return method == "initialize"
+
+
+def _ending() -> RefusedRequest:
+    return refused(503, "bridge_ending", "The bridge is being stopped.", "Ask again.", retry_after=str(RETRY_SECONDS))
+
+
+def _no_room() -> RefusedRequest:
+    message = "Too many large requests are in progress."
+    return refused(503, "too_many_requests", message, retry_after=str(RETRY_SECONDS))
+
+
+def _too_large(limit: int) -> RefusedRequest:
+    return refused(413, "request_too_large", f"The request has more than {limit} bytes.")
