@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 METHODS = ("get", "head", "query", "post", "put", "patch", "delete", "options")
-"""The methods of operations (`query` is of OpenAPI 3.2), without `trace`, which has the service repeat a request with its
-credentials."""
+"""The methods of operations; `query` is of OpenAPI 3.2.
+
+`trace` is left out: it has the service repeat a request with its credentials.
+"""
 
 READING = frozenset({"get", "head", "query"})
-"""Methods by which nothing is changed (RFC 9110, section 9.2.1; draft-ietf-httpbis-safe-method-w-body), and which have a
-use for an agent."""
+"""Methods by which nothing is changed, and which have a use for an agent (RFC 9110, section 9.2.1;
+draft-ietf-httpbis-safe-method-w-body)."""
 
 
 class Selection:
