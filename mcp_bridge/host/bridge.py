@@ -33,7 +33,7 @@ from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.own_files import OwnFiles
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, policy_over, refuse_local
-from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal, restricted
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal, fewer, restricted
 from mcp_bridge.governance.search_embedder import search_embedder
 from mcp_bridge.governance.server_credentials import login_store, remote_access
 from mcp_bridge.governance.server_environment import environment
@@ -288,12 +288,12 @@ class Bridge:
     @property
     def _usable_secrets(self) -> frozenset[str] | None:
         """The secrets that both the principal of the start and that of now may use; None for all."""
-        return _in_both(self._own.secrets, self.principal.secrets)
+        return fewer(self._own.secrets, self.principal.secrets)
 
     @property
     def _usable_servers(self) -> frozenset[str] | None:
         """The servers that both the principal of the start and that of now may use; None for all."""
-        return _in_both(self._own.servers, self.principal.servers)
+        return fewer(self._own.servers, self.principal.servers)
 
     @property
     def loop_watch(self) -> LoopWatch:
@@ -672,11 +672,6 @@ class Bridge:
     def _missing_servers(self) -> Sequence[str]:
         """What to say of servers that couldn't be read; nothing to a principal that has been given some by name."""
         return self.fleet.missing if self._usable_servers is None else ()
-
-
-def _in_both(own: frozenset[str] | None, now: frozenset[str] | None) -> frozenset[str] | None:
-    """The names in both sets, of which None has all."""
-    return own if now is None else now if own is None else own & now
 
 
 def _looked_for_a_server(record: ExecutionRecord) -> bool:

@@ -173,6 +173,7 @@ class SandboxRun:
             self._waits,
             requests.cancelled_before_start,
             self._closed,
+            requests.principal,
         )
 
     async def run(self) -> ExecutionRecord:
