@@ -288,6 +288,7 @@ class HostChannel:
         on_cancelled_before_start: Called with a request that the guest cancelled before it was worked on.
         on_closed: Called when the guest's end is closed without a result, to find out why. Returns whether `serve`
             waits for effects in progress.
+        principal: Whose execution it is, for the share of the interpreter.
     """
 
     def __init__(
@@ -300,6 +301,7 @@ class HostChannel:
         on_wait: Callable[[int], None],
         on_cancelled_before_start: Callable[[Any], None] = lambda _: None,
         on_closed: Callable[[], Awaitable[bool]] = _waits_for_no_effect,
+        principal: str | None = None,
     ) -> None:
         self._writer = FrameWriter(stdin)
         self._stdout = stdout
@@ -330,7 +332,7 @@ class HostChannel:
         self._refusing = False
         self._heard_at = time.monotonic()
         self._deaf = False
-        self._tenant = fair_share.Tenant()
+        self._tenant = fair_share.Tenant(owner=principal)
         self._together = 0
         self._begun_together = 0
         self._idle: list[asyncio.Future[_Job]] = []

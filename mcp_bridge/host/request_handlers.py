@@ -83,6 +83,7 @@ class Requests:
         programs: Programs,
         script: ScriptRun,
     ) -> None:
+        self.principal = principal
         self._memories = memories
         self._files = files
         self._artifacts = artifacts

@@ -198,7 +198,7 @@ def _path_items(
             for method in METHODS
             if isinstance(item.value.get(method), dict)
         ]
-        if unknown := [key for key in ("query", "additionalOperations", "trace") if key in item.value]:
+        if unknown := [key for key in ("additionalOperations", "trace") if key in item.value]:
             problems.append(f"{path[:200]}: its {', '.join(unknown)} is left out")
         yield path, item, methods
 

@@ -123,7 +123,7 @@ def _description(described: Any, method: str, path: str) -> str:
 def _hints(method: str) -> Json:
     """What the method says (RFC 9110, section 9.2): a policy counts it only where it trusts the server's hints."""
     hints: Json = {"openWorldHint": True}
-    if method in {"get", "head", "options"}:
+    if method in {"get", "head", "query", "options"}:
         return hints | {"readOnlyHint": True, "idempotentHint": True, "destructiveHint": False}
     hints["readOnlyHint"] = False
     if method in {"put", "delete"}:

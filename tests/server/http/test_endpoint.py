@@ -314,7 +314,7 @@ async def test_a_client_that_sends_slowly_is_cut(configure):
         async def slow(beginning, status):
             async with bridge.connection() as (reader, writer):
                 writer.write(beginning)
-                said = asyncio.ensure_future(reader.read())
+                said = asyncio.ensure_future(reader.readline())
                 # A byte now and then doesn't extend the time.
                 while not said.done():
                     with contextlib.suppress(ConnectionError):
