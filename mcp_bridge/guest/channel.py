@@ -63,7 +63,7 @@ class _Turn:
         self._lock.release()
 
     def wait(self, seconds: float) -> bool:
-        """Release the lock, which is held once, until `notify`, perhaps an old one; return whether that came in time."""
+        """Release the lock, which is held once, until `notify`, maybe an old one; return whether that came in time."""
         self._lock.release()
         try:
             return self._told.acquire(timeout=seconds)
