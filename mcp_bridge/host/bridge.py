@@ -459,10 +459,10 @@ class Bridge:
             replays = bool(script.history.calls) or not script.live
             first = self._start_line(execution, job, replays=replays)
             make_run = functools.partial(self._sandbox_run, active, artifacts)
-            process, requests, record = await self.sandboxes.run(execution, first, limit, make_run)
+            process, acknowledgement, requests, record = await self.sandboxes.run(execution, first, limit, make_run)
             if record.status in {"success", "error", "exit"} and script.course.divergence is None:
                 # The answer doesn't wait for the container's removal; leaving the bridge does.
-                self.sandboxes.removals.leave(process)
+                self.sandboxes.removals.leave(process, acknowledgement)
             else:
                 await process.aclose()
             await record.project(gate.values)

@@ -339,6 +339,11 @@ class Vault:
         """The environment variables that secrets come from."""
         return frozenset(config.env for config in self._configs.values() if config.env is not None)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no secret is configured: `load` has nothing to wait for."""
+        return not self._configs
+
     def load(self) -> Secrets:
         """Read every configured secret. One that isn't available has its error in `Secrets.problems`.
 
