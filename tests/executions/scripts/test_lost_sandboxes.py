@@ -690,14 +690,12 @@ ALL = sorted(
 
 @pytest.fixture
 def checked_out(monkeypatch):
-    """The containers that were taken from a warm pool."""
+    """The containers that were taken from a warm pool; None where it had none."""
     found, take = [], WarmPool.take
 
     async def noted(self):
-        process = await take(self)
-        if process is not None:
-            found.append(process)
-        return process
+        found.append(await take(self))
+        return found[-1]
 
     monkeypatch.setattr(WarmPool, "take", noted)
     return found
@@ -730,10 +728,13 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(
             desk.hasty = how == REMOVES
 
             async def end(how=how, delay=delay, desk=desk):
-                # The first, whatever the pool starts beside it.
-                first = checked_out if pooled else desk.started
-                await until(lambda: first)
-                process = first[0]
+                if pooled:
+                    await until(lambda: checked_out)
+                # The first of this execution, whatever the pool starts beside it.
+                process = checked_out[0] if pooled else None
+                if process is None:
+                    await until(lambda: desk.started)
+                    process = desk.started[-1 if pooled else 0]
                 await anyio.sleep(delay)
                 if how.startswith("engine:") and not _is_known(process):
                     return
