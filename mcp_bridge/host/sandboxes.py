@@ -13,10 +13,10 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host import guest_bundle, warm_pool
+from mcp_bridge.host.container_removals import Removals
 from mcp_bridge.host.engine_setup import Prepared, prepare
 from mcp_bridge.host.free_memory import available_memory
 from mcp_bridge.host.pool_report import remove_report, report_of, write_report
-from mcp_bridge.host.removals import Removals
 from mcp_bridge.host.warm_pool import PoolSize, WarmPool
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, STARTED_AHEAD, Limits, SandboxSpec
 from mcp_bridge.sandbox.orphans import sweep
