@@ -4,10 +4,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 from anyio.abc import ByteSendStream
+from mcp_bridge.host.removals import Removals
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host import removals
-from mcp_bridge.host.removals import Removals
 from mcp_bridge.sandbox.engine import ExitStatus
 
 
