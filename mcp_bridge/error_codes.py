@@ -35,11 +35,12 @@ Code = Literal[
     "bad_identity", "bad_intent",
     "bad_key", "bad_memory", "bad_note", "bad_origin", "bad_outcome", "bad_params", "bad_passphrase",
     "bad_policy_snapshot", "bad_principal", "bad_program", "bad_proof", "bad_recipient", "bad_reference",
-    "bad_request", "bad_result", "bad_secret", "bad_signature", "bad_state", "bad_text", "bad_timeout", "bad_token",
+    "bad_request", "bad_result", "bad_secret", "bad_session", "bad_signature", "bad_state", "bad_text",
+    "bad_timeout", "bad_token",
     "bad_tool_result", "bad_tools", "bad_type", "bad_value", "bridge_at_work", "bridge_ending", "budget_bytes",
     "budget_calls", "budget_cost", "budget_exceeded", "budget_tokens",
     "busy",
-    "calls_too_large", "cancelled", "cannot_listen", "certificates", "changed_file", "channel_closed",
+    "calls_too_large", "cancelled", "cannot_listen", "cell_ended", "certificates", "changed_file", "channel_closed",
     "client_config", "client_file_changed", "client_not_read",
     "clock_is_right", "clock_went_back", "code_too_large", "config_missing",
     "configuration", "connection_lost", "context_too_large", "cpus_not_enforced", "credentials_needed",
@@ -74,19 +75,23 @@ Code = Literal[
     "seccomp_refused", "secret_denied", "secret_elsewhere", "secret_missing", "secrets_file_busy",
     "secrets_file_damaged", "secrets_file_unreadable", "secrets_file_unsafe", "secrets_file_unwritable",
     "security_module", "server", "server_busy", "server_died", "server_exists", "server_not_configured",
-    "server_start_failed", "server_unauthorized", "server_unavailable", "servers", "stalled",
+    "server_start_failed", "server_unauthorized", "server_unavailable", "servers",
+    "session_exists", "session_lost", "session_not_rebuilt", "session_waiting",
+    "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
     "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_large", "too_many_artifacts",
     "too_many_calls",
     "too_many_failures", "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references",
-    "too_many_requests", "too_many_tokens",
+    "too_many_requests", "too_many_sessions", "too_many_tokens",
     "too_many_viewers",
     "too_much_at_once", "tool_busy", "tool_cancelled", "tool_changed", "tool_error", "tool_failed", "tool_timeout",
     "tool_unavailable", "trust_unusable", "unexpected_response", "uninstall_failed", "unknown_approval",
-    "unknown_artifact", "unknown_doubt", "unknown_effect", "unknown_entry", "unknown_field", "unknown_key",
+    "unknown_artifact", "unknown_cell",
+    "unknown_doubt", "unknown_effect", "unknown_entry", "unknown_field", "unknown_key",
     "unknown_method", "unknown_output", "unknown_path", "unknown_principal", "unknown_profile", "unknown_program",
     "unknown_request",
-    "unknown_run", "unknown_secret", "unknown_server", "unknown_step", "unknown_tool", "unknown_trace", "unreachable",
+    "unknown_run", "unknown_secret", "unknown_server",
+    "unknown_session", "unknown_step", "unknown_tool", "unknown_trace", "unreachable",
     "untrusted_file", "untrusted_key", "unusable_file", "usage", "userns_refused", "violation", "wall_timeout",
     "witness_alone", "witness_behind", "witness_forgot", "witness_head_damaged", "witness_key_missing",
     "witness_key_unsafe", "witness_key_unusable", "witness_newer", "witness_unusable", "wrong_identity",
@@ -172,6 +177,31 @@ GROUPS: Final[tuple[Group, ...]] = (
         "busy": Description(
             "As many runs as `max_concurrent` allows are under way, and as many as `max_queued` allows wait.",
             "Try again when some have ended, or have the operator raise `max_queued`."),
+        "bad_session": Description(
+            "The text can't be the name of a session.",
+            "Use 1 to 64 letters, digits, dots, hyphens and underscores.", exit_status=2),
+        "session_exists": Description(
+            "A fork makes a new session, and there is one of that name.",
+            "Give the fork another name."),
+        "session_lost": Description(
+            "The session's sandbox is gone, and it can't be rebuilt: a cell did not do the same again, was interrupted "
+            "or is erased. The message names the cell, and has both sides.",
+            "Fork the session before that cell, or end it to begin anew."),
+        "session_not_rebuilt": Description(
+            "The session's sandbox is gone, and rebuilding it is switched off, or over its limits.",
+            "Have the operator change `[sessions]`, fork the session at an earlier cell, or end it."),
+        "session_waiting": Description(
+            "The session's last cell waits, for a person or an outcome.",
+            "Ask for the same code to go on with it, cancel its execution, or end the session."),
+        "too_many_sessions": Description(
+            "There are as many sessions as `max_sessions` allows.",
+            "End one that you don't need."),
+        "unknown_cell": Description(
+            "The session has no such cell, or that cell has left nothing to go on from.",
+            "See its cells with `mcp-bridge session show NAME`."),
+        "unknown_session": Description(
+            "There is no session of that name.",
+            "See those that there are with `runtime.sessions()` or `mcp-bridge session list`."),
         "cancelled": Description(
             "The run, the program or the step was cancelled.",
             "Start it again if you still need it.", _SCRIPT | _CLIENT | _COMMAND),
@@ -300,6 +330,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "login_unavailable": Description(
             "The authorization server of a remote server gives no token at the moment. The call was not made.",
             "Try again later."),
+        "cell_ended": Description(
+            "A thread or task that a session's earlier cell has left made a call.",
+            "Start it again in the cell that needs it."),
         "not_awaited": Description("A call was written without `await`, so it never ran.", "Write `await` before it."),
         "record_limit": Description(
             "This run has recorded as much as `max_run_size` allows. The call was not made.",
