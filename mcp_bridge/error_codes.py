@@ -201,7 +201,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             "See its cells with `mcp-bridge session show NAME`."),
         "unknown_session": Description(
             "There is no session of that name.",
-            "See those that there are with `runtime.sessions()` or `mcp-bridge session list`."),
+            "See those that there are with `await runtime.sessions()` or `mcp-bridge session list`."),
         "cancelled": Description(
             "The run, the program or the step was cancelled.",
             "Start it again if you still need it.", _SCRIPT | _CLIENT | _COMMAND),

@@ -96,6 +96,8 @@ FROM_GUEST = frozenset(
         messages.MemoryLoad,
         messages.MemoryDelete,
         messages.MemoryList,
+        messages.SessionList,
+        messages.SessionEnd,
         messages.ArtifactWrite,
         messages.OutputRead,
         messages.ProgramStart,

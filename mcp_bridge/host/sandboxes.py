@@ -59,7 +59,7 @@ INTERPRETER = {
     # An image's own must not count.
     **dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "PYTHONINSPECT"), ""),
 }
-"""Variables for an interpreter that is given a hash seed, and so can't ignore all variables. The loader removes them."""
+"""Variables for an interpreter that is given a hash seed, and so can't ignore variables. The loader removes them."""
 
 
 class Ran(NamedTuple):

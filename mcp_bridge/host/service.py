@@ -410,6 +410,26 @@ class Bridge:
                 cell, head, blocked = await self.sessions.turn(session, fork)
                 return await self.scripts.run(replace(job, cell=cell, head=head, blocked=blocked), key)
 
+    async def listed_sessions(self) -> list[dict[str, Any]]:
+        """The principal's sessions, as `messages.SessionList` has them; `ready` is one that has a sandbox here."""
+        live = self._shared.live_sessions
+        rows = []
+        for row in await self.sessions.listed():
+            key = SessionKey(self.principal.name, row.name)
+            state = "running" if live.is_running(key) else row.state
+            if state == "idle" and key in live.idle:
+                state = "ready"
+            rows.append(
+                {
+                    "name": row.name,
+                    "cells": row.cells,
+                    "state": state,
+                    "execution": row.execution,
+                    "changed": row.changed,
+                }
+            )
+        return rows
+
     def end_sessions(self) -> None:
         """End the sandboxes of all principals' idle sessions: the bridge ends."""
         self._shared.live_sessions.end_all()
@@ -518,6 +538,8 @@ class Bridge:
             self.programs.effects(gate),
             self.programs,
             script,
+            self,
+            None if job.cell is None else job.cell.session,
         )
         client = job.client
         run = SandboxRun(

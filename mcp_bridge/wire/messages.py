@@ -224,6 +224,22 @@ class MemoryList(NamedTuple):
     call: CallId | None = None
 
 
+class SessionList(NamedTuple):
+    """Result: `{"sessions": [{name, cells, state, execution, changed}]}`, the one used last first."""
+
+    call: CallId | None = None
+
+
+class SessionEnd(NamedTuple):
+    """End a session: its name is free, and its sandbox is put away. Its cells stay recorded. Result `{"found": bool}`.
+
+    Without a name, the session that the cell itself is of.
+    """
+
+    name: str | None = None
+    call: CallId | None = None
+
+
 class ArtifactWrite(NamedTuple):
     """A chunk of a file that outlives the sandbox, in order. Result of the last chunk: `{"uri", "size"}`."""
 
@@ -402,6 +418,8 @@ METHODS: dict[str, type[Any]] = {
     "memory.load": MemoryLoad,
     "memory.delete": MemoryDelete,
     "memory.list": MemoryList,
+    "session.list": SessionList,
+    "session.end": SessionEnd,
     "artifact.write": ArtifactWrite,
     "output.read": OutputRead,
     "program.start": ProgramStart,

@@ -102,7 +102,7 @@ def lost_at(stored: StoredExecution, why: str, **details: Any) -> BridgeError:
         return BridgeError(
             "session_lost",
             f"The session's sandbox is gone, and it can't be rebuilt: a cell of it ({stored.id}) has been lost: {why}.",
-            hint="End the session to begin anew: runtime.end_session(name), or mcp-bridge session end NAME.",
+            hint="End the session to begin anew: await runtime.end_session(name), or mcp-bridge session end NAME.",
             **details,
         )
     before = place.number - 1
@@ -111,7 +111,7 @@ def lost_at(stored: StoredExecution, why: str, **details: Any) -> BridgeError:
         "session_lost",
         f"The session {place.session!r} is lost from its cell {place.number} ({stored.id}) on. Its sandbox is gone,"
         f" and it can't be rebuilt past that cell: {why}.",
-        hint=f"Nothing was done twice.{fork} To begin anew, end the session: runtime.end_session({place.session!r}).",
+        hint=f"Nothing was done twice.{fork} To begin anew, end it: await runtime.end_session({place.session!r}).",
         session=place.session,
         cell=place.number,
         execution=stored.id,

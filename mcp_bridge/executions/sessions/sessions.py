@@ -114,7 +114,7 @@ class Sessions:
             raise BridgeError(
                 "too_many_sessions",
                 f"There are {self._most} sessions.",
-                hint="End one: runtime.end_session(name), or mcp-bridge session end NAME.",
+                hint="End one: await runtime.end_session(name), or mcp-bridge session end NAME.",
             )
 
     async def _last(self, session: str) -> StoredExecution | None:
@@ -157,9 +157,56 @@ class Sessions:
             hint=f"mcp-bridge session show {session} lists its cells, and how each has ended.",
         )
 
+    async def listed(self) -> list[SessionRow]:
+        """The principal's sessions, the one used last first."""
+        return await session_rows(self._lifecycle.store, self._heads, self._principal)
+
     async def end(self, session: str) -> bool:
         """Forget a session; False if there is none. Its cells stay in the ledger."""
         return await self._heads.remove(self._principal, session)
+
+
+class SessionRow(NamedTuple):
+    """A session in a list.
+
+    Attributes:
+        name: Its name; empty if its last cell is erased, which alone had it.
+        principal: Whose it is.
+        cells: The number of its last cell.
+        state: `running`: a cell runs; `waiting`: its last cell waits; `lost`: it could not be rebuilt, or its last cell
+            is erased; `idle`: the next cell can run.
+        execution: Its last cell.
+        changed: When that began, in seconds since 1970.
+    """
+
+    name: str
+    principal: str
+    cells: int
+    state: Literal["running", "waiting", "lost", "idle"]
+    execution: str
+    changed: float
+
+
+_STATES: dict[str, Literal["running", "waiting", "lost"]] = {
+    "running": "running",
+    "suspended": "waiting",
+    ERASED: "lost",
+}
+
+
+async def session_rows(store: ProgramStore, heads: SessionStore, principal: str | None) -> list[SessionRow]:
+    """The sessions of a principal, or of all, the one used last first."""
+    rows = []
+    for head in await heads.heads(principal):
+        stored = await store.execution(head.head)
+        place = None if stored is None else Cell.of(stored)
+        state: Literal["running", "waiting", "lost", "idle"] = "lost"
+        if stored is not None and place is not None:
+            error = (stored.record or {}).get("error") or {}
+            state = "lost" if error.get("code") == "session_lost" else _STATES.get(effective_status(stored), "idle")
+        name, cells = ("", 0) if place is None else (place.session, place.number)
+        rows.append(SessionRow(name, head.principal, cells, state, head.head, head.changed))
+    return rows
 
 
 def unknown_session(session: str) -> BridgeError:
@@ -167,7 +214,7 @@ def unknown_session(session: str) -> BridgeError:
     return BridgeError(
         "unknown_session",
         f"There is no session {session!r:.100}.",
-        hint="runtime.sessions(), or mcp-bridge session list, has those that there are.",
+        hint="await runtime.sessions(), or mcp-bridge session list, has those that there are.",
     )
 
 
@@ -188,9 +235,19 @@ def why_lost(stored: StoredExecution) -> str:
     return "it was interrupted when its time was up, and what it had done by then can't be done again"
 
 
-async def chain(store: ProgramStore, principal: str, head: str) -> AsyncIterator[StoredExecution]:
-    """The cells of a session, the last first. Ends with a cell that is erased, which doesn't name the one before."""
-    while head:
+async def chain(
+    store: ProgramStore, principal: str, head: str, most: int | None = None
+) -> AsyncIterator[StoredExecution]:
+    """The cells of a session, the last first. Ends with a cell that is erased, which doesn't name the one before.
+
+    Args:
+        store: The executions.
+        principal: Whose session it is.
+        head: The execution of the last cell.
+        most: How many are given; None for all.
+    """
+    while head and (most is None or most > 0):
+        most = None if most is None else most - 1
         stored = await store.execution(head, principal)
         if stored is None:
             return
@@ -210,5 +267,5 @@ def _erased(session: str, execution: str) -> BridgeError:
     return BridgeError(
         "session_lost",
         f"The last cell of the session {session!r}, {execution}, is erased: what it has left can't be had again.",
-        hint="End the session to begin anew: runtime.end_session(name), or mcp-bridge session end NAME.",
+        hint="End the session to begin anew: await runtime.end_session(name), or mcp-bridge session end NAME.",
     )

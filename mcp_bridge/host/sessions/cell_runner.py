@@ -177,7 +177,7 @@ class CellRunner:
             raise BridgeError(
                 "session_not_rebuilt",
                 f"The sandbox of the session {cell.session!r} is gone, and sessions aren't rebuilt here.",
-                hint="The operator can set rebuild in [sessions]. To begin anew, end it: runtime.end_session(name).",
+                hint="The operator can set rebuild in [sessions]. To begin anew: await runtime.end_session(name).",
             )
         sandbox: SessionSandbox | None = None
         done = False
