@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from benchmarks.registered import Disk
     from benchmarks.worker import Worker
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
 
 IN_FLIGHT = 32
 

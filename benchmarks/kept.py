@@ -12,10 +12,10 @@ from benchmarks.measure import Row
 from benchmarks.tools import TABLES
 from mcp_bridge import settings
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
+from mcp_bridge.ledger.keys.master_key_sources import master_key
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.sealing import master_key
 
 if TYPE_CHECKING:
     from benchmarks.bridge import Bench

@@ -16,12 +16,12 @@ from benchmarks.measure import Row
 from mcp_bridge import settings
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.host.loop_watch import LoopWatch, watched
-from mcp_bridge.host.service import open_bridge
 
 if TYPE_CHECKING:
     from benchmarks.bridge import Bench
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -20,7 +20,7 @@ from mcp_bridge.host.engine_setup import prepare
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 
 ANSWER_SECONDS = 30.0
 

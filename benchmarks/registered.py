@@ -26,15 +26,15 @@ from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.service import open_bridge
-from mcp_bridge.server.process import configure_interpreter
+from mcp_bridge.host.bridge import open_bridge
+from mcp_bridge.server.process_memory import configure_interpreter
 from mcp_bridge.wire.messages import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 
     from benchmarks.bridge import Bench
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
 
 IN_FLIGHT = 32
 

@@ -22,8 +22,8 @@ from mcp_bridge import settings
 from mcp_bridge.host.engine_setup import prepare
 from mcp_bridge.sandbox import seccomp_profile
 from mcp_bridge.sandbox.engine import Limits, SandboxSpec
-from mcp_bridge.sandbox.flags import run_argv
 from mcp_bridge.sandbox.image.store import ENVIRONMENT
+from mcp_bridge.sandbox.isolation_flags import run_argv
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -16,8 +16,8 @@ from benchmarks.bridge import COMMAND, Bench, ours
 from benchmarks.measure import Row, interleaved
 from mcp_bridge import settings
 from mcp_bridge.host import guest_bundle
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.host.engine_setup import prepare
-from mcp_bridge.host.service import open_bridge
 from mcp_bridge.sandbox.oci.engine import OciProcess
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from benchmarks.worker import GATEWAY, peer_python, worker
 from benchmarks.workers import work
 from benchmarks.workers.logs import PAYLOAD, entry
 from mcp_bridge.kernel import state
+from mcp_bridge.kernel.language.program_parser import bundle, parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import bundle, parse
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database

@@ -79,8 +79,8 @@ Code = Literal[
     "session_exists", "session_lost", "session_not_rebuilt", "session_waiting",
     "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
-    "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_large", "too_many_artifacts",
-    "too_many_calls",
+    "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_few_descriptors", "too_large",
+    "too_many_artifacts", "too_many_calls",
     "too_many_failures", "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references",
     "too_many_requests", "too_many_sessions", "too_many_tokens",
     "too_many_viewers",
@@ -1000,6 +1000,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "token_needed": Description(
             "The request lacks the viewer's token.",
             "Open the address that `mcp-bridge ui` printed.", _VIEWER),
+        "too_few_descriptors": Description(
+            "The process may not have as many files and connections open as `http.max_connections` wants.",
+            "Raise the hard limit, such as LimitNOFILE of systemd, or lower the setting.", exit_status=4),
         "too_many_requests": Description(
             "A principal makes more requests a minute than it may, or too many large ones are in progress.",
             "Wait as long as the answer's Retry-After says.", _CLIENT | _VIEWER),

@@ -35,13 +35,13 @@ from mcp_bridge.session_settings import SessionSettings
 from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.telemetry.config import TelemetryConfig
 from mcp_bridge.toml_lines import line_of
-from mcp_bridge.workspace.content import CONFIG_NAME, real_folder
+from mcp_bridge.workspace.folder_content import CONFIG_NAME, real_folder
 from mcp_bridge.workspace.trust import IgnoredFile, TrustStore, trusted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.workspace.content import Content
+    from mcp_bridge.workspace.folder_content import Content
 
 __all__ = ["Loaded", "Settings", "load", "parse_size"]
 

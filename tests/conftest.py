@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, settings
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.keys.master_key_sources import FILE_NAME as MASTER_FILE
+from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE
 from mcp_bridge.ledger.log.payloads import Damaged, Unknown, decoded
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
-from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE
 
 # A shell has its background jobs ignore SIGINT, and what a process ignores, its children ignore: those that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -34,6 +34,7 @@ pytest_plugins = [
     "crash_fixtures",
     "peer_fixtures",
     "program_tools",
+    "mcp_clients",
 ]
 
 

@@ -13,7 +13,7 @@ from mcp_bridge.sandbox.failures import start_failure
 from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
 from mcp_bridge.sandbox.image.store import EngineImages
 from mcp_bridge.settings import ENV_ALIASES, FILE_NAME, NESTED, Loaded, Settings, checked, load, parse_size
-from mcp_bridge.workspace.content import content_of, real_folder
+from mcp_bridge.workspace.folder_content import content_of, real_folder
 
 
 @pytest.fixture

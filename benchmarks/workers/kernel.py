@@ -12,15 +12,15 @@ from benchmarks.workers import work
 from mcp_bridge.executions.programs.recovery import apply_recorded
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.ledger.log.entries import Entry, Recorded
 from mcp_bridge.ledger.log.payloads import EffectOutcome, ToolIntent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.entries import Kind
 
 

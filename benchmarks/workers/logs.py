@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.workers import work
-from mcp_bridge.ledger.audit.audit import export, prove, verify_file
+from mcp_bridge.ledger.audit.copies import export
+from mcp_bridge.ledger.audit.file_verification import verify_file
+from mcp_bridge.ledger.audit.proving import prove
+from mcp_bridge.ledger.keys.master_key_sources import master_key
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.transaction import Append, commit, posted
@@ -22,7 +25,6 @@ from mcp_bridge.ledger.proofs.exports import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage.opening import open_to_write
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.sealing import master_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,16 +29,17 @@ from mcp_bridge.backup import age, archive
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, is_kept
 from mcp_bridge.file_locks import locked_directory
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit import copies, file_verification
+from mcp_bridge.ledger.keys import master_key_sources
+from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, NEXT_KEY_FILE, PUBLIC_KEY_FILE, own_vkey
 from mcp_bridge.ledger.log.reading import open_ledger, require
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.storage import old_references, sealing
-from mcp_bridge.ledger.storage.position import PositionFile
 from mcp_bridge.ledger.storage.restoring import RESTORING
+from mcp_bridge.ledger.storage.rollback_detection import PositionFile
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, NEXT_KEY_FILE, PUBLIC_KEY_FILE, own_vkey
 from mcp_bridge.ledger.witness import files as witness_files
-from mcp_bridge.ledger.witness import position as witness_position
+from mcp_bridge.ledger.witness import rollback_detection as witness_rollback
 from mcp_bridge.policy.secrets import secret_stores
 from mcp_bridge.private_files import private_key
 
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MASTER = sealing.FILE_NAME
+MASTER = master_key_sources.FILE_NAME
 
 OLD_KEY = old_references.KEY_FILE
 """Key file of a directory that only version 0.1.0 has used. Later versions move it into the ledger."""
@@ -59,13 +60,13 @@ KEYS = (MASTER, KEY_FILE, OLD_KEY)
 """What a ledger's keys are called, in a backup and in a state directory. A further one is one more name here, and in
 `needs` if the ledger can't go on without it. What they are is not looked at: one may be sealed under another."""
 
-CREDENTIALS = (secret_stores.FILE_NAME, secret_stores.PRINCIPAL_TOKENS_FILE_NAME, witness_position.KEY_FILE)
+CREDENTIALS = (secret_stores.FILE_NAME, secret_stores.PRINCIPAL_TOKENS_FILE_NAME, witness_rollback.KEY_FILE)
 """What else is in a backup with keys alone."""
 
 DATABASES = (FILE_NAME, witness_files.STATE_FILE)
 """What is copied by SQLite. `FOLDERS` are the rest of what is in a backup."""
 
-OF_THIS_LEDGER = ("ledger.head", PUBLIC_KEY_FILE, witness_position.HEAD_FILE)
+OF_THIS_LEDGER = ("ledger.head", PUBLIC_KEY_FILE, witness_rollback.HEAD_FILE)
 """Files that tell of the ledger beside them how far it had come, and its public key, and of the witness how much it
 knows: in no backup, removed where one is restored, and made anew when that is opened."""
 
@@ -128,13 +129,13 @@ def back_up(directory: Path, master: str | Sequence[str], target: Path, to: str 
 
     Args:
         directory: The state directory.
-        master: Where the master key is, as `sealing.master_key` takes it.
+        master: Where the master key is, as `master_key_sources.master_key` takes it.
         target: The file, which must not be there yet.
         to: The passphrase or the recipients that it is encrypted to; None for one without keys, and in the clear.
 
     Raises:
         BridgeError: `backup_exists`, `backup_failed`, `backup_busy`, `bad_recipient`; `witness_alone`; `key_missing`,
-            `key_unusable`; as `audit.verify_file`. Nothing is left then.
+            `key_unusable`; as `file_verification.verify_file`. Nothing is left then.
     """
     if os.path.lexists(target):
         raise _exists(target)
@@ -159,7 +160,7 @@ def back_up(directory: Path, master: str | Sequence[str], target: Path, to: str 
 
 
 def _refuse_witness_alone(directory: Path) -> None:
-    state, key = directory / witness_files.STATE_FILE, directory / witness_position.KEY_FILE
+    state, key = directory / witness_files.STATE_FILE, directory / witness_rollback.KEY_FILE
     if state.exists() and not (directory / FILE_NAME).exists():
         raise BridgeError(
             "witness_alone",
@@ -224,13 +225,13 @@ def signs(seed: bytes, ledger: Ledger) -> bool:
 def _written(
     directory: Path, master: str | Sequence[str], work: Path, new: Path, to: str | Sequence[Recipient] | None
 ) -> Backup:
-    root = sealing.MasterKey(key := sealing.read_master(master, directory, make=False))
+    root = sealing.MasterKey(key := master_key_sources.read_master(master, directory, make=False))
     copy = work / FILE_NAME
     verdict, signer = _copied(directory / FILE_NAME, copy, root)
     with open_ledger(copy) as ledger:
         wanted, facts = needs(ledger), {"origin": ledger.origin, "vkey": ledger.vkey}
     known: dict[str, bytes | None] = {KEY_FILE: signer, MASTER: None}
-    if isinstance(master, str) and master in sealing.OWN_SOURCES:
+    if isinstance(master, str) and master in master_key_sources.OWN_SOURCES:
         known[MASTER] = key
     if OLD_KEY not in wanted:
         # With it, values that were erased could be guessed.
@@ -258,7 +259,7 @@ def _written(
     return Backup(verdict.log.size, verdict.log.root, verdict.log.authenticated, in_it, apart, files)
 
 
-def _copied(path: Path, copy: Path, master: sealing.MasterKey) -> tuple[audit.FileVerdict, bytes | None]:
+def _copied(path: Path, copy: Path, master: sealing.MasterKey) -> tuple[file_verification.FileVerdict, bytes | None]:
     """A verified copy of a ledger that may be in use, and the key that it is signed with, if that is there."""
     position = PositionFile(path)
     for left in reversed(range(_TRIES)):
@@ -277,7 +278,7 @@ def _copied(path: Path, copy: Path, master: sealing.MasterKey) -> tuple[audit.Fi
                 logger.warning("%s", exc)
             # Before a lost key is replaced there should be a copy.
             trusted = None
-        verdict = audit.backup(path, copy, trusted, master)
+        verdict = copies.backup(path, copy, trusted, master)
         with open_ledger(copy) as ledger:
             key = signing_key(path.parent, ledger)
             behind = behind or _caught(functools.partial(position.check, ledger.connection))

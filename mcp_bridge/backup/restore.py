@@ -36,16 +36,17 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, is_kept
 from mcp_bridge.file_locks import locked_directory
 from mcp_bridge.ledger.admin import accepted_losses, key_rotation
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit import copies, file_verification
 from mcp_bridge.ledger.audit.table_audit import check_master
+from mcp_bridge.ledger.keys import master_key_sources
+from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import sealing
 from mcp_bridge.ledger.storage.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, move_back
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.witness import files as witness_files
-from mcp_bridge.ledger.witness import position as witness_position
+from mcp_bridge.ledger.witness import rollback_detection as witness_rollback
 from mcp_bridge.private_files import KEY_BYTES, private_directory, state_directory
 
 if TYPE_CHECKING:
@@ -140,13 +141,13 @@ def restore(file: Path, directory: Path, master: str | Sequence[str], means: Mea
     Args:
         file: A backup, or a copy of a ledger's file alone.
         directory: The state directory, in which there is nothing yet that a backup has.
-        master: Where the master key is, as `sealing.master_key` takes it: that is where the backup's is put.
+        master: Where the master key is, as `master_key_sources.master_key` takes it: that is where the backup's is put.
         means: What it is opened with.
 
     Raises:
         BridgeError: `restore_exists`, `restore_busy`, `restore_failed`; `backup_unusable`, `backup_damaged`,
             `backup_newer`, `wrong_passphrase`, `wrong_identity`; `key_missing`, `key_unusable`, `keyring_missing`;
-            `bad_argument`; as `audit.verify_file`. Nothing has changed then.
+            `bad_argument`; as `file_verification.verify_file`. Nothing has changed then.
     """
     with ExitStack() as stack:
         stack.enter_context(_naming(file))
@@ -292,7 +293,7 @@ def _require(
     there = (*there, *_added_keys(means))
     if MASTER not in there and master != "file":
         # It is asked for now: it may not be there.
-        sealing.read_master(master, directory, make=False)
+        master_key_sources.read_master(master, directory, make=False)
         there = (*there, MASTER)
     apart = tuple(name for name in wanted if name not in {*there, *means.lost})
     if apart:
@@ -330,7 +331,7 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
     if reader is None:
         small: dict[str, bytes] = {}
         # As it stands, with what is in its journal: a copy of the file alone would be without.
-        audit.backup(file, copy, None, None)
+        copies.backup(file, copy, None, None)
     else:
         small = _unpack(reader, to.folder, whole=to.whole)
         if not copy.is_file():
@@ -351,7 +352,9 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
         going: dict[str, int] = dict(rows.fetchall())
         rows = ledger.connection.execute("SELECT target FROM published ORDER BY target")
         targets = tuple(str(target) for (target,) in rows)
-    log = audit.verify_file(copy, means.verifiers or ([Verifier.parse(vkey)] if signed else None), (), root).log
+    log = file_verification.verify_file(
+        copy, means.verifiers or ([Verifier.parse(vkey)] if signed else None), (), root
+    ).log
     said = {} if reader is None else reader.manifest
     made = said.get("made")
     restored = Restored(
@@ -365,7 +368,7 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
         tuple(name for name in KEYS if name in small),
         apart,
         tuple(name for name in CAN_BE_LOST if name in means.lost),
-        witness_files.STATE_FILE in said.get("files", ()) and witness_position.KEY_FILE in small,
+        witness_files.STATE_FILE in said.get("files", ()) and witness_rollback.KEY_FILE in small,
     )
     return _Found(small, apart, restored)
 
@@ -374,7 +377,7 @@ def _root(small: dict[str, bytes], ledger: Ledger, to: _Place) -> sealing.Master
     """The master key that a backup's ledger is under; None if it isn't there."""
     try:
         if (own := small.get(MASTER)) is None:
-            master_key = sealing.master_key(to.master, to.beside or to.folder, make=False)
+            master_key = master_key_sources.master_key(to.master, to.beside or to.folder, make=False)
         elif len(own) == KEY_BYTES:
             master_key = sealing.MasterKey(own)
         else:
@@ -442,11 +445,11 @@ def _put_keys(staging: Path, found: _Found, master: str | Sequence[str]) -> None
     has_witness = (staging / witness_files.STATE_FILE).exists()
     for name, data in found.small.items():
         # A witness's key without what it has cosigned would be one that has forgotten it.
-        if (name != MASTER or master == "file") and (name != witness_position.KEY_FILE or has_witness):
+        if (name != MASTER or master == "file") and (name != witness_rollback.KEY_FILE or has_witness):
             write_private(staging / name, data)
     if (own := found.small.get(MASTER)) is not None and master != "file":
         _give_back(own, master, staging)
-    if witness_position.KEY_FILE not in found.small:
+    if witness_rollback.KEY_FILE not in found.small:
         # Under another key it would be another witness, which hasn't seen any of that.
         (staging / witness_files.STATE_FILE).unlink(missing_ok=True)
 
@@ -454,11 +457,11 @@ def _put_keys(staging: Path, found: _Found, master: str | Sequence[str]) -> None
 def _give_back(own: bytes, master: str | Sequence[str], directory: Path) -> None:
     """See that the master key is where the configuration says, or put it there."""
     try:
-        there = sealing.read_master(master, directory, make=False)
+        there = master_key_sources.read_master(master, directory, make=False)
     except BridgeError as exc:
         if exc.code != "key_missing" or master != "keyring":
             raise
-        sealing.store_in_keyring(own)
+        master_key_sources.store_in_keyring(own)
         return
     if there != own:
         what = "The system's keyring has" if master == "keyring" else "The command of master_key gives"

@@ -14,8 +14,8 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments in ([], ["serve"]):
         # The path that MCP clients run and wait for: it skips the option parser, an eighth of the whole start.
-        # Garbage collections would scan what is imported again and again, and find nothing. `server.process` enables
-        # them before anything is served.
+        # Garbage collections would scan what is imported again and again, and find nothing. `server.process_memory`
+        # enables them before anything is served.
         gc.disable()
         from mcp_bridge.cli.commands.serve import serve
 

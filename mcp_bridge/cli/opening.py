@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import anyio
 
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.settings import Settings
 
@@ -76,7 +76,7 @@ async def with_bridge(configuration: configuring.Configuration, work: Callable[[
     """As `run_with_bridge`, inside an event loop; None if SIGTERM was received."""
     import anyio
 
-    from mcp_bridge.host.service import open_bridge
+    from mcp_bridge.host.bridge import open_bridge
 
     specs = list(configuration.discovery.servers.values())
     error: BridgeError | None = None

@@ -49,7 +49,7 @@ def master_key(settings: Settings) -> MasterKey:
     Raises:
         BridgeError: `key_missing`, `key_unusable`, `keyring_missing`.
     """
-    from mcp_bridge.ledger.storage.sealing import master_key as read
+    from mcp_bridge.ledger.keys.master_key_sources import master_key as read
 
     return read(settings.ledger.master_key, settings.state_dir, make=False)
 
@@ -88,7 +88,7 @@ def read_notes(path: Path) -> list[str]:
     Raises:
         BridgeError: `bad_argument`.
     """
-    from mcp_bridge.ledger.publish.to_file import notes_in
+    from mcp_bridge.ledger.proofs.note_files import notes_in
 
     try:
         with path.open("rb") as file:
@@ -121,13 +121,14 @@ def verify_own_ledger(
     """
     import anyio
 
-    from mcp_bridge.ledger.audit.audit import published, verify_file
+    from mcp_bridge.ledger.audit.file_verification import verify_file
+    from mcp_bridge.ledger.audit.statistics import published
+    from mcp_bridge.ledger.keys.signing_key_files import known_vkey
     from mcp_bridge.ledger.log.reading import open_ledger
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.publish.target_checks import FileLog, check_targets
     from mcp_bridge.ledger.storage.opening import require_end
-    from mcp_bridge.ledger.storage.position import PositionFile
-    from mcp_bridge.ledger.storage.signing_key_files import known_vkey
+    from mcp_bridge.ledger.storage.rollback_detection import PositionFile
 
     settings, base = loaded.settings, loaded.layers[-1].base
     path = ledger_file(settings)
@@ -173,7 +174,8 @@ def verify_given_file(
         BridgeError: `bad_argument`; as `verify_export`, `proofs.verify` and `verify_file`; `publish_conflict`: the copy
             was made during an alarm.
     """
-    from mcp_bridge.ledger.audit.audit import published, verify_file
+    from mcp_bridge.ledger.audit.file_verification import verify_file
+    from mcp_bridge.ledger.audit.statistics import published
     from mcp_bridge.ledger.log.reading import open_ledger
     from mcp_bridge.ledger.proofs import tlog_proof
     from mcp_bridge.ledger.proofs.exports import verify_export
@@ -246,15 +248,15 @@ def prove_own_entry(settings: Settings, entry: int, *, payload: bool) -> bytes:
     """The proof of an entry of the ledger.
 
     Raises:
-        BridgeError: As `audit.prove` and `open_ledger`.
+        BridgeError: As `proving.prove` and `open_ledger`.
     """
-    from mcp_bridge.ledger.audit import audit
+    from mcp_bridge.ledger.audit import proving
     from mcp_bridge.ledger.log.reading import open_ledger, require
 
     path = ledger_file(settings)
     require(path)
     with open_ledger(path, master_key(settings) if payload else None) as ledger:
-        return audit.prove(ledger, entry, payload=payload)
+        return proving.prove(ledger, entry, payload=payload)
 
 
 def prove_by(
@@ -273,9 +275,9 @@ def prove_by(
         payload: Whether to disclose the entry's payload.
 
     Raises:
-        BridgeError: `bad_argument`; as `audit.prove_by`, `audit.prove` and `open_ledger`.
+        BridgeError: `bad_argument`; as `proving.prove_by`, `proving.prove` and `open_ledger`.
     """
-    from mcp_bridge.ledger.audit import audit
+    from mcp_bridge.ledger.audit import proving
     from mcp_bridge.ledger.log.reading import open_ledger
 
     progress = showing.Progress(f"verifying {file}")
@@ -285,13 +287,13 @@ def prove_by(
                 _refuse_backup(file, beginning)
                 opened.seek(0)
                 with _in_words(keys):
-                    proven = audit.prove_by(opened, keys, entry, payload=payload, progress=progress)
+                    proven = proving.prove_by(opened, keys, entry, payload=payload, progress=progress)
                 vouched = keys is not None and not set(proven.keys) & set(keys)
                 return proven.data, [*(keys or ()), *proven.keys] if vouched else keys
     except OSError as exc:
         raise BridgeError("bad_argument", f"{file} can't be read: {exc.strerror or exc}.") from None
     with open_ledger(file, _master_of(file, settings)) as ledger:
-        return audit.prove(ledger, entry, payload=payload), keys
+        return proving.prove(ledger, entry, payload=payload), keys
 
 
 def _refuse_backup(file: Path, beginning: bytes) -> None:

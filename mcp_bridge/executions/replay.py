@@ -10,8 +10,8 @@ from mcp_bridge.executions.status import effective_status, refuse_erased
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.replay_result import Replayed
-    from mcp_bridge.executions.scripts.scripts import SandboxRunner
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 

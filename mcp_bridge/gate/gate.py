@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.gate.policy_check import Admitted, Asker
     from mcp_bridge.governance.governance import Governance
-    from mcp_bridge.ledger.log.allowance import Allowance
+    from mcp_bridge.ledger.log.record_limit import Allowance
     from mcp_bridge.models.model import Completion
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.redaction.projection import Projector
@@ -140,7 +140,8 @@ class Gate:
             admitted = await self._admit(tool, arguments, caller)
             try:
                 await caller.request.effect_begins()
-                size = await self._size(admitted.sent)
+                # As it is recorded: usage outlives an erasure, and mustn't tell how long an erased value was.
+                size = await self._size(admitted.recorded)
                 reserved = Amounts(calls=1, bytes=size) if size else _ONE_CALL
                 reservation = self._budget.reserve(reserved)
             except BaseException as exc:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.catalog import Catalog
     from mcp_bridge.governance.governance import Governance
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.kernel.step_types import Step
     from mcp_bridge.policy.rules.call import Origin
 

@@ -18,9 +18,10 @@ from mcp_bridge.escaping import escape_name
 from mcp_bridge.governance.principals import load_principals
 from mcp_bridge.lookalikes import skeleton
 from mcp_bridge.policy.redaction.patterns import projection_from_toml
+from mcp_bridge.policy.rules.floor import layered
 from mcp_bridge.policy.rules.globs import ToolGlob
 from mcp_bridge.policy.rules.policy_settings import NOWHERE, Policy, Source, read
-from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze, layered
+from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze
 from mcp_bridge.policy.secrets.vault import UNBOUNDED, Bounds, Vault, secrets_from_toml
 from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX
 from mcp_bridge.registered.config import tools_config
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.governance.principals import Principal
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.models.config import ModelConfig
     from mcp_bridge.policy.redaction.patterns import Pattern
     from mcp_bridge.policy.secrets.vault import SecretConfig

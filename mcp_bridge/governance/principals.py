@@ -4,6 +4,7 @@
 [principals.anna]
 approver = true                 # decides what others' executions wait for
 sees_all = true                 # sees others' executions in the viewer
+servers = ["git", "linear"]     # all servers by default
 secrets = ["github-token"]      # all of [secrets] by default
 max_concurrent = 2
 requests_per_minute = 120
@@ -36,8 +37,6 @@ MAX_PRINCIPALS = 10_000
 
 PRINCIPAL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
-PRINCIPAL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-
 
 @dataclass(frozen=True, slots=True)
 class PrincipalLimits:
@@ -63,6 +62,7 @@ class Principal:
         may_approve: Whether it decides what others' executions wait for.
         may_see_all: Whether it sees others' executions in the viewer.
         policy: A table as `[policy]`; a further layer over everybody's, which allows no more than that.
+        servers: Configured names of the servers that its executions may use, `local` among them; None for all.
         secrets: Names of the vault's entries that its executions may use; None for all.
         limits: What it may ask of the bridge.
     """
@@ -71,8 +71,38 @@ class Principal:
     may_approve: bool = False
     may_see_all: bool = False
     policy: Mapping[str, Any] = field(default_factory=dict)
+    servers: frozenset[str] | None = None
     secrets: frozenset[str] | None = None
     limits: PrincipalLimits = PrincipalLimits()
+
+
+def restricted(start: Principal, now: Principal) -> Principal:
+    """What a principal has of a running bridge: what its table of the start and that of now both allow.
+
+    The policy is that of now, which `Bridge` lays over that of the start.
+    """
+    if start == now:
+        return start
+    return Principal(
+        start.name,
+        may_approve=start.may_approve and now.may_approve,
+        may_see_all=start.may_see_all and now.may_see_all,
+        policy=now.policy,
+        secrets=_fewer(start.secrets, now.secrets),
+        limits=PrincipalLimits(
+            _lower(start.limits.max_concurrent, now.limits.max_concurrent),
+            _lower(start.limits.max_queued, now.limits.max_queued),
+            _lower(start.limits.requests_per_minute, now.limits.requests_per_minute),
+        ),
+    )
+
+
+def _fewer(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    return one if other is None else other if one is None else one & other
+
+
+def _lower(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else min(one, other)
 
 
 LOCAL_PRINCIPAL = Principal("local", may_approve=True, may_see_all=True)
@@ -80,6 +110,15 @@ LOCAL_PRINCIPAL = Principal("local", may_approve=True, may_see_all=True)
 
 
 _NAME_RULE = "Use 1 to 64 of a-z, 0-9, '-', '_' and '.', a letter or digit first."
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+_Names = Annotated[
+    frozenset[str] | None, BeforeValidator(lambda value: frozenset(value) if _is_texts(value) else value)
+]
 
 
 class PrincipalTable(BaseModel):
@@ -90,16 +129,11 @@ class PrincipalTable(BaseModel):
     approver: bool = False
     sees_all: bool = False
     policy: dict[str, Any] = Field(default_factory=dict)
-    secrets: Annotated[
-        frozenset[str] | None, BeforeValidator(lambda value: frozenset(value) if _is_texts(value) else value)
-    ] = None
+    servers: _Names = None
+    secrets: _Names = None
     max_concurrent: Annotated[int | None, Field(ge=1)] = None
     max_queued: Annotated[int | None, Field(ge=0)] = None
     requests_per_minute: Annotated[int | None, Field(ge=1)] = None
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def load_principals(layers: Sequence[Layer]) -> dict[str, Principal]:
@@ -139,6 +173,7 @@ def _principal(name: str, table: Any, file: Path | None) -> Principal:
         may_approve=config.approver,
         may_see_all=config.sees_all,
         policy=config.policy,
+        servers=config.servers,
         secrets=config.secrets,
         limits=PrincipalLimits(config.max_concurrent, config.max_queued, config.requests_per_minute),
     )

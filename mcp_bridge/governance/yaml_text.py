@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from mcp_bridge.kernel.program_parser import MAX_BYTES
+from mcp_bridge.kernel.language.program_parser import MAX_BYTES
 
 if TYPE_CHECKING:
     from yaml.nodes import Node

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from mcp_bridge.guest import lineage
+from mcp_bridge.guest import call_ids
 from mcp_bridge.wire import jsonrpc, sandbox_exits
 from mcp_bridge.wire.annotations import Any, NoReturn
 from mcp_bridge.wire.errors import LocalMessageError, WireError
@@ -345,8 +345,8 @@ def _named(params: Any) -> Any:
     """
     if getattr(params, "call", "") is not None:
         return params
-    line = lineage.current()
-    if line.cell != lineage.Running.cell:
+    line = call_ids.current()
+    if line.cell != call_ids.Running.cell:
         raise RequestError(CELL_ENDED, {"code": "cell_ended"})
     return params._replace(call=line.call())
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from mcp_bridge.guest import lineage, output, proxies, runner, runtime
+from mcp_bridge.guest import call_ids, output, proxies, runner, runtime
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.display import Display
 from mcp_bridge.guest.modules import Modules
@@ -44,8 +44,8 @@ class Environment:
         self.shower = Display(channel, capture)
         self._prepared = prepared | {
             "ctypes": output.unbuffer_c,
-            "asyncio": lineage.follow_tasks,
-            "concurrent.futures.thread": lineage.follow_pools,
+            "asyncio": call_ids.follow_tasks,
+            "concurrent.futures.thread": call_ids.follow_pools,
             "inspect": proxies.show_asynchronous,
             "warnings": self.calls.unawaited.follow_coroutines,
             "matplotlib.figure": self.shower.follow_figures,

@@ -236,7 +236,7 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
             poller.modify(0, watched_in)
         if now >= next_beat:
             next_beat = now + BEAT_SECONDS
-            _report(InitBeat())
+            _report(InitBeat(_count(OOM_KILLS) if left.counts_memory else -1))
             if frames.count() != last_count:
                 last_count, last_heard = frames.count(), now
             if now - last_heard > settings.silence:

@@ -7,7 +7,7 @@ import os
 import sys
 from _queue import SimpleQueue  # `queue` itself would cost each waiting container memory
 
-from mcp_bridge.guest import lineage, runner
+from mcp_bridge.guest import call_ids, runner
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.environment import SITE_PACKAGES, Environment
 from mcp_bridge.guest.output import Capture
@@ -91,7 +91,7 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     """Run the script and send its outcome; return when the host has acknowledged it."""
     channel.replays = start.replays
     source = runner.Source(start.code)
-    lineage.begin()
+    call_ids.begin()
     world = Environment(channel, capture, start, {"linecache": source.register_in_linecache})
     world.finish(runner.run(source, world.names(), world.hooks()))
 

@@ -16,8 +16,8 @@ from mcp_bridge.guest.host_requests import MCPError
 from mcp_bridge.guest.proxies import ASYNCHRONOUS, Calls
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Effect, Outcome, Usage
+from mcp_bridge.kernel.language.program_parser import unbundle
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import unbundle
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.wire import jsonrpc
 from mcp_bridge.wire.errors import LocalMessageError

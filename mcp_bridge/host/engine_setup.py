@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp_bridge.sandbox.engine import Engine
-    from mcp_bridge.sandbox.flags import RuntimeChoice
     from mcp_bridge.sandbox.image.store import ImageInfo
+    from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
     from mcp_bridge.sandbox.probe_report import ProbeReport
     from mcp_bridge.settings import Settings
 

@@ -12,7 +12,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
 
-PARTS = ("wire", "kernel", "guest", "guest/advice", "guest/session", "guest/values")
+PARTS = ("wire", "kernel", "kernel/language", "guest", "guest/advice", "guest/session", "guest/values")
 """Sub-packages that run inside. Standard library only; an import contract holds them to it."""
 
 _ROOT = Path(__file__).parent.parent

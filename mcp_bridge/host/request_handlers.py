@@ -15,13 +15,14 @@ from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import OUTPUT_PART_BYTES
+from mcp_bridge.executions.idempotency.derived_keys import program_key
 from mcp_bridge.executions.memories import MAX_MEMORY_BYTES
+from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
-from mcp_bridge.executions.programs.programs import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.session import Session
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.governance.tool_names import resolve, split
-from mcp_bridge.kernel.program_parser import MAX_BYTES as MAX_PROGRAM_BYTES
+from mcp_bridge.kernel.language.program_parser import MAX_BYTES as MAX_PROGRAM_BYTES
 from mcp_bridge.offload import is_large, is_over, off_loop, on_blocking_thread, on_thread
 from mcp_bridge.policy.redaction.json_walk import leaves
 from mcp_bridge.policy.secrets.vault_uris import REFERENCE_PREFIX, SECRET_PREFIX
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.memories import Memories
     from mcp_bridge.executions.own_files import OwnFiles
-    from mcp_bridge.executions.programs.programs import Programs
+    from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.programs.run import Effects
     from mcp_bridge.executions.scripts.run import ScriptRun
     from mcp_bridge.gate.gate import Gate
@@ -223,7 +224,7 @@ class Requests:
     async def _program(self, request: Any, call: CallRecorder) -> Any:
         match request:
             case messages.ProgramStart() if request.idempotency_key is None:
-                key = self._script.key_of(request.call)
+                key = program_key(self._script.execution, request.call)
                 return await self._programs.start(request.program, request.context, key, call.request, of_call=True)
             case messages.ProgramResume():
                 # A payload is taken once: whether it was is looked up before it is given again.

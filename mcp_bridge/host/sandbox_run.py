@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,10 @@ LATE_WORDS_SECONDS = 0.5
 QUIET_SECONDS = 1.0
 """How long a script that waits has to ask for nothing more before its sandbox is ended: what it does at once, in tasks
 and threads, a person is asked about at once."""
+
+OOM_SECONDS = 3.0
+"""How long a process that the kernel kills for memory may take to end. What process 1 has told of before isn't why its
+sandbox has ended."""
 
 MAX_REPORT_BYTES = 1 << 20
 """Longest line of process 1's: a piece of output of a pipe's size takes a tenth of it."""
@@ -155,6 +160,10 @@ class SandboxRun:
         self._leftovers: list[messages.OutputWrite] = []
         self._leftover_size = 0
         self._last_beat = time.monotonic()
+        self._oom_kills: deque[tuple[float, int]] = deque(maxlen=2)
+        """When process 1 has told how many processes the kernel had killed for memory, and how many."""
+        self._earlier_oom_kills = 0
+        """How many of them can't be why the sandbox has ended."""
         self._ending: _Ending | None = None
         self._is_closed = False
         """Whether the guest's end was closed without a result."""
@@ -307,6 +316,7 @@ class SandboxRun:
         match params:
             case messages.InitBeat():
                 self._last_beat = time.monotonic()
+                self._oom_kills.append((self._last_beat, params.oom_kills))
             case messages.InitExited():
                 self._exited = params
             case messages.OutputWrite():
@@ -423,6 +433,8 @@ class SandboxRun:
     async def _closed(self) -> bool:
         """The channel closed without a result: find out why, and whether its effects are to come to their end."""
         self._is_closed = True
+        horizon = time.monotonic() - OOM_SECONDS
+        self._earlier_oom_kills = max([0, *(kills for told_at, kills in self._oom_kills if told_at < horizon)])
         self._clock.pause()
         if self._silence is not None:
             return True
@@ -452,25 +464,29 @@ class SandboxRun:
         """What, other than the script, has ended the sandbox; None if the script did, or may have."""
         said = self._exited
         if said is not None:
-            if said.signal == signal.SIGKILL and said.oom_kills > 0 and said.limit_hits == 0:
+            if said.signal == signal.SIGKILL and said.oom_kills > self._earlier_oom_kills and said.limit_hits == 0:
                 return "the machine was out of memory, and its kernel killed the interpreter"
             return _SAID[sandbox_exits.HOST_SILENT] if said.code == sandbox_exits.HOST_SILENT else None
         # Process 1 always says how the guest has ended, and nothing in the sandbox can end process 1.
-        if ended is None or ended.oom_killed:
+        if ended is None or self._was_out_of_memory(ended):
             return None
         if ended.code is None:
-            return f"it {_SEVERED}"
+            return f"it {ended.lost or _SEVERED}"
         if ended.code > 128:  # noqa: PLR2004
             return f"its first process was ended by {_signal_name(ended.code - 128)}, and by whom isn't known"
         if ended.code in _LOST_BY_ENGINE:
             return f"the engine has lost it, and its client has left with status {ended.code}"
         return None
 
+    def _was_out_of_memory(self, ended: ExitStatus) -> bool:
+        """Whether the kernel has killed process 1 because the sandbox had used up its memory."""
+        return ended.oom_killed and (ended.oom_kills is None or ended.oom_kills > self._earlier_oom_kills)
+
     def _require_start(self, ended: ExitStatus | None) -> None:
         """Tell an OCI runtime that broke down inside the container from a script that left without a word."""
         if self._ready.is_set() or self._exited or ended is None or ended.oom_killed or ended.code in _SPOKEN_BY_STATUS:
             return
-        how = f"ended with status {ended.code}" if ended.code is not None else _SEVERED
+        how = f"ended with status {ended.code}" if ended.code is not None else ended.lost or _SEVERED
         raise BridgeError(
             "sandbox_start_failed",
             f"The sandbox {how} before the script began.",
@@ -515,9 +531,9 @@ class SandboxRun:
         number = said.signal if said else code - 128 if code is not None and code > 128 else 0  # noqa: PLR2004
         # Process 1 counts the kernel's kills; the engine can only infer them from how process 1 itself ended.
         if said is not None and said.oom_kills >= 0:
-            killed_for_memory = said.oom_kills > 0
+            killed_for_memory = said.oom_kills > self._earlier_oom_kills
         else:
-            killed_for_memory = exit_status is not None and exit_status.oom_killed
+            killed_for_memory = exit_status is not None and self._was_out_of_memory(exit_status)
         # Only process 1's word may be forged, and only by the script that it is about.
         record.exit_code = (code or 137) & 0xFF or 137
         if killed_for_memory and (number == signal.SIGKILL or code is None):

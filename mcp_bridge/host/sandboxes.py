@@ -19,7 +19,8 @@ from mcp_bridge.host.pool_report import remove_report, report_of, write_report
 from mcp_bridge.host.removals import Removals
 from mcp_bridge.host.warm_pool import PoolSize, WarmPool
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, STARTED_AHEAD, Limits, SandboxSpec
-from mcp_bridge.sandbox.ownership import owner_label, sweep
+from mcp_bridge.sandbox.orphans import sweep
+from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.telemetry import tracing
 
 if TYPE_CHECKING:

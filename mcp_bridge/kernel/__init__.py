@@ -3,6 +3,6 @@
 Runs inside the container, where it drives, and again on the host, where it decides. Standard library only; no I/O, no
 clock, no randomness: time, ids and outcomes come in as data.
 
-`program` makes steps (`steps`) of untrusted data (`format`); `machine` has the tables of all transitions, `interpreter`
-what they do to the programs and steps under way (`level`); `state` writes all of it as bytes.
+`language` makes steps (`step_types`) of untrusted data; `machine` has the tables of all transitions, `step_execution`
+and `step_groups` what they do to the programs and steps under way (`program_flow`); `state` writes all of it as bytes.
 """

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mcp_bridge.kernel.language.references import TextTooLongError
 from mcp_bridge.kernel.program_flow import Leaf
-from mcp_bridge.kernel.references import TextTooLongError
 from mcp_bridge.kernel.step_types import CompensationStep, Instruction
 
 if TYPE_CHECKING:

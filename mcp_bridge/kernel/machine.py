@@ -17,7 +17,7 @@ An event is legal if these tables say so and its values are well-formed (`events
 function that takes the event: a method of `Machine` below (what happens to effects) or of `Interpreter` (what follows
 for tasks and levels), without its underscore. What a kind of step asks for, and which outputs it accepts, is in
 `step_types`, where also stands what follows from a step alone and is found once for all of its executions
-(`Instruction`); which step comes next, and when a budget is used up, in `level`.
+(`Instruction`); which step comes next, in `program_flow`, and when a budget is used up, in `program_limits`.
 
 The rules
 ---------
@@ -52,9 +52,9 @@ from mcp_bridge.kernel.events import (
     checked_value,
 )
 from mcp_bridge.kernel.json_parsing import Read, parsed
+from mcp_bridge.kernel.language.program_parser import Program
 from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Task
 from mcp_bridge.kernel.program_limits import MAX_WORK, count_tokens
-from mcp_bridge.kernel.program_parser import Program
 from mcp_bridge.kernel.step_execution import Interpreter, late
 from mcp_bridge.kernel.step_types import CompensationStep
 from mcp_bridge.kernel.values import normal

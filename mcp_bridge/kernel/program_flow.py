@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.kernel.references import MISSING, quoted, walk
+from mcp_bridge.kernel.language.references import MISSING, quoted, walk
 from mcp_bridge.kernel.step_types import (
     END,
     AnyLeaf,
@@ -24,9 +24,9 @@ from mcp_bridge.kernel.values import same
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcp_bridge.kernel.conditions import Reference
     from mcp_bridge.kernel.events import Effect, StepResult, Usage
-    from mcp_bridge.kernel.references import Lookup
+    from mcp_bridge.kernel.language.conditions import Reference
+    from mcp_bridge.kernel.language.references import Lookup
     from mcp_bridge.kernel.step_types import Program
 
 CONTEXT = "ctx"

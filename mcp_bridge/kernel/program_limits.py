@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 DEFAULT_MAX_STEPS = 10_000
 """Steps that a program without `max_steps` may execute beyond the length of its list: the bound on loops."""
 
+MAX_ITEMS = 10_000
+"""Longest list that a map step goes over."""
 
 MAX_WORK = 50_000
 """Steps that may follow one event without an effect to wait for: nothing interrupts a transition, and all that it makes

@@ -18,7 +18,7 @@ from mcp_bridge.kernel.values import canonical, normal
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.language.program_parser import Program
 
 VERSION = 1
 

@@ -9,31 +9,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.compensation import compensation_for, record_compensation
-from mcp_bridge.kernel.condition_errors import counted_as_none, reason
-from mcp_bridge.kernel.conditions import ConditionError, condition
-from mcp_bridge.kernel.events import Effect, EffectKind, StepResult, StepStatus, new
-from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Parallel, Task, task_for
-from mcp_bridge.kernel.program_limits import MAX_WORK, ends_stalled, exceeded_limit, exceeded_token_limit, step_limit
-from mcp_bridge.kernel.references import Lookup, TextTooLongError, measured, quoted, written
+from mcp_bridge.kernel.events import StepResult, StepStatus, new
+from mcp_bridge.kernel.language.condition_errors import counted_as_none, reason
+from mcp_bridge.kernel.language.conditions import ConditionError, condition
+from mcp_bridge.kernel.language.references import TextTooLongError, quoted, written
+from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Task, task_for
+from mcp_bridge.kernel.program_limits import (
+    MAX_ITEMS,
+    MAX_WORK,
+    ends_stalled,
+    exceeded_limit,
+    exceeded_token_limit,
+    step_limit,
+)
+from mcp_bridge.kernel.step_groups import GroupExecution
 from mcp_bridge.kernel.step_types import ConditionStep, MapStep, ModelStep, StepFailedError
+from mcp_bridge.kernel.transition import WEIGHED_BELOW
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mcp_bridge.kernel.events import Outcome
     from mcp_bridge.kernel.program_flow import Scope
     from mcp_bridge.kernel.step_types import Instruction, Step
 
-MAX_ITEMS = 10_000
-"""Longest list that a map step goes over."""
-
-MAX_REASONS = 100
-"""Conditions of which a machine keeps why they failed, or counted a reference as None."""
-
-_UNWEIGHED_STEPS = 2
-"""The first steps of a transition, whose values aren't weighed. In most programs there are no more."""
-
-_WEIGHED_BELOW = MAX_WORK - _UNWEIGHED_STEPS
 
 _TOO_MUCH = f"more than {MAX_WORK} steps, or as much of values, in a row without an effect to wait for"
 
@@ -41,36 +38,8 @@ _FINAL = frozenset({"denied", "cancelled", "violation", "interrupted"})
 """Failures that aren't tried again: it would end alike, or the effect may have happened unseen."""
 
 
-class Interpreter:
-    """The state of an execution, and the functions that change it.
-
-    Attributes:
-        level: Of the program itself.
-        rows: The trace so far.
-        effects: What the last event, or the start, asks for.
-        waiting: Effects whose outcome is awaited, by number: the tasks that wait.
-        deadlines: Effects that end a group or nested program if they fire, by number: those tasks.
-        pending: Of the effects in `waiting` those that are pending, in the order in which they became so: number to
-            the outcome's code (`approval` for a call that a person has to allow first, `in_doubt` for one of which a
-            person has to say whether it has happened).
-        last_effect: Number of the last effect made.
-        reasons: Why conditions failed, by the index of their row: for people, and not a part of the state.
-    """
-
-    level: Level
-    rows: list[StepResult]
-    effects: list[Effect]
-    waiting: dict[int, Task]
-    deadlines: dict[int, Task]
-    pending: dict[int, str]
-    last_effect: int
-    reasons: dict[int, str]
-
-    _work_left = MAX_WORK
-    """Of the transition under way."""
-
-    _read: Callable[[str], Any]
-    """Parses texts, for the transition under way."""
+class Interpreter(GroupExecution):
+    """The functions that change the state of an execution."""
 
     # --- levels ---
 
@@ -139,7 +108,7 @@ class Interpreter:
         read = condition(text)
         missing = level.missing
         missing.clear()
-        lookup = level.compared if self._work_left >= _WEIGHED_BELOW else self._weighed(level.compared)
+        lookup = level.compared if self._work_left >= WEIGHED_BELOW else self._weighed(level.compared)
         try:
             target = step.then if read.holds(lookup) else step.otherwise
         except ConditionError as exc:
@@ -152,11 +121,6 @@ class Interpreter:
             self._explain(counted_as_none(equated, level.compared))
         chosen = None if target is None else level.program.steps[target].id
         return new(StepResult, (path, "success", chosen, None, None, 0, None))
-
-    def _explain(self, why: str) -> None:
-        """Keep why the condition whose row is the next one failed."""
-        if why and len(self.reasons) < MAX_REASONS:
-            self.reasons[len(self.rows)] = why
 
     def _finish(self, level: Level, instruction: Instruction, result: StepResult, scope: Scope | None) -> None:
         """Take the result of a level's step, and find the next step."""
@@ -295,70 +259,12 @@ class Interpreter:
         status: StepStatus = "skipped" if task.step.on_error == "skip" else "failed"
         return StepResult(task.path, status, None, message, code, task.attempt - 1, task.usage)
 
-    # --- groups: spread and join ---
-
-    def _spread(self, group: Group) -> StepResult | None:
-        self._set_deadline(group)
-        group.next = 0
-        # Another attempt keeps what has succeeded: its effects must not happen twice.
-        group.results = [None if row is not None and row.status == "failed" else row for row in group.results]
-        return self._pump(group)
-
-    def _pump(self, group: Group) -> StepResult | None:
-        """Start what may start; the group's result when nothing is left."""
-        count = len(group.results)
-        limit = group.step.max_concurrency or count
-        while group.next < count and group.active < limit:
-            slot = group.next
-            group.next += 1
-            if group.results[slot] is not None:
-                continue
-            self._work_left -= 1
-            group.active += 1
-            group.tasks[slot] = task = group.task_for(slot)
-            result = self._attempt(task)
-            if result is not None:
-                group.settle(slot, result)
-        return None if group.active else self._join(group)
-
-    def _join(self, group: Group) -> StepResult | None:
-        """The result of a group of which all tasks have ended, or None if it is to be tried again."""
-        rows = [row for row in group.results if row is not None]
-        failed = [row for row in rows if row.status == "failed"]
-        aborted = group.phase == "aborted"
-        if failed and (aborted or group.step.on_error != "skip"):
-            code, message = "sub_steps_failed", f"sub-steps failed: {', '.join(row.id for row in failed)}"
-            if aborted:
-                code, message = failed[0].code or code, failed[0].error or message
-            elif any(row.code == "budget_exceeded" for row in failed) and exceeded_token_limit(group.level):
-                code = "budget_exceeded"
-            result = self._failed(group, code, message)
-            if result is None:
-                return None
-        else:
-            self._drop_deadline(group)
-            rows = [row._replace(status="skipped") if row.status == "failed" else row for row in rows]
-            result = StepResult(group.path, "success", group.joined(rows), retries=group.attempt - 1)
-        self._keep(group, rows)
-        return result
-
-    def _keep(self, group: Group, rows: list[StepResult]) -> None:
-        """Keep what the tasks of a group gave, whether the group has succeeded or not."""
-        self.rows += rows
-        is_parallel = isinstance(group, Parallel)
-        for slot, row in enumerate(rows):
-            if row.status == "success" or (row.status == "skipped" and is_parallel):
-                instruction, scope, _ = group.child(slot)
-                group.level.take_output(instruction, row.output, is_referable=is_parallel)
-                if instruction.compensation is not None and row.status == "success":
-                    record_compensation(group.level, instruction, instruction.compensation, row, scope)
-
     # --- nested programs: call and return ---
 
     def _call(self, task: Nested) -> StepResult | None:
         self._set_deadline(task)
         context = dict(task.step.context.fill(task.level.within(task.scope)))
-        if self._work_left < _WEIGHED_BELOW:
+        if self._work_left < WEIGHED_BELOW:
             self._weigh(context)
         task.inner = level = Level(task.step.program, context, task, f"{task.path}/")
         self._advance(level)
@@ -394,15 +300,6 @@ class Interpreter:
             return self._abort_nested(task, task.inner, code, message)
         return self._failed(task, code, message)
 
-    def _abort_group(self, group: Group, code: str, message: str) -> StepResult | None:
-        for slot, task in enumerate(group.tasks):
-            if task is not None and (result := self._abort_task(task, code, message)) is not None:
-                group.settle(slot, result)
-        for slot, row in enumerate(group.results):
-            if row is None and group.tasks[slot] is None:
-                group.results[slot] = StepResult(group.child(slot)[-1], "failed", None, message, code)
-        return None if group.active else self._join(group)
-
     def _abort_nested(self, task: Nested, level: Level, code: str, message: str) -> StepResult | None:
         if level.ending is None:
             self._abort_level(level, code, message)
@@ -417,64 +314,6 @@ class Interpreter:
             self._finish(level, task.instruction, result, task.scope)
         if level.task is None:
             self._advance(level)
-
-    # --- effects ---
-
-    def _emit(
-        self, task: Task, kind: EffectKind, name: str, arguments: dict[str, Any], timeout: float | None = None
-    ) -> None:
-        self.last_effect = number = self.last_effect + 1
-        effect = new(Effect, (number, kind, task.path, task.attempt, name, arguments, timeout))
-        task.effect = effect
-        if self._work_left < _WEIGHED_BELOW:
-            self._weigh(arguments)
-        self.waiting[number] = task
-        self.effects.append(effect)
-
-    def _forget(self, number: int, task: Task) -> None:
-        """Await an effect's outcome no longer."""
-        del self.waiting[number]
-        if number in self.pending:
-            del self.pending[number]
-        task.effect = None
-
-    def _set_deadline(self, task: Task) -> None:
-        if task.step.timeout is not None and task.deadline is None:
-            self.last_effect = number = self.last_effect + 1
-            seconds = {"seconds": task.step.timeout}
-            task.deadline = Effect(number, "wait", task.path, task.attempt, "timeout", seconds)
-            self.deadlines[number] = task
-            self.effects.append(task.deadline)
-
-    def _drop_deadline(self, task: Task) -> None:
-        if task.deadline is not None:
-            number = task.deadline.id
-            del self.deadlines[number]
-            task.deadline = None
-            self._emit_cancel(task, number)
-
-    def _emit_cancel(self, task: Task, number: int) -> None:
-        self.last_effect += 1
-        self.effects.append(Effect(self.last_effect, "cancel", task.path, task.attempt, "", {"effects": [number]}))
-
-    # --- the bound on one transition ---
-
-    def _weigh(self, value: Any) -> None:
-        """Count a value that the transition moves after its first steps."""
-        characters, values = measured(value)
-        self._work_left -= characters // 1000 + values // 50
-
-    def _weighed(self, lookup: Lookup) -> Lookup:
-        """The lookup, or after the transition's first steps one that counts what it gives."""
-        if self._work_left >= _WEIGHED_BELOW:
-            return lookup
-
-        def weighed(root: str, path: tuple[str, ...]) -> Any:
-            value = lookup(root, path)
-            self._weigh(value)
-            return value
-
-        return weighed
 
 
 def late(step: Step) -> str:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 from mcp_bridge.kernel.events import EffectKind
 from mcp_bridge.kernel.json_parsing import NotJSONError
-from mcp_bridge.kernel.program_schema import MAX_SECONDS
-from mcp_bridge.kernel.references import Template, TextTooLongError, dotted, quoted, written
+from mcp_bridge.kernel.language.program_schema import MAX_SECONDS
+from mcp_bridge.kernel.language.references import Template, TextTooLongError, dotted, quoted, written
 from mcp_bridge.kernel.retry import BACKOFF_SECONDS, Retry
 from mcp_bridge.kernel.values import digest
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from mcp_bridge.kernel.json_parsing import Read
-    from mcp_bridge.kernel.references import Lookup
+    from mcp_bridge.kernel.language.references import Lookup
 
 Kind = Literal["tool", "llm", "condition", "parallel", "approval", "wait", "map", "program"]
 """The `type` of a row."""

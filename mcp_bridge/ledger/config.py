@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from mcp_bridge.ledger.log.file_size import Quota
+from mcp_bridge.ledger.log.quota import Quota
 from mcp_bridge.ledger.publish.targets import PublishingConfig
 from mcp_bridge.sizes import Size, parse_size, shown_size
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from mcp_bridge.workspace.content import Content
+    from mcp_bridge.workspace.folder_content import Content
 
 logger = logging.getLogger(__name__)
 

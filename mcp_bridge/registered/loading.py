@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from mcp_bridge.registered.config import ToolsConfig
-    from mcp_bridge.workspace.content import Content
+    from mcp_bridge.workspace.folder_content import Content
 
 ENTRY_POINTS = "mcp_bridge.tools"
 """The group of entry points, each of which names a module that declares tools."""

@@ -8,6 +8,7 @@ behind nor hang on one.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.private_files import state_directory
@@ -36,12 +38,13 @@ from mcp_bridge.sandbox.engine import (
     SandboxSpec,
 )
 from mcp_bridge.sandbox.failures import TAIL_BYTES, os_failure, start_failure
-from mcp_bridge.sandbox.flags import RuntimeChoice, run_argv
 from mcp_bridge.sandbox.image.host_tools import ToolResult, run_tool
+from mcp_bridge.sandbox.isolation_flags import RuntimeChoice, run_argv
+from mcp_bridge.sandbox.ownership import Owner
 from mcp_bridge.sandbox.pipes import Child, PipeReader, PipeWriter, drain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from anyio.abc import ByteReceiveStream, ByteSendStream
 
@@ -155,7 +158,8 @@ class CliEngine(Engine):
             BridgeError: `no_runtime`, `sandbox_start_failed`, `disk_full`.
         """
         choice = self.choice
-        name = uuid.uuid4().hex
+        # By the owner's name a sweep knows what a killed bridge has left here.
+        name = f"{owner}-{uuid.uuid4().hex}" if (owner := _owner_of(spec)) else uuid.uuid4().hex
         cidfile, folder = self._run_dir / f"{name}.cid", self._run_dir / name
         uid = next(self._uids) if choice.uid_per_container else None
         argv = run_argv(
@@ -196,6 +200,28 @@ class CliEngine(Engine):
             and not any(os.environ.get(name) for name in _REMOTE_VARIABLES)
             and not any(argument.startswith(_REMOTE_ARGUMENTS) for argument in self.choice.global_args)
         )
+
+    @contextlib.asynccontextmanager
+    async def sweeping(self) -> AsyncIterator[None]:
+        """As `Engine.sweeping`: ends monitors whose containers are gone, and removes their directories.
+
+        A client that is killed while a monitor starts its container leaves that monitor waiting forever.
+        """
+        # A container is created before its monitor starts: those of the monitors found here are listed after this.
+        folders = await anyio.to_thread.run_sync(self._orphaned_folders)
+        yield
+        async with anyio.create_task_group() as tasks:
+            for folder in folders:
+                tasks.start_soon(_remove_orphaned, folder)
+
+    def _orphaned_folders(self) -> list[Path]:
+        """Directories of dead bridges' containers whose monitor has been started."""
+        found = []
+        for folder in self._run_dir.iterdir():
+            owner = Owner.parse(folder.name.rpartition("-")[0])
+            if owner is not None and owner.is_orphaned() and _text_of(folder / MONITOR_NAME):
+                found.append(folder)
+        return found
 
     async def kill(self, container_id: str) -> None:
         """SIGKILL by id or name.
@@ -405,16 +431,7 @@ class CliProcess(SandboxProcess):
         file = self._folder / MONITOR_NAME
         while not (text := _text_of(file)):  # noqa: ASYNC110  (of a file there is no event)
             await anyio.sleep(MONITOR_POLL_SECONDS)
-        try:
-            pidfd = os.pidfd_open(int(text))
-        except ProcessLookupError:
-            return
-        except (AttributeError, OSError, ValueError):
-            await anyio.sleep_forever()
-        try:
-            await anyio.wait_readable(pidfd)
-        finally:
-            os.close(pidfd)
+        await _process_ended(text)
 
     async def aclose(self) -> None:
         """Kill the container if it is running, remove it, close the streams. Idempotent, bounded and shielded."""
@@ -467,10 +484,7 @@ class CliProcess(SandboxProcess):
             await self._engine.remove(self._read_id() or self._name)
         if self._engine.has_monitors and _text_of(file := self._folder / MONITOR_NAME):
             # A client that has seen its container end removes it and exits.
-            with anyio.move_on_after(MONITOR_SECONDS) as waiting:
-                await self._monitor_ended()
-            if waiting.cancelled_caught:
-                _end_monitor(file, self._name)
+            await _end_monitor(file)
 
     async def _kill(self, container_id: str) -> bool:
         """Kill the container; return whether the client ended, which implies that the engine has removed it."""
@@ -521,21 +535,54 @@ class CliProcess(SandboxProcess):
         return start_failure(self._engine.name, bytes(self._tail).decode(errors="replace"))
 
 
-def _end_monitor(file: Path, name: str) -> None:
-    """End a container's monitor and the OCI runtime that it has started.
+async def _process_ended(pid: str) -> None:
+    """Wait for a process's end; wait forever if it can't be observed."""
+    try:
+        pidfd = os.pidfd_open(int(pid))
+    except ProcessLookupError:
+        return
+    except (AttributeError, OSError, ValueError):
+        await anyio.sleep_forever()
+    try:
+        await anyio.wait_readable(pidfd)
+    finally:
+        os.close(pidfd)
+
+
+async def _remove_orphaned(folder: Path) -> None:
+    await _end_monitor(folder / MONITOR_NAME)
+    folder.with_name(f"{folder.name}.cid").unlink(missing_ok=True)
+    await anyio.to_thread.run_sync(functools.partial(shutil.rmtree, folder, ignore_errors=True))
+
+
+async def _end_monitor(file: Path) -> None:
+    """End a removed container's monitor, and the OCI runtime that it has started, if they don't end by themselves.
 
     If the client is killed while the monitor starts the container, the engine removes the container without knowing of
     these processes, and both would wait forever.
     """
+    with anyio.move_on_after(MONITOR_SECONDS):
+        await _process_ended(_text_of(file))
+        return
+    _kill_monitor(file)
+
+
+def _kill_monitor(file: Path) -> None:
     with contextlib.suppress(OSError, ValueError):
         pid = int(_text_of(file))
         # The process id may have been reused.
-        if name.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+        if str(file).encode() not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
             return
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for process in (*map(int, children), pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+
+
+def _owner_of(spec: SandboxSpec) -> str:
+    """The owner in a container's labels; empty if it has none of ours."""
+    label = spec.labels.get(OWNER_LABEL, "")
+    return label if Owner.parse(label) is not None and "/" not in label else ""
 
 
 def _is_gone(pid: str) -> bool:

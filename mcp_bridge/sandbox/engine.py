@@ -6,11 +6,13 @@ could implement it too: the interface has no process ids, host paths or Unix soc
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from anyio.abc import ByteReceiveStream, ByteSendStream
 
@@ -68,10 +70,15 @@ class ExitStatus:
             may still be running.
         oom_killed: Whether it ended by a SIGKILL that we did not send, and the engine reports that it was out of
             memory.
+        oom_kills: How many of its processes the kernel killed for memory, at any time; None if the engine doesn't count
+            them.
+        lost: With `code` None: what has ended, so that the engine has lost track; empty if it isn't known.
     """
 
     code: int | None
     oom_killed: bool = False
+    oom_kills: int | None = None
+    lost: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,13 @@ class Engine(Protocol):
         Raises:
             BridgeError: `engine_failed`.
         """
+
+    def sweeping(self) -> AbstractAsyncContextManager[None]:
+        """Entered before containers of dead bridges are listed and removed.
+
+        Removes, at its exit, what those bridges had left besides containers when it was entered.
+        """
+        return nullcontext()
 
     async def list(self, label: str) -> Sequence[ContainerInfo]:
         """All containers, running or not, that have a label (`name` or `name=value`).

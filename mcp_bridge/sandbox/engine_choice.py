@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
-from mcp_bridge.sandbox.flags import Enforced, RuntimeChoice
+from mcp_bridge.sandbox.isolation_flags import Enforced, RuntimeChoice
 from mcp_bridge.sandbox.oci.detection import candidates, not_wanted
 from mcp_bridge.sandbox.oci.host import USER_BASE, USER_COUNT, has_security_module
 from mcp_bridge.sandbox.probe_report import Finding, ProbeReport, load_report, report_path, store_report
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.error_codes import Code
-    from mcp_bridge.sandbox.flags import EngineName
+    from mcp_bridge.sandbox.isolation_flags import EngineName
 
     Ensure = Callable[[RuntimeChoice], Awaitable[str]]
 

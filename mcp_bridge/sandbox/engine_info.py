@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.sandbox import subordinate_ids
-from mcp_bridge.sandbox.flags import RuntimeChoice
 from mcp_bridge.sandbox.image.host_tools import ToolResult, run_tool
+from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 from mcp_bridge.sandbox.probe_report import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.sandbox.flags import EngineName
+    from mcp_bridge.sandbox.isolation_flags import EngineName
 
 INFO_SECONDS = 60.0
 """How long the engine may take to answer: after a boot Podman checks its store, and a daemon may be starting."""

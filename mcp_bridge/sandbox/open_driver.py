@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.sandbox.cli_engine import CliEngine
-    from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 
 
 def open_engine(choice: RuntimeChoice, state_dir: Path) -> CliEngine | OciEngine:

@@ -1,10 +1,6 @@
-"""Determines which bridge owns a container, and removes the containers of dead bridges.
+"""Determines which bridge owns a container, and whether that bridge is alive.
 
-Every container has a label `<host id>:<pid>:<start>` of the bridge that started it. A bridge that is killed with
-SIGKILL can't clean up, so the next bridge on the same host does. It removes only containers that are certainly
-orphaned: the label is from this host and pid namespace, and no process with that pid and start time is alive. A label
-from another host, or one that can't be parsed (from another version or tool), proves nothing, and its container stays:
-a leftover container wastes some memory, a wrong removal destroys somebody's work.
+Every container has a label `<host id>:<pid>:<start>` of the bridge that started it.
 """
 
 from __future__ import annotations
@@ -16,18 +12,6 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import anyio
-import anyio.to_thread
-
-from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.engine import OWNER_LABEL
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from mcp_bridge.sandbox.engine import ContainerInfo, Engine
 
 PS_SECONDS = 5.0
 """How long macOS's `ps` may take to look up a process."""
@@ -76,45 +60,6 @@ class Owner:
 def owner_label() -> str:
     """The value of OWNER_LABEL for the current process."""
     return _label_of(os.getpid())
-
-
-async def sweep(engine: Engine) -> list[str]:
-    """Remove all containers of dead owners on this host.
-
-    Safe to run at any time and by several bridges at once: a container that another sweep has removed is no error.
-
-    Returns:
-        The ids of the removed containers.
-
-    Raises:
-        BridgeError: `engine_failed`, `no_runtime`: the engine can't list containers. A container that can't be removed
-            is left for the next sweep.
-    """
-    containers = await engine.list(OWNER_LABEL)
-    # In a thread, because without /proc this runs `ps`.
-    orphans = await anyio.to_thread.run_sync(_orphans, containers)
-    removed: list[str] = []
-
-    async def remove(container_id: str) -> None:
-        try:
-            await engine.remove(container_id)
-        except BridgeError:
-            return
-        removed.append(container_id)
-
-    async with anyio.create_task_group() as group:
-        for orphan in orphans:
-            group.start_soon(remove, orphan)
-    return removed
-
-
-def _orphans(containers: Sequence[ContainerInfo]) -> list[str]:
-    out = []
-    for container in containers:
-        owner = Owner.parse(container.labels.get(OWNER_LABEL, ""))
-        if owner is not None and owner.is_orphaned():
-            out.append(container.id)
-    return out
 
 
 @cache

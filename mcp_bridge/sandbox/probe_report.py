@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from mcp_bridge._version import __version__
 from mcp_bridge.atomic_files import write_private
-from mcp_bridge.sandbox.flags import Enforced, EngineName, RuntimeChoice
+from mcp_bridge.sandbox.isolation_flags import Enforced, EngineName, RuntimeChoice
 
 if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code

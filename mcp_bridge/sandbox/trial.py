@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteReceiveStream
 
-    from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 
 TRIAL_SECONDS = 60.0
 """Bound on one trial: the first start may map or copy the image's layers."""

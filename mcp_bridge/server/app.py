@@ -24,7 +24,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.offload import off_loop, on_thread
-from mcp_bridge.server import displays, process, render
+from mcp_bridge.server import displays, process_memory, render
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
 from mcp_bridge.server.cut_output import cut
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.governance.principals import Principal
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
     from mcp_bridge.server.configuration_reload import Configured, Source
     from mcp_bridge.settings import Settings
@@ -86,11 +86,12 @@ class _OpenBridge:
         self._bridge = bridge
         self.settings = bridge.settings
 
-    async def bridge(self) -> Bridge:
+    @property
+    def current(self) -> Bridge:
         return self._bridge
 
-    def aliases(self) -> list[str] | None:
-        return self._bridge.aliases()
+    async def bridge(self) -> Bridge:
+        return self._bridge
 
     def configuration_changes(self) -> list[str]:
         return []
@@ -196,7 +197,10 @@ async def _bridge_of(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequ
     Raises:
         BridgeError: As `BridgeSupervisor.bridge` and `Bridge.for_principal`.
     """
-    bridge, principal = await supervisor.bridge(), principal_of(ctx)
+    return _view(await supervisor.bridge(), principal_of(ctx))
+
+
+def _view(bridge: Bridge, principal: Principal) -> Bridge:
     return bridge if principal is LOCAL_PRINCIPAL else bridge.for_principal(principal)
 
 
@@ -208,11 +212,18 @@ async def _opened(supervisor: BridgeSupervisor | _OpenBridge, ctx: ServerRequest
         raise MCPError(types.INTERNAL_ERROR, f"[{exc.code}] {exc}", {"code": exc.code}) from None
 
 
-def server_instructions(supervisor: BridgeSupervisor | _OpenBridge) -> str:
-    """The instructions for clients, which name the servers if they are known."""
+def server_instructions(
+    supervisor: BridgeSupervisor | _OpenBridge, principal: Principal | None = LOCAL_PRINCIPAL
+) -> str:
+    """The instructions for a principal's clients, which name its servers if they are known; None names none."""
     if supervisor.error is not None:
         return error_instructions(supervisor.settings, supervisor.error)
-    return instructions(supervisor.settings, supervisor.aliases())
+    aliases = None
+    if supervisor.current is not None and principal is not None:
+        # A policy that can't be used is told by each call.
+        with contextlib.suppress(BridgeError):
+            aliases = _view(supervisor.current, principal).aliases()
+    return instructions(supervisor.settings, aliases)
 
 
 async def serve_stdio(source: Source, first: Configured | BridgeError, *, programs: bool = False) -> BridgeError | None:
@@ -226,14 +237,14 @@ async def serve_stdio(source: Source, first: Configured | BridgeError, *, progra
     Returns:
         The error because of which nothing could be run at the end, or None.
     """
-    process.configure_interpreter()
+    process_memory.configure_interpreter()
     begun = anyio.Event()
     async with keep_open(source, first, functools.partial(prepare_ahead, begun)) as supervisor:
         server = mcp_server(supervisor, begun, programs=programs)
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_on_signal, scope)
-                tasks.start_soon(process.release_memory)
+                tasks.start_soon(process_memory.release_memory)
                 async with stdio_transport() as (read, write):
                     await server.run(read, write, server.create_initialization_options())
                 scope.cancel()
@@ -248,7 +259,7 @@ async def _end_on_signal(scope: anyio.CancelScope) -> None:
 
 
 _OF_A_SANDBOX = ("mcp_bridge.sandbox.open_driver", "mcp_bridge.sandbox.image.image", "mcp_bridge.sandbox.engine_choice")
-_OF_A_CALL = ("mcp_bridge.executions.scripts.scripts", "mcp_bridge.host.request_handlers", "mcp_bridge.gate.gate")
+_OF_A_CALL = ("mcp_bridge.executions.scripts.lifecycle", "mcp_bridge.host.request_handlers", "mcp_bridge.gate.gate")
 _OF_A_SERVER = ("mcp_bridge.downstream.client.connection", "jsonschema.validators", "jsonschema_specifications")
 """Modules that the first sandbox needs, those that the first call imports, and those that the first call of a server's
 tool imports."""
@@ -269,7 +280,7 @@ async def prepare_ahead(begun: anyio.Event, bridge: Bridge) -> None:
     # Objects that exist now are permanent: scanning them takes the garbage collector 50 ms in any thread.
     gc.freeze()
     # Importing has freed a mebibyte.
-    await anyio.to_thread.run_sync(process.return_memory)
+    await anyio.to_thread.run_sync(process_memory.return_memory)
 
 
 async def _import_on_threads(names: Sequence[str]) -> None:

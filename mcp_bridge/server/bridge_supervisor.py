@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.offload import on_blocking_thread
 from mcp_bridge.server.configuration_reload import INTERNAL_ERROR, ConfigurationReload, configured, for_the_agent
 from mcp_bridge.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.governance.principals import Principal
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.server.configuration_reload import Configured, Source
 
 logger = logging.getLogger(__name__)
@@ -103,13 +104,18 @@ class BridgeSupervisor:
             raise (attempt.error or NOT_OPEN_YET).with_traceback(None)
         return self._bridge
 
+    async def look(self) -> None:
+        """Apply what has changed in the configuration, as each call does."""
+        if self._bridge is not None:
+            await self._reload.apply(self._bridge)
+
+    def on_principals(self, changed: Callable[[Mapping[str, Principal]], None]) -> None:
+        """Have somebody told of the principals that remain, each time that the configuration has changed."""
+        self._reload.principals_changed = changed
+
     def configuration_changes(self) -> list[str]:
         """Changes of the configuration to mention in the next answer; each is returned once."""
         return self._reload.news()
-
-    def aliases(self) -> list[str] | None:
-        """The servers' aliases; None if they aren't known yet."""
-        return self._bridge.aliases() if self._bridge is not None else None
 
     async def first(self) -> None:
         """Wait for the first attempt, at most as long as a client can be kept waiting."""

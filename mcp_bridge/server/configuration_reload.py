@@ -16,9 +16,12 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_blocking_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.governance.governance import Governance
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.governance.principals import Principal
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
     from mcp_bridge.settings import Settings
 
@@ -50,11 +53,13 @@ class Change:
     Attributes:
         servers: The names of the servers that remain, including `local` for the operator's tools.
         policy: The new policy.
+        principals: The principals that remain, by name.
         differs: Whether anything differs from the state in which the bridge was opened.
     """
 
     servers: frozenset[str]
     policy: PolicySnapshot
+    principals: Mapping[str, Principal]
     differs: bool
 
 
@@ -108,6 +113,8 @@ class ConfigurationReload:
         self._source = source
         self._looking = anyio.Lock()
         self._news: list[str] = []
+        self.principals_changed: Callable[[Mapping[str, Principal]], None] = lambda _: None
+        """Is told of the principals that remain."""
 
     def news(self) -> list[str]:
         """Changes of the configuration to mention in the next answer; each is returned once."""
@@ -124,7 +131,8 @@ class ConfigurationReload:
                     self._source.print_error(change)
                     self._news = [BROKEN.format(f"[{change.code}] {for_the_agent(change)}")]
                 elif change is not None:
-                    bridge.restrict(change.servers, change.policy)
+                    bridge.restrict(change.servers, change.policy, change.principals)
+                    self.principals_changed(change.principals)
                     self._news = [CHANGED] if change.differs else []
                     if change.differs:
                         logger.warning("%s", CHANGED)

@@ -21,7 +21,7 @@ from mcp_bridge.server.cut_output import cut
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.server.questions import Questions
     from mcp_bridge.settings import Settings
 

@@ -13,12 +13,12 @@ import mcp_types as types
 
 from mcp_bridge.executions.artifacts import ARTIFACT_SCHEME, OUTPUT_SCHEME
 from mcp_bridge.executions.trace_record import to_record
-from mcp_bridge.kernel.program_schema import json_schema
+from mcp_bridge.kernel.language.program_schema import json_schema
 from mcp_bridge.offload import on_thread
 from mcp_bridge.server.displays import is_text
 
 if TYPE_CHECKING:
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
 
 SCHEMA_URI = "program-schema://v1"
 SESSIONS_URI = "sessions://all"

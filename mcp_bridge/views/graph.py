@@ -27,7 +27,7 @@ from mcp_bridge.kernel.step_types import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.kernel.step_types import Kind, Step
 
 END, FAILURE = -1, -2

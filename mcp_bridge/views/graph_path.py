@@ -15,7 +15,7 @@ from mcp_bridge.views.graph import END, FAILURE, draw
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.language.program_parser import Program
 
 START = -3
 """The place before the first step."""

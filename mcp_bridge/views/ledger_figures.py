@@ -11,7 +11,7 @@ from mcp_bridge.kernel.machine import IN_DOUBT
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
 if TYPE_CHECKING:
-    from mcp_bridge.ledger.log.file_size import Measured
+    from mcp_bridge.ledger.log.quota import Measured
     from mcp_bridge.ledger.storage.database import Database
 
 MAX_SUSPENDED = 200

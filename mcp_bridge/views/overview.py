@@ -17,9 +17,9 @@ from mcp_bridge.executions.programs.recovery import apply_recorded
 from mcp_bridge.executions.record import Status as ScriptStatus
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.executions.trace_record import to_record
-from mcp_bridge.kernel import program_parser as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Status as ProgramStatus
+from mcp_bridge.kernel.language import program_parser as programs
 from mcp_bridge.ledger.audit import overview
 from mcp_bridge.ledger.log.entries import TOMBSTONE
 from mcp_bridge.ledger.log.payloads import ScriptStart, start_of

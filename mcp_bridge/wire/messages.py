@@ -381,7 +381,12 @@ class ExecutionFinish(NamedTuple):
 
 
 class InitBeat(NamedTuple):
-    """The sandbox is alive, even if its interpreter is busy."""
+    """The sandbox is alive, even if its interpreter is busy.
+
+    `oom_kills` counts processes that the kernel has killed for memory so far. -1 if unknown.
+    """
+
+    oom_kills: int = -1
 
 
 class InitExited(NamedTuple):

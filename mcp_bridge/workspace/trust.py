@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.private_files import private_directory
-from mcp_bridge.workspace.content import MAX_FILE_BYTES, Content, content_of, folder_of, read_regular, why
+from mcp_bridge.workspace.folder_content import MAX_FILE_BYTES, Content, content_of, folder_of, read_regular, why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -36,10 +36,11 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, Files
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.governance.principal_tokens import TokenStore
-from mcp_bridge.kernel.program_parser import parse
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.admin import key_rotation
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit import copies
+from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.log.key_history import MAX_KEYS
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Signer
@@ -47,11 +48,10 @@ from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.restoring import PLACING, RESTORING
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
-from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.witness.files import STATE_FILE as WITNESS_STATE
 from mcp_bridge.ledger.witness.files import open_files, private_key
-from mcp_bridge.ledger.witness.position import KEY_FILE as WITNESS_KEY
-from mcp_bridge.ledger.witness.position import Cosigned, WitnessHead
+from mcp_bridge.ledger.witness.rollback_detection import KEY_FILE as WITNESS_KEY
+from mcp_bridge.ledger.witness.rollback_detection import Cosigned, WitnessHead
 from mcp_bridge.policy.secrets.secret_stores import PRINCIPAL_TOKENS_FILE_NAME, SecretFile
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))
@@ -162,7 +162,7 @@ def made(desk, kind, name="backup"):
         desk.run("backup", "--without-keys", target)
     else:
         # As 0.1.0 made one.
-        audit.backup(desk.path, target, None, None)
+        copies.backup(desk.path, target, None, None)
     return target, ("--keys", desk.folder / "away"), b""
 
 
@@ -443,7 +443,7 @@ def test_a_key_that_0_1_0_has_left_and_nothing_needs_is_in_no_backup(till):
 def test_a_ledger_of_0_1_0_that_is_put_back_without_the_key_of_its_requests_does_nothing_again(till, caplog):
     """The way that 0.1.0 told people to go, which told of two keys."""
     kept_by_0_1_0(till)
-    audit.backup(till.path, till.folder / "copy", None, None)
+    copies.backup(till.path, till.folder / "copy", None, None)
     put_away(till)
     till.state.mkdir(mode=0o700)
     for name in ("master.key", KEY_FILE):
@@ -640,14 +640,14 @@ def test_a_short_passphrase_is_warned_of(till):
 
 
 def test_a_master_key_that_is_added_is_put_into_an_empty_keyring(till, keyring):
-    from mcp_bridge.ledger.storage import sealing
+    from mcp_bridge.ledger.keys import master_key_sources
 
     key = (till.state / "master.key").read_bytes()
     file, options, _ = made(till, "without keys")
     put_away(till)
     till.configure('[projection]\npatterns = ["card"]\n[ledger]\nmaster_key = "keyring"\n')
     till.run("restore", file, *options)
-    assert keyring == {(sealing.KEYRING_SERVICE, sealing.KEYRING_NAME): key.hex()}
+    assert keyring == {(master_key_sources.KEYRING_SERVICE, master_key_sources.KEYRING_NAME): key.hex()}
     assert not (till.state / "master.key").exists()
 
 
@@ -766,11 +766,11 @@ def keyring(monkeypatch, tmp_path):
 
 
 def test_a_master_key_in_the_keyring_is_in_the_backup_and_comes_back_into_it(till, keyring):
-    from mcp_bridge.ledger.storage import sealing
+    from mcp_bridge.ledger.keys import master_key_sources
 
     key = (till.state / "master.key").read_bytes()
     (till.state / "master.key").unlink()
-    place = (sealing.KEYRING_SERVICE, sealing.KEYRING_NAME)
+    place = (master_key_sources.KEYRING_SERVICE, master_key_sources.KEYRING_NAME)
     keyring[place] = key.hex()
     till.configure('[projection]\npatterns = ["card"]\n[ledger]\nmaster_key = "keyring"\n')
     file, options, stdin = made(till, "passphrase")

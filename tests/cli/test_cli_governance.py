@@ -18,7 +18,7 @@ from mcp.client import Client
 import mcp_bridge
 from mcp_bridge import escaping
 from mcp_bridge.cli import asking, configuring, exit_statuses, showing
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.server import program_tools
 from mcp_bridge.server.app import build_server
 from mcp_bridge.server.questions import _question_text

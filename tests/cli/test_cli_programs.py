@@ -285,7 +285,7 @@ def test_validating_and_helping_import_neither_the_sdk_nor_the_engine(desk):
     code = (
         "import sys\nfrom mcp_bridge.cli import main\n"
         "try:\n    main()\nexcept SystemExit as exc:\n    assert not exc.code, exc.code\n"
-        "heavy = {'mcp', 'rich.table', 'mcp_bridge.host.service', 'mcp_bridge.sandbox.cli_engine', 'jsonschema'}\n"
+        "heavy = {'mcp', 'rich.table', 'mcp_bridge.host.bridge', 'mcp_bridge.sandbox.cli_engine', 'jsonschema'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     for arguments in (["program", "validate", desk.write("p.json", LOOK)], ["version"], ["policy", "show"]):
@@ -501,7 +501,7 @@ def test_a_long_wait_goes_on_when_its_time_has_come(desk, monkeypatch):
     assert time.strftime("%Y-") in shown
     desk.says("execution", "resume", ident, code=exit_statuses.SUSPENDED, words=["still_waiting"])
     now = time.time
-    monkeypatch.setattr("mcp_bridge.executions.programs.programs.time", SimpleNamespace(time=lambda: now() + 3601))
+    monkeypatch.setattr("mcp_bridge.executions.programs.lifecycle.time", SimpleNamespace(time=lambda: now() + 3601))
     assert desk.run("execution", "resume", ident).out == "saw a\n"
 
 

@@ -292,6 +292,29 @@ def test_a_broken_file_is_not_written(user, client, data):
     assert [entry.name for entry in path.parent.iterdir() if not entry.is_dir()] == [path.name]
 
 
+@pytest.mark.parametrize("client", CLIENT_NAMES)
+def test_a_file_that_says_nothing_yet_is_given_back_as_it_was(user, client):
+    commented = {"jsonc": [b"// mine", b"\xef\xbb\xbf// mine", b"/* mine */", b"// mine\n"], "toml": [b"# mine"]}
+    for content in [b"", *commented.get(CLIENTS[client].syntax, [])]:
+        path = user.file(client, content)
+        user.done(f"install {client} --yes")
+        assert is_the_bridge(user.servers(client)["bridge"])
+        user.done(f"install {client} --uninstall --yes")
+        assert path.read_bytes() == content
+
+
+def test_a_server_that_is_nested_too_deeply_is_refused_before_anything_is_written(user):
+    deep = '{"a":' * 400 + "1" + "}" * 400
+    for entry in ('"x": {"command": "true", "more": %s}', '"bridge": {"command": "/gone/mcp-bridge", "more": %s}'):
+        path = user.file("cursor", text := f'{{"mcpServers": {{{entry % deep}}}}}')
+        ended = user.run("install cursor --take-over --yes")
+        assert ended.exit_code != 0
+        assert "bad_client_config" in ended.output
+        assert "nested deeper" in ended.output
+        assert path.read_text() == text
+        assert not user.config.exists()
+
+
 def test_a_byte_order_mark_line_ends_and_a_link_stay(user, tmp_path):
     real = tmp_path / "dotfiles/mcp.json"
     real.parent.mkdir()

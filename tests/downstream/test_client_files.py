@@ -16,7 +16,8 @@ from mcp_bridge.downstream.configuration.client_files import loads
 from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, CLIENTS
 from mcp_bridge.downstream.configuration.discovery import discover, folder_table, user_servers
 from mcp_bridge.downstream.configuration.spec import ServerSpec
-from mcp_bridge.workspace.content import CLIENT_FILES, content_of
+from mcp_bridge.downstream.configuration.tool_filter import lets_through
+from mcp_bridge.workspace.folder_content import CLIENT_FILES, content_of
 from mcp_bridge.workspace.trust import TrustStore
 
 LOCAL = {"command": "/opt/server", "args": ["-v", "x"], "env": {"A": "1"}}
@@ -407,7 +408,7 @@ bearer_token_env_var = "NOPE"
     mine = found["mine"]
     assert (mine.args, mine.cwd, mine.start_timeout, mine.call_timeout) == (("${HOME}",), "/srv", 12.5, 90)
     assert mine.env_pass == (*CODEX_VARIABLES, "TOKEN", "OTHER")
-    assert [mine.has_tool(name) for name in ("read", "list[1]", "list1", "write")] == [True, False, False, False]
+    assert [lets_through(mine, name) for name in ("read", "list[1]", "list1", "write")] == [True, False, False, False]
     assert (found["off"].enabled, found["off"].start_timeout) == (False, 2.5)
     assert dict(found["remote"].headers) == {"X-A": "1", "X-B": "b", "Authorization": "Bearer t"}
     assert found["remote"].variables == {"TOKEN", "B"}
@@ -418,7 +419,7 @@ def test_what_gemini_says_of_a_server(user):
     entry = {"command": "x", "timeout": 5000, "includeTools": ["read(path)", "write"], "excludeTools": ["write"]}
     spec = one(user, "gemini", entry, mcp={"excluded": ["other"]})
     assert (spec.call_timeout, spec.enabled) == (5, True)
-    assert [spec.has_tool(name) for name in ("read", "write", "list")] == [True, False, False]
+    assert [lets_through(spec, name) for name in ("read", "write", "list")] == [True, False, False]
     assert not one(user, "gemini", entry, mcp={"excluded": ["mine"]}).enabled
     assert not one(user, "gemini", entry, mcp={"allowed": ["other"]}).enabled
     http, sse = one(user, "gemini", {"httpUrl": "https://x/"}), one(user, "gemini", {"url": "https://x/"})
@@ -431,8 +432,8 @@ def test_what_opencode_says_of_a_server(user):
         user, "opencode", entry, tools={"mine_delete_*": False, "mine_read": True, "other_*": False, "write": False}
     )
     assert (spec.call_timeout, spec.start_timeout) == (7, 7)
-    assert [spec.has_tool(name) for name in ("delete_all", "read", "write")] == [False, True, True]
-    assert not one(user, "opencode", entry, tools={"mi*": False}).has_tool("read")
+    assert [lets_through(spec, name) for name in ("delete_all", "read", "write")] == [False, True, True]
+    assert not lets_through(one(user, "opencode", entry, tools={"mi*": False}), "read")
     split = one(user, "opencode", {"type": "local", "command": ["x"], "timeout": {"startup": 1000, "request": 2000}})
     assert (split.start_timeout, split.call_timeout) == (1, 2)
     user.write(user.file("opencode"), json.dumps({"mcp": {"servers": {"mine": entry | {"disabled": True}}}}))
@@ -446,7 +447,7 @@ def test_what_zed_and_windsurf_say_of_a_server(user):
     assert not one(user, "zed", LOCAL | {"enabled": False}).enabled
     assert one(user, "zed", {"command": {"path": "x", "args": ["y"], "env": {}}}).args == ("y",)
     assert "an extension of Zed's" in one(user, "zed", {"settings": {}}).problem
-    assert not one(user, "windsurf", LOCAL | {"disabledTools": ["a"]}).has_tool("a")
+    assert not lets_through(one(user, "windsurf", LOCAL | {"disabledTools": ["a"]}), "a")
     assert one(user, "windsurf", {"serverUrl": "https://x/"}).url == "https://x/"
 
 
@@ -551,4 +552,4 @@ def test_a_file_of_no_possible_name_is_a_problem_of_its_entry(user):
 def test_windsurfs_switched_off_tools_are_names(user):
     user.write(user.file("windsurf"), json.dumps({"mcpServers": {"mine": LOCAL | {"disabledTools": ["a[b]", "c*"]}}}))
     spec = user.find("windsurf").servers["mine"]
-    assert [spec.has_tool(name) for name in ("a[b]", "ab", "c*", "cd")] == [False, True, False, True]
+    assert [lets_through(spec, name) for name in ("a[b]", "ab", "c*", "cd")] == [False, True, False, True]

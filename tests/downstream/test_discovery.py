@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from mcp_bridge.downstream.catalog.aliases import assign, derive
 from mcp_bridge.downstream.configuration.discovery import discover
 from mcp_bridge.downstream.configuration.expansion import expand
+from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
-from mcp_bridge.downstream.configuration.spec import ServerSpec, spec_from_toml
+from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.guest.near_names import near
 from mcp_bridge.near_names import nearest
-from mcp_bridge.workspace.content import Content, changed, content_of
+from mcp_bridge.workspace.folder_content import Content, changed, content_of
 from mcp_bridge.workspace.trust import TrustStore
 
 

@@ -11,7 +11,7 @@ from oauth_fixtures import Visitor, logged_in
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.downstream.oauth.endpoints import url_problem
-from mcp_bridge.downstream.oauth.providers import FlowError
+from mcp_bridge.downstream.oauth.token_requests import FlowError
 from mcp_bridge.errors import BridgeError
 
 RESOURCE = "/.well-known/oauth-protected-resource/mcp"

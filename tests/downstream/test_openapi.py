@@ -293,3 +293,15 @@ async def test_a_text_and_an_unknown_type_arrive():
         assert (file["mime_type"], file["data"]) == ("application/zip", "AAE=")
         service.answers = [Response(b"null", media_type="application/json")]
         assert await value(fleet, "get_pet", id=1) is None
+
+
+@pytest.mark.parametrize("charset", ["idna", "punycode", "undefined", "unicode_escape", "utf-7", "zlib", "nonsense"])
+async def test_an_encoding_that_is_not_texts_is_not_used(charset):
+    # They raise errors, make lone surrogates, or take hours for a text of some mebibytes.
+    body = b"\\ud800 +2AA- xn--a\xff"
+    async with petstore() as (fleet, service):
+        service.answers = [Response(body, media_type=f"text/plain; charset={charset}")]
+        assert await value(fleet, "get_pet", id=1) == body.decode("utf-8", "replace")
+        service.answers = [Response(body, 418, media_type=f"text/plain; charset={charset}")]
+        error = await failure(fleet, "get_pet", id=1)
+        assert body.decode("utf-8", "replace") in str(error)

@@ -8,8 +8,9 @@ from openapi_calls import built, compiled, document
 
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.openapi import reading
+from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
 from mcp_bridge.downstream.openapi.plan import Order
-from mcp_bridge.downstream.openapi.reading import UnusableDocumentError, compile_order
+from mcp_bridge.downstream.openapi.reading import compile_order
 
 PET = {
     "type": "object",

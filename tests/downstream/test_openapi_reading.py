@@ -12,10 +12,12 @@ from starlette.routing import Route
 
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.discovery import discover
-from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec, spec_from_toml
+from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
+from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec
 from mcp_bridge.downstream.openapi import reading
+from mcp_bridge.downstream.openapi.base_url import base_url_of
+from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
 from mcp_bridge.downstream.openapi.plan import Service
-from mcp_bridge.downstream.openapi.reading import UnusableDocumentError, base_url_of
 from mcp_bridge.errors import BridgeError
 
 pytestmark = pytest.mark.timeout(120)
@@ -170,7 +172,7 @@ async def test_the_document_of_a_folders_entry_is_one_trusted_file(tmp_path):
     file.write_text(json.dumps(document({"/a": GET, "/b": {"$ref": "more.json"}})))
     (tmp_path / "more.json").write_text(json.dumps({"get": {"operationId": "b"}}))
     (tmp_path / "other.json").write_text("{}")
-    from mcp_bridge.workspace.content import content_of
+    from mcp_bridge.workspace.folder_content import content_of
 
     table = {"servers": {"api": {"openapi": "openapi.json", "operations": ["*"]}}}
     whole = content_of(tmp_path / "mcp-bridge.toml", b"", table)

@@ -1,6 +1,7 @@
 """Arguments as requests: the styles of OpenAPI's table of examples, and what no argument can reach."""
 
 import base64
+from urllib.parse import parse_qsl
 
 import pytest
 from openapi_calls import BASE, built, compiled, document
@@ -136,6 +137,62 @@ def test_an_object_in_the_query_cant_have_a_member_of_a_credentials_name():
         built(service, "x", credentials={"q": "Q"}, more={"key": "mine"})
 
 
+def names_of(request):
+    return [name for name, _ in parse_qsl(request.url.partition("?")[2] or request.content.decode())]
+
+
+@pytest.mark.parametrize("member", ["amount", "AMOUNT", "amount[]", "amount[0]", " amount"])
+def test_a_member_of_an_object_takes_no_other_parameters_place(member):
+    # What a rule or a person has seen as `amount` is what the service reads.
+    free = {"type": "object", "additionalProperties": True}
+    parameters = [
+        {"name": "amount", "in": "query", "schema": {"type": "integer"}},
+        {"name": "more", "in": "query", "schema": free},
+    ]
+    schema = {"type": "object", "properties": {"amount": {"type": "integer"}, "more": free}}
+    form = {"content": {"application/x-www-form-urlencoded": {"schema": schema}}}
+    anything = {"content": {"application/x-www-form-urlencoded": {"schema": free}}}
+    service = compiled(
+        document(
+            {
+                "/q": {"get": {"operationId": "q", "parameters": parameters}},
+                "/f": {"post": {"operationId": "f", "requestBody": form}},
+                "/a": {"post": {"operationId": "a", "requestBody": anything}},
+            }
+        )
+    )
+    for arguments in ({"amount": 5, "more": {member: 1000}}, {"more": {member: 1000}}):
+        for operation in ("q", "f"):
+            with pytest.raises(ValueError, match="another parameter is called so"):
+                built(service, operation, **arguments)
+    with pytest.raises(ValueError, match="another parameter is called so"):
+        built(service, "a", body={"amount": 5, "more": {member: 1000}})
+    for operation in ("q", "f"):
+        assert names_of(built(service, operation, amount=5, more={"more": 1, "other": 2})) == [
+            "amount",
+            "more",
+            "other",
+        ]
+
+
+def test_a_deep_object_takes_no_other_parameters_place():
+    parameters = [
+        {"name": "filter[amount]", "in": "query", "schema": {"type": "integer"}},
+        {"name": "filter", "in": "query", "style": "deepObject", "explode": True, "schema": {"type": "object"}},
+    ]
+    service = compiled(document({"/q": {"get": {"operationId": "q", "parameters": parameters}}}))
+    with pytest.raises(ValueError, match="another parameter is called so"):
+        built(service, "q", **{"filter[amount]": 5, "filter": {"amount": 1000}})
+    allowed = built(service, "q", **{"filter[amount]": 5, "filter": {"other": 1}})
+    assert names_of(allowed) == ["filter[amount]", "filter[other]"]
+
+
+def test_what_is_kept_of_reserved_characters_ends_no_parameter():
+    # Some servers take a semicolon for an ampersand.
+    service = parameter("query", "form", explode=True, allowReserved=True)
+    assert built(service, "x", color="a;amount=1").url == f"{BASE}/x?color=a%3Bamount%3D1"
+
+
 @pytest.mark.parametrize("style", ["simple", "label", "matrix"])
 @pytest.mark.parametrize("value", ["..", "%2e%2e", [".."], {"..": "x"}, {"x": "../y"}, ["a", "..\\b"], ""])
 def test_no_style_of_a_path_leads_elsewhere(style, value):
@@ -149,6 +206,15 @@ def test_a_templates_own_dots_and_a_value_make_no_parent():
     assert built(service, "x", ext="x").url == f"{BASE}/a/.x/b"
     with pytest.raises(ValueError, match="ext"):
         built(service, "x", ext=".")
+
+
+def test_a_style_and_several_values_make_no_parent():
+    service = parameter("path", "label", explode=True)
+    assert built(service, "x", color=["", "y"]).url == f"{BASE}/x..y"
+    described = {"name": "c", "in": "path", "required": True, "style": "label", "explode": True, "schema": {}}
+    service = compiled(document({"/a/{c}": {"get": {"operationId": "x", "parameters": [described]}}}))
+    with pytest.raises(ValueError, match="leads to another path"):
+        built(service, "x", c=["", "/admin"])
 
 
 def test_an_argument_isnt_a_template():

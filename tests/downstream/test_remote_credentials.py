@@ -117,7 +117,7 @@ async def test_a_secret_that_no_header_may_have_is_an_error_and_nothing_is_sent(
 async def test_a_folders_entry_gets_none_of_the_users_secrets(tmp_path, monkeypatch):
     from mcp_bridge.governance.governance import govern
     from mcp_bridge.settings import Layer
-    from mcp_bridge.workspace.content import Content
+    from mcp_bridge.workspace.folder_content import Content
 
     monkeypatch.setenv("GITHUB_SECRET", SECRET)
     tables = {"secrets": {"github": {"env": "GITHUB_SECRET", "tools": ["*.*"]}}}

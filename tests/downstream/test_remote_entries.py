@@ -6,6 +6,7 @@ import pytest
 
 from mcp_bridge.downstream.configuration.discovery import discover
 from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
+from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.remote_entries import (
     MAX_HEADER_CHARS,
     headers_problem,
@@ -14,9 +15,9 @@ from mcp_bridge.downstream.configuration.remote_entries import (
     shown_url,
     url_problem,
 )
-from mcp_bridge.downstream.configuration.spec import TlsFiles, spec_from_toml
+from mcp_bridge.downstream.configuration.spec import TlsFiles
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.workspace.content import Content, content_of
+from mcp_bridge.workspace.folder_content import Content, content_of
 from mcp_bridge.workspace.trust import TrustStore
 
 

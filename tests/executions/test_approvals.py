@@ -7,12 +7,10 @@ import mcp_types as types
 import pytest
 from approval_tools import RULES, TOOLS
 from execution_fixtures import printed
-from mcp.client import Client
 
 from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.server.app import build_server
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
@@ -63,10 +61,10 @@ class Person:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_client_is_asked_and_its_person_decides(sandboxes, governance, mode):
+async def test_a_client_is_asked_and_its_person_decides(sandboxes, governance, mode, connect):
     async with sandboxes.open(governance=governance) as bridge:
         person = Person()
-        async with Client(build_server(bridge), mode=mode, elicitation_callback=person) as client:
+        async with connect(bridge, mode=mode, elicitation_callback=person) as client:
             result = await client.call_tool("run_python", {"code": SCRIPT})
         text = result.content[0].text
         assert "deleted a" in text
@@ -77,7 +75,7 @@ async def test_a_client_is_asked_and_its_person_decides(sandboxes, governance, m
         assert "Delete b?" in person.asked[1]
 
         person = Person(approve=False)
-        async with Client(build_server(bridge), mode=mode, elicitation_callback=person) as client:
+        async with connect(bridge, mode=mode, elicitation_callback=person) as client:
             result = await client.call_tool("run_python", {"code": SCRIPT})
         assert "denied A person has denied local.delete" in result.content[0].text
         assert "failed [('look', 'success'), ('ask', 'failed')]" in result.content[0].text
@@ -109,10 +107,10 @@ async def test_without_anybody_to_ask_a_program_is_suspended_and_decided_elsewhe
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 @pytest.mark.parametrize("then", ["decided elsewhere", "asked now", "denied now", "asked too late"])
-async def test_a_call_of_a_script_waits_for_whoever_decides_first(sandboxes, governance, tmp_path, mode, then):
+async def test_a_call_of_a_script_waits_for_whoever_decides_first(sandboxes, governance, tmp_path, mode, then, connect):
     async with sandboxes.open(governance=governance, state_dir=tmp_path / "state") as bridge:
-        server, store = build_server(bridge), bridge.programs.store
-        async with Client(server, mode=mode) as client:
+        store = bridge.programs.store
+        async with connect(bridge, mode=mode) as client:
             first = await client.call_tool("run_python", {"code": CALL})
             again = await client.call_tool("run_python", {"code": CALL})
         assert first.is_error
@@ -143,7 +141,7 @@ async def test_a_call_of_a_script_waits_for_whoever_decides_first(sandboxes, gov
             expected = "denied A person has denied local.delete." if denied else "deleted a"
             by, questions = "anna" if then == "asked too late" else "client", 1
         # The same code is enough.
-        async with Client(server, mode=mode, elicitation_callback=person) as client:
+        async with connect(bridge, mode=mode, elicitation_callback=person) as client:
             last = await client.call_tool("run_python", {"code": CALL})
         assert expected in last.content[0].text
         assert len(person.asked) == questions
@@ -161,12 +159,12 @@ async def test_a_call_of_a_script_waits_for_whoever_decides_first(sandboxes, gov
         }
 
 
-async def test_what_a_program_says_cannot_pass_for_what_we_say_of_it(sandboxes, governance, tmp_path):
+async def test_what_a_program_says_cannot_pass_for_what_we_say_of_it(sandboxes, governance, tmp_path, connect):
     forged = "Go on?\nProgram: payroll\nWhy: it is \u202eharmless"
     program = {"name": "x\nWhy: none", "steps": [{"id": "ask", "type": "approval", "message": forged}]}
     async with sandboxes.open(governance=governance, state_dir=tmp_path / "state") as bridge:
         person = Person()
-        async with Client(build_server(bridge, programs=True), elicitation_callback=person) as client:
+        async with connect(bridge, programs=True, elicitation_callback=person) as client:
             await client.call_tool("run_program", {"program": program})
     assert person.asked[0].splitlines() == [
         "A program asks:",

@@ -14,7 +14,6 @@ import pytest
 from cli_fixtures import DEADLINE_SECONDS
 from cli_fixtures import tool as desk_tool
 from execution_fixtures import printed, until
-from mcp.client import Client
 from program_host import CARD
 from program_hosts import hosts, source, tool
 
@@ -23,12 +22,11 @@ from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.server import program_tools
-from mcp_bridge.server.app import build_server
 from mcp_bridge.wire import messages
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
@@ -430,12 +428,12 @@ def doomed(desk):
     return desk.run("execution", "list", "--json").json["executions"][0]["id"]
 
 
-async def test_a_client_that_drives_programs_sees_a_doubt_and_cannot_settle_it(desk, doomed):
+async def test_a_client_that_drives_programs_sees_a_doubt_and_cannot_settle_it(desk, doomed, connect):
     ident = doomed
     configuration = configuring.configure(desk.config)
     async with (
         open_bridge(configuration.settings, [], configuration.governance) as bridge,
-        Client(build_server(bridge, programs=True)) as client,
+        connect(bridge, programs=True) as client,
     ):
         # Its key is the operator's, who has begun it: a client's own key of that name would be another.
         ran = (await client.call_tool("resume_program", {"trace_id": ident})).structured_content
@@ -532,12 +530,12 @@ for payload in (None, "paid"):
         assert paid.read_text() == "paid\n"
 
 
-async def test_a_client_that_takes_its_request_back_in_mid_call_leaves_a_doubt(desk):
+async def test_a_client_that_takes_its_request_back_in_mid_call_leaves_a_doubt(desk, connect):
     desk.write("programs/meeting.json", {"name": "meeting", "steps": [desk_tool("look"), desk_tool("meet")]})
     configuration = configuring.configure(desk.config)
     async with (
         open_bridge(configuration.settings, [], configuration.governance) as bridge,
-        Client(build_server(bridge, programs=True)) as client,
+        connect(bridge, programs=True) as client,
     ):
         place = anyio.Path(desk.folder / "met")
         async with anyio.create_task_group() as tasks:

@@ -8,8 +8,8 @@ from recorded_programs import Recording, kept, programs, ran  # noqa: F401  (a f
 
 from mcp_bridge.executions.programs.replay import replayed_program
 from mcp_bridge.kernel.events import Outcome, Resume
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.kernel.state import dump, restore
 
 FOUND = {"id": "found", "type": "tool", "tool": "find", "parse": "json"}

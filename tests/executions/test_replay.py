@@ -18,9 +18,10 @@ from mcp_bridge.cli import exit_statuses
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.programs.replay import replayed_program, transitions_hash
+from mcp_bridge.executions.programs.settling import cancel_program, settle_program
 from mcp_bridge.executions.replay import replayed
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.kernel.program_parser import parse
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry, Recorded
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
@@ -73,13 +74,13 @@ async def go_on(programs, record, effects, rng):
             word = rng.choice(
                 [Settlement("happened", "anna", [1]), Settlement("failed", "anna"), Settlement("not_done", "a")]
             )
-            return await programs.settle(execution, str(row["effect"]), word, "me", effects)
+            return await settle_program(programs, execution, str(row["effect"]), word, "me", effects)
         case "approval":
             (question,) = [one for one in await programs.store.approvals(execution) if one.effect == row["effect"]]
             await decide(programs.store, question, approved=rng.random() < 0.7)
             return await programs.resume(execution, None, "me", effects)
         case "wait":
-            return await programs.cancel(execution, "enough", "me", effects)
+            return await cancel_program(programs, execution, "enough", "me", effects)
     return await programs.resume(execution, Resume({"paid": 1}, effect=row["effect"]), "me", effects)
 
 

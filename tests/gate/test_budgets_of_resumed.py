@@ -9,7 +9,7 @@ import pytest
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.log.entries import Entry, Recorded
 from mcp_bridge.settings import Settings

@@ -19,7 +19,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.server.questions import _question_text
 from mcp_bridge.settings import Settings
 from mcp_bridge.views.timeline import as_sent

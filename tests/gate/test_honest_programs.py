@@ -13,9 +13,10 @@ from mcp_bridge.governance.governance import govern, load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.policy.rules.call import Call, ProgramRef, StepContext
 from mcp_bridge.policy.rules.decision import decide, unconditional_denial
+from mcp_bridge.policy.rules.floor import layered
 from mcp_bridge.policy.rules.globs import ToolNames
 from mcp_bridge.policy.rules.policy_settings import read
-from mcp_bridge.policy.rules.snapshot import freeze, layered
+from mcp_bridge.policy.rules.snapshot import freeze
 from mcp_bridge.settings import Layer
 
 

@@ -37,7 +37,7 @@ def make(target):
     from tampered_fixtures import build
 
     from mcp_bridge import __version__
-    from mcp_bridge.ledger.audit import audit
+    from mcp_bridge.ledger.audit import copies, proving
     from mcp_bridge.ledger.log.reading import open_ledger
     from mcp_bridge.ledger.storage.sealing import MasterKey
 
@@ -49,8 +49,8 @@ def make(target):
         master = MasterKey((folder / "master.key").read_bytes())
         with open_ledger(kept.path, master) as ledger:
             with (folder / "export.jsonl").open("wb") as file:
-                audit.export(ledger, file, payloads=True)
-            (folder / "entry-5.tlog-proof").write_bytes(audit.prove(ledger, 5, payload=True))
+                copies.export(ledger, file, payloads=True)
+            (folder / "entry-5.tlog-proof").write_bytes(proving.prove(ledger, 5, payload=True))
             (folder / "vkey").write_text(ledger.vkey)
         with zipfile.ZipFile(target, "w", zipfile.ZIP_LZMA) as archive:
             for path in sorted(folder.iterdir()):

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume, Usage
+from mcp_bridge.kernel.language.program_parser import unbundle
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import unbundle
 from mcp_bridge.kernel.state import dump, restore
 
 FOLDER = Path(__file__).resolve().parent

@@ -6,7 +6,6 @@ import uuid
 
 import mcp_types as types
 import pytest
-from mcp.client import Client
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
@@ -14,7 +13,6 @@ from mcp_bridge.escaping import escape_name
 from mcp_bridge.governance.governance import load_governance, refuse_local
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 from mcp_bridge.lookalikes import resembled, skeleton
-from mcp_bridge.server.app import build_server
 from mcp_bridge.server.questions import MAX_SHOWN_CHARS, MAX_SHOWN_LINES, _question_text, is_displayable
 
 pytestmark = pytest.mark.timeout(120)
@@ -138,7 +136,7 @@ async def test_no_program_is_saved_or_run_under_a_name_like_an_operators(opened,
 async def test_a_program_that_was_saved_before_under_such_a_name_is_not_run(opened):
     async with opened() as bridge:
         program = (await bridge.programs.library.find(OTHER | {"name": "p\u0430yout"}, "local")).program
-        from mcp_bridge.kernel.program_parser import bundle
+        from mcp_bridge.kernel.language.program_parser import bundle
 
         row = SavedProgram("mine", program.hash, bundle(program), 0.0)
         await ProgramStore(bridge._database).save_program("local", row)
@@ -193,10 +191,10 @@ TOO_LONG = {
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 @pytest.mark.parametrize("what", [what for what in TOO_LONG if what != "many lines of arguments"])
-async def test_what_a_client_cannot_show_whole_waits_for_somebody_who_can(opened, what, mode):
+async def test_what_a_client_cannot_show_whole_waits_for_somebody_who_can(opened, what, mode, connect):
     async with opened() as bridge:
         person = Person()
-        async with Client(build_server(bridge, programs=True), mode=mode, elicitation_callback=person) as client:
+        async with connect(bridge, programs=True, mode=mode, elicitation_callback=person) as client:
             given = {"program": {"name": "mine", "steps": TOO_LONG[what]}}
             told = (await client.call_tool("run_program", given)).structured_content
         assert (told.get("status"), person.asked) == ("suspended", []), told
@@ -211,11 +209,11 @@ print(await local.pay(name={LONG!r}))
 """
 
 
-async def test_a_scripts_call_that_cannot_be_shown_whole_waits_for_somebody_who_can(opened):
+async def test_a_scripts_call_that_cannot_be_shown_whole_waits_for_somebody_who_can(opened, connect):
     person = Person()
     async with (
         opened() as bridge,
-        Client(build_server(bridge), mode="legacy", elicitation_callback=person) as client,
+        connect(bridge, mode="legacy", elicitation_callback=person) as client,
     ):
         result = await client.call_tool("run_python", {"code": SCRIPT})
         printed, waits = result.content[0].text.splitlines()
@@ -244,10 +242,10 @@ def test_what_would_hide_in_a_name_is_seen_in_a_question(how):
     assert how.startswith("a mark") or told.isascii()
 
 
-async def test_a_program_is_said_to_be_the_agents_or_the_operators(opened):
+async def test_a_program_is_said_to_be_the_agents_or_the_operators(opened, connect):
     async with opened() as bridge:
         person = Person()
-        async with Client(build_server(bridge, programs=True), mode="legacy", elicitation_callback=person) as client:
+        async with connect(bridge, programs=True, mode="legacy", elicitation_callback=person) as client:
             for program in ("payout", {"name": "mine", "steps": [ASK]}):
                 await client.call_tool("run_program", {"program": program})
         assert [line for told in person.asked for line in told.splitlines() if line.startswith("Program:")] == [

@@ -5,7 +5,7 @@ import pytest
 from mcp_bridge import settings
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, PrincipalLimits, load_principals
-from mcp_bridge.workspace.content import content_of
+from mcp_bridge.workspace.folder_content import content_of
 
 WHOLE = """
 [secrets.github]

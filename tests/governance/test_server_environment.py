@@ -14,10 +14,12 @@ from mcp_bridge.downstream.catalog.results import convert
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.env_pass import MINIMAL, env_pass
 from mcp_bridge.downstream.configuration.environment import Environment
-from mcp_bridge.downstream.configuration.spec import ServerSpec, spec_from_toml
+from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
+from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.governance.server_environment import environment, shown_output, withheld
+from mcp_bridge.governance.server_environment import environment, withheld
+from mcp_bridge.governance.server_output import shown_output
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -23,18 +23,18 @@ from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.lifecycle import Lifecycle
-from mcp_bridge.executions.programs import programs as program_executions
+from mcp_bridge.executions.programs import lifecycle as program_executions
 from mcp_bridge.executions.programs import run as program_run
-from mcp_bridge.executions.programs.programs import Programs
+from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.host.loop_watch import Hold, LoopWatch
 from mcp_bridge.kernel import machine as machine_module
 from mcp_bridge.kernel import state
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import parse
-from mcp_bridge.ledger.log import pieces
-from mcp_bridge.ledger.log.allowance import Allowance
+from mcp_bridge.ledger.log import deduplication
+from mcp_bridge.ledger.log.deduplication import Snapshot, split
 from mcp_bridge.ledger.log.entries import Entry
-from mcp_bridge.ledger.log.pieces import Snapshot, split
+from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
@@ -67,7 +67,7 @@ def noted(monkeypatch, module, name):
 
 
 async def test_a_large_payload_is_encoded_by_the_thread_that_writes_in_its_place_and_as_it_was(monkeypatch, tmp_path):
-    cut = noted(monkeypatch, pieces, "_encode")
+    cut = noted(monkeypatch, deduplication, "_encode")
     async with Database(tmp_path / FILE_NAME) as database:
         recorder = SqliteRecorder(database)
         large = {"value": [[n] * 10 for n in range(MANY)], "text": "x" * 2000}

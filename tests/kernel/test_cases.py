@@ -13,12 +13,12 @@ from program_tools import Tools, driven
 
 from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.lifecycle import Lifecycle
-from mcp_bridge.executions.programs.programs import Programs
+from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.executions.programs.replay import replayed_program
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import IllegalEventError, Outcome, Resume
+from mcp_bridge.kernel.language.program_parser import InvalidProgramError, parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import InvalidProgramError, parse
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore

@@ -6,11 +6,10 @@ Numbers are those of the cases.
 import pytest
 
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume, Usage
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_limits import DEFAULT_MAX_STEPS
-from mcp_bridge.kernel.program_parser import parse
+from mcp_bridge.kernel.program_limits import DEFAULT_MAX_STEPS, MAX_ITEMS
 from mcp_bridge.kernel.state import dump
-from mcp_bridge.kernel.step_execution import MAX_ITEMS
 
 
 class Play:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume, Usage
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.kernel.state import dump, restore
 
 MOST_EVENTS = 5000

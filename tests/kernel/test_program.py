@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from sample_steps import MINIMAL, OWN, SAMPLES, step_of, steps, tool
 
-from mcp_bridge.kernel import program_schema as form
-from mcp_bridge.kernel import program_warnings
-from mcp_bridge.kernel.program_parser import (
+from mcp_bridge.kernel.language import program_schema as form
+from mcp_bridge.kernel.language import program_warnings
+from mcp_bridge.kernel.language.program_parser import (
     MAX_BYTES,
     MAX_FAULTS,
     MAX_NESTED_PROGRAMS,
@@ -24,7 +24,7 @@ from mcp_bridge.kernel.program_parser import (
     parse,
     unbundle,
 )
-from mcp_bridge.kernel.program_warnings import edges
+from mcp_bridge.kernel.language.program_warnings import edges
 from mcp_bridge.kernel.retry import BACKOFF_SECONDS, Retry
 
 TOOL = {"id": "a", "type": "tool", "tool": "t"}

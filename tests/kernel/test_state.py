@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_bridge.kernel.events import IllegalEventError, Outcome, Usage
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.kernel.state import VERSION, StateError, dump, restore, row_json
 
 SEEDS = st.integers(0, 2**32 - 1)

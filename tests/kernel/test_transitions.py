@@ -6,8 +6,8 @@ import pytest
 from generated_programs import ALL_CONTEXT, Host, Programs, chance
 
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import EFFECTS, EVENTS, PENDABLE, RESUMABLE, TASKS, Machine, Refusal
-from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.kernel.state import dump, restore
 
 STEPS = {

@@ -8,23 +8,15 @@ import yaml
 from pages import text_of
 
 from mcp_bridge.executions.idempotency import keys
-from mcp_bridge.executions.programs import programs, session, waits
+from mcp_bridge.executions.programs import lifecycle, session, waits
 from mcp_bridge.governance import yaml_text
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.guest.programs import Trace
-from mcp_bridge.host.service import open_bridge
-from mcp_bridge.kernel import (
-    conditions,
-    json_parsing,
-    program_limits,
-    program_parser,
-    references,
-    retry,
-    step_execution,
-    values,
-)
-from mcp_bridge.kernel import program_schema as form
+from mcp_bridge.host.bridge import open_bridge
+from mcp_bridge.kernel import json_parsing, program_limits, retry, values
 from mcp_bridge.kernel.events import Resume
+from mcp_bridge.kernel.language import conditions, program_parser, references
+from mcp_bridge.kernel.language import program_schema as form
 from mcp_bridge.settings import Settings
 
 TEXT = text_of("docs/program-language.md")
@@ -147,12 +139,12 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
         assert f"`{status}`" in ends
     mebi = 1 << 20
     assert (8 * mebi, 100_000, 8) == (program_parser.MAX_BYTES, form.MAX_STEPS, program_parser.MAX_NESTED_PROGRAMS)
-    assert 4 * mebi == programs.MAX_CONTEXT_BYTES
+    assert 4 * mebi == lifecycle.MAX_CONTEXT_BYTES
     assert (values.MAX_DEPTH, values.MAX_INTEGER) == (48, 10**100)
     assert (conditions.MAX_CHARS, conditions.MAX_DEPTH) == (10_000, 50)
     assert mebi == json_parsing.MAX_PARSED_CHARS
     assert (4 * mebi, 8 * mebi) == (references.MAX_TEXT_CHARS, references.MAX_FILLED)
-    assert (step_execution.MAX_ITEMS, form.MAX_ATTEMPTS, keys.MAX_KEY_CHARS) == (10_000, 1000, 1000)
+    assert (program_limits.MAX_ITEMS, form.MAX_ATTEMPTS, keys.MAX_KEY_CHARS) == (10_000, 1000, 1000)
     assert (yaml_text.MAX_DEPTH, program_limits.MAX_WORK) == (64, 50_000)
     assert waits.LONGEST_WAIT_SECONDS == retry.BACKOFF_SECONDS == 30
     assert program_limits.DEFAULT_MAX_STEPS == 10_000

@@ -20,9 +20,10 @@ from mcp_bridge.sandbox import cli_engine
 from mcp_bridge.sandbox.cli_engine import CliEngine, CliProcess
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, ExitStatus, Limits, SandboxSpec
 from mcp_bridge.sandbox.failures import start_failure
-from mcp_bridge.sandbox.flags import Enforced, RuntimeChoice, run_argv
+from mcp_bridge.sandbox.isolation_flags import Enforced, RuntimeChoice, run_argv
 from mcp_bridge.sandbox.oci.engine import OciEngine, OciProcess
-from mcp_bridge.sandbox.ownership import Owner, host_id, owner_label, sweep
+from mcp_bridge.sandbox.orphans import sweep
+from mcp_bridge.sandbox.ownership import Owner, host_id, owner_label
 
 if TYPE_CHECKING:
     from sandbox_fixtures import Runner
@@ -558,6 +559,26 @@ async def test_a_sweep_removes_the_containers_of_dead_owners_and_no_others(runne
             await processes["dead"].wait()
     finally:
         for process in processes.values():
+            await process.aclose()
+
+
+async def test_what_a_client_that_was_killed_with_its_bridge_had_begun_to_start_is_swept(runner: Runner) -> None:
+    if isinstance(runner.engine, OciEngine) or not runner.engine.has_monitors:
+        pytest.skip("this engine's client starts nothing itself")
+    for _ in range(3):
+        spec = runner.spec(FOREVER, labels={OWNER_LABEL: str(dead_owner())})
+        process = await runner.engine.start(spec)
+        try:
+            while not cli_engine._text_of(process._folder / cli_engine.MONITOR_NAME):  # noqa: ASYNC110  (of a file there is no event)
+                await anyio.sleep(0.001)
+            process._child._process.kill()
+            await process._child.wait()
+            await sweep(runner.engine)
+            assert spec.name not in await names(runner.engine)
+            # The monitor has it among its arguments; what it watches is its child.
+            assert (await anyio.run_process(["pgrep", "--full", spec.name], check=False)).returncode == 1
+            assert not list(process._folder.parent.glob(f"{process._folder.name}*"))
+        finally:
             await process.aclose()
 
 

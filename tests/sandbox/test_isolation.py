@@ -16,7 +16,7 @@ import pytest
 
 from mcp_bridge.sandbox import seccomp_profile
 from mcp_bridge.sandbox.engine import Limits
-from mcp_bridge.sandbox.flags import MASKED
+from mcp_bridge.sandbox.isolation_flags import MASKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,15 +21,15 @@ from sandbox_fixtures import Runner, files_of_containers, knows_the_sandbox
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.engine import OWNER_LABEL, SandboxSpec
 from mcp_bridge.sandbox.engine_choice import probe
-from mcp_bridge.sandbox.flags import MASKED, Enforced, RuntimeChoice
 from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
 from mcp_bridge.sandbox.image.store import LABEL_RECIPE
+from mcp_bridge.sandbox.isolation_flags import MASKED, Enforced, RuntimeChoice
 from mcp_bridge.sandbox.oci import bundle_config, host, images, supervisor
 from mcp_bridge.sandbox.oci import engine as engine_module
 from mcp_bridge.sandbox.oci.bundle_config import Users
 from mcp_bridge.sandbox.oci.engine import OciEngine
 from mcp_bridge.sandbox.oci.images import BundleImages
-from mcp_bridge.sandbox.ownership import sweep
+from mcp_bridge.sandbox.orphans import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -392,6 +392,36 @@ def test_a_control_group_that_cannot_be_removed_yet_keeps_the_folder_by_which_it
         serving.remove(supervisor.Sandbox("b", str(tmp_path / "b"), socket.socket(socket.AF_UNIX)))
         assert sorted(path.name for path in tmp_path.rglob("*")) == ["groups"]
         assert serving.busy == []
+
+
+MEMORY_COUNTERS = {
+    "version 2": ({"events": "oom 1\noom_kill 3\n"}, 3),
+    "version 2, without memory on the machine": ({"events": "oom 0\noom_kill 3\n"}, 0),
+    "version 1": (
+        {"oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n", "max_usage_in_bytes": "64000000\n"},
+        2,
+    ),
+    "version 1, without memory on the machine": (
+        {"oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n", "max_usage_in_bytes": "32000000\n"},
+        0,
+    ),
+    "none": ({}, 0),
+}
+
+
+@pytest.mark.parametrize("case", MEMORY_COUNTERS)
+def test_what_the_kernel_killed_for_want_of_memory_of_the_machine_is_not_put_down_to_the_sandbox(
+    tmp_path: Path, case: str
+) -> None:
+    files, kills = MEMORY_COUNTERS[case]
+    folder = tmp_path / "mcp-bridge-x"
+    folder.mkdir()
+    for name, text in {"limit_in_bytes": "64000000\n", **files}.items():
+        (folder / f"memory.{name}").write_text(text)
+    plan = supervisor.Plan(json.dumps({"cgroups": [str(tmp_path / "none"), str(tmp_path)], "state": str(tmp_path)}))
+    control, other = socket.socketpair()
+    with control, other, socket.socket(socket.AF_UNIX) as events:
+        assert supervisor.Supervisor(plan, control).oom_kills(supervisor.Sandbox("x", "", events)) == kills
 
 
 async def test_what_the_runtime_says_when_it_fails_is_told(direct: Runner, tmp_path: Path) -> None:

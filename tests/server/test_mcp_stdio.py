@@ -222,6 +222,7 @@ async def test_a_syntax_error_shows_line_and_caret(setup):
         assert result.structured_content["error"]["line"] == 2
 
 
+@OVER_BOTH
 async def test_a_script_can_read_its_own_source(setup):
     async with setup.client() as client:
         result = await run(client, "import inspect\ndef f():\n    return 1\nprint(inspect.getsource(f), end='')")
@@ -289,6 +290,7 @@ async def test_the_record_is_structured_content_unless_the_client_shows_that_to_
         assert text(refused).startswith("[empty_code]")
 
 
+@OVER_BOTH
 async def test_structured_content_can_be_had_always_or_never(configure):
     claude = types.Implementation(name="claude-code", version="2.1")
     async with configure(structured="always").client(client_info=claude) as client:
@@ -303,6 +305,7 @@ async def test_structured_content_can_be_had_always_or_never(configure):
 ROWS = [{"id": number, "name": f"row {number}", "ok": number % 2 == 0} for number in range(20)]
 
 
+@OVER_BOTH
 async def test_output_is_json_or_toon_where_configured_so(configure):
     code = f"import json\nprint(json.dumps({ROWS!r}))"
     async with configure(output="json").client() as client:
@@ -397,6 +400,7 @@ async def test_long_output_is_cut_in_the_middle_and_kept_whole(configure):
         assert len(result.structured_content["stdout"]) == 50_009, "programs get all of it"
 
 
+@OVER_BOTH
 async def test_an_output_of_many_megabytes_is_read_whole_by_the_next_script(configure):
     async with configure(max_output_size="32m").client() as client:
         code = "import zlib\ntext = ''.join(f'{n} ø\\n' for n in range(500_000))\n"
@@ -709,6 +713,7 @@ async def test_a_bridge_started_by_a_bridge_refuses(setup):
         assert (await wire.initialize())["serverInfo"]["name"] == "mcp-code-bridge"
 
 
+@OVER_BOTH
 async def test_itself_in_a_clients_file_is_left_out(configure, time_server):
     setup = configure(client_configs=True)
     entries = {

@@ -2,12 +2,11 @@
 
 import json
 
+import mcp_types as types
 import pytest
 from approval_tools import RULES, TOOLS
-from mcp.client import Client
 
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.server.app import build_server
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
@@ -29,10 +28,10 @@ def governance(tmp_path, sandboxes, request):
     return load_governance(tables, None, tmp_path, sandboxes.settings.state_dir)
 
 
-async def test_programs_are_run_by_a_client_that_knows_no_python(sandboxes, governance, tmp_path):
+async def test_programs_are_run_by_a_client_that_knows_no_python(sandboxes, governance, tmp_path, connect):
     async with (
         sandboxes.open(governance=governance, state_dir=tmp_path / "state") as bridge,
-        Client(build_server(bridge, programs=True)) as client,
+        connect(bridge, programs=True) as client,
     ):
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert names[0] == "run_python"
@@ -83,16 +82,41 @@ async def test_programs_are_run_by_a_client_that_knows_no_python(sandboxes, gove
         assert trace["status"] == "success"
 
 
-async def test_by_default_there_is_one_tool(sandboxes):
-    async with sandboxes.open() as bridge, Client(build_server(bridge)) as client:
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_step_asks_the_clients_model(sandboxes, tmp_path, connect, mode):
+    asked = []
+
+    async def model(_context, params):
+        asked.append(params)
+        answer = types.TextContent(text=f"heard: {params.messages[-1].content.text}")
+        return types.CreateMessageResult(role="assistant", content=answer, model="theirs", stop_reason="endTurn")
+
+    governed = load_governance({"model": {"provider": "sampling"}}, None, tmp_path, sandboxes.settings.state_dir)
+    program = {"steps": [{"id": "a", "type": "llm", "prompt": "Say $who"}]}
+    async with (
+        sandboxes.open(governance=governed, state_dir=tmp_path / "state") as bridge,
+        connect(bridge, programs=True, mode=mode, sampling_callback=model) as client,
+    ):
+        given = {"program": program, "context": {"who": "x"}}
+        ran = (await client.call_tool("run_program", given)).structured_content
+        assert (ran["status"], ran["output"]) == ("success", "heard: Say x"), ran
+        code = f"from mcp import programs\nt = await programs.run({program!r}, {{'who': 'y'}})\nprint(t.output)"
+        assert (await client.call_tool("run_python", {"code": code})).content[0].text == "heard: Say y"
+    assert len(asked) == 2
+
+
+async def test_by_default_there_is_one_tool(sandboxes, connect):
+    async with sandboxes.open() as bridge, connect(bridge) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["run_python"]
 
 
-async def test_an_answer_over_the_limit_is_shorter_json_and_names_what_has_all_of_it(sandboxes, governance, tmp_path):
+async def test_an_answer_over_the_limit_is_shorter_json_and_names_what_has_all_of_it(
+    sandboxes, governance, tmp_path, connect
+):
     steps = [{"id": f"s{number}", "type": "tool", "tool": "look", "args": {"name": "$who"}} for number in range(80)]
     async with (
         sandboxes.open(governance=governance, state_dir=tmp_path / "state", max_output_chars=5000) as bridge,
-        Client(build_server(bridge, programs=True)) as client,
+        connect(bridge, programs=True) as client,
     ):
         arguments = {"program": {"steps": steps}, "context": {"who": "x" * 20_000}, "save_as": "long"}
         ran = await client.call_tool("run_program", arguments)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from bridge_fixtures import COMMAND, DEADLINE_SECONDS, toml
+from bridge_fixtures import COMMAND, DEADLINE_SECONDS, OVER_BOTH, toml
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
@@ -173,7 +173,16 @@ async def connected(setup, mode, log, **env):
             yield client
 
 
-@pytest.mark.parametrize(("name", "mode"), [(name, ERAS[number % 2]) for number, name in enumerate(BROKEN)])
+OF_THE_STATE = [name for name in BROKEN if "state directory" in name or "ledger" in name or "key that" in name]
+"""Over HTTP a server whose configuration is wrong doesn't start: whoever starts it sees that."""
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "transport"),
+    [(name, ERAS[number % 2], "stdio") for number, name in enumerate(BROKEN)]
+    + [(name, ERAS[number % 2], "http") for number, name in enumerate(OF_THE_STATE)],
+    indirect=["transport"],
+)
 async def test_a_server_that_can_run_nothing_stays_up_says_why_and_goes_on_once_it_is_mended(
     setup, tmp_path, name, mode
 ):
@@ -272,6 +281,7 @@ async def test_tools_for_programs_say_why_in_their_own_form(setup, tmp_path):
             assert not (await client.call_tool("list_programs", {})).is_error
 
 
+@OVER_BOTH
 async def test_an_engine_that_comes_later_is_found(setup, tmp_path):
     """The bridge opens without one; every call looks again."""
     for path in setup.state_dir.glob("probe-*.json"):
@@ -286,6 +296,7 @@ async def test_an_engine_that_comes_later_is_found(setup, tmp_path):
         assert text(await call(client, "6 * 7")) == "42"
 
 
+@OVER_BOTH
 async def test_a_ledger_that_somebody_holds_keeps_no_client_waiting(setup, tmp_path):
     """The server answers before it is opened; the call that comes meanwhile waits for that, and runs."""
     assert setup.run("run", "-c", "1").returncode == 0
@@ -372,6 +383,7 @@ ECHO = "from mcp.servers import faulty\nawait faulty.echo('x')"
 DENIES = '[[policy.rules]]\ntools = ["faulty.echo"]\neffect = "deny"\n'
 
 
+@OVER_BOTH
 @pytest.mark.parametrize("mode", ERAS)
 async def test_what_a_change_takes_away_is_gone_at_the_next_call_and_what_it_adds_waits(configure, tmp_path, mode):
     setup = configure(faulty(), faulty(name="other"))
@@ -409,6 +421,7 @@ async def test_what_a_change_takes_away_is_gone_at_the_next_call_and_what_it_add
     assert "Traceback" not in log.read_text()
 
 
+@OVER_BOTH
 async def test_a_rule_that_is_taken_out_holds_until_a_restart(configure):
     setup = configure(faulty())
     whole = setup.config.read_text()
@@ -559,7 +572,7 @@ def test_an_own_policy_that_appears_holds_and_is_about_the_programs_that_there_a
 
 
 def test_rules_count_in_one_sequence_however_many_policies_lie_over_each_other():
-    from mcp_bridge.policy.rules.snapshot import layered
+    from mcp_bridge.policy.rules.floor import layered
 
     def rule(name):
         layer = Layer(

@@ -215,7 +215,7 @@ class Setup:
         if self.transport == "http":
             from http_bridge import serving
 
-            async with serving(self, env=env) as bridge, bridge.client(mode, **options) as client:
+            async with serving(self, env=env, log=log) as bridge, bridge.client(mode, **options) as client:
                 yield client
             return
         target = self.parameters(**(env or {}))

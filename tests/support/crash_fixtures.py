@@ -15,8 +15,8 @@ from power_cut import shim
 
 from mcp_bridge.executions.programs.recovery import apply_recorded
 from mcp_bridge.kernel import state
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import parse
 
 HOST = Path(__file__).with_name("crash_points.py")
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))

@@ -41,7 +41,7 @@ from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.gate.gate import Gate
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
-from mcp_bridge.host import service
+from mcp_bridge.host import bridge
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.database import Database
@@ -130,7 +130,7 @@ def around_record():
 
 def put_points():
     around_record()
-    around(service.SqliteRecorder, "append", lambda _, *entries: [f"durable {entry.kind}" for entry in entries])
+    around(bridge.SqliteRecorder, "append", lambda _, *entries: [f"durable {entry.kind}" for entry in entries])
     for method in ("add", "take", "update", "ask", "decide"):
         around(ProgramStore, method, lambda *_, method=method: [method])
     call = Gate.call
@@ -193,7 +193,7 @@ TABLES = {
 def opened(job):
     state = Path(job["state"])
     settings = Settings(state_dir=state, runtime=job.get("runtime", "auto"))
-    return service.open_bridge(settings, (), load_governance(TABLES, None, Path.cwd(), state))
+    return bridge.open_bridge(settings, (), load_governance(TABLES, None, Path.cwd(), state))
 
 
 async def run(job):

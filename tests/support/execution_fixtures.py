@@ -18,8 +18,8 @@ import anyio
 import pytest
 from sandbox_fixtures import RUNTIME, knows_the_sandbox
 
+from mcp_bridge.host.bridge import Bridge, open_bridge
 from mcp_bridge.host.engine_setup import Prepared, prepare
-from mcp_bridge.host.service import Bridge, open_bridge
 from mcp_bridge.sandbox.engine import OWNER_LABEL
 from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.settings import Settings

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from ledger_fixtures import erased, large_says, lost, parsed, rotated, signer, simple, small_says, witness
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit import proving
 from mcp_bridge.ledger.log import entry_encoding
 from mcp_bridge.ledger.proofs import disclosures, exports, tlog_proof
 from mcp_bridge.ledger.proofs.disclosures import Disclosed
@@ -253,7 +253,7 @@ def judge_proof_from(case, data, said):
     keys = None if case.keys is None else [parsed(vkey) for vkey in case.keys]
     proof, code = None, None
     try:
-        proof = audit.prove_exported(io.BytesIO(data), keys, index, payload=True)
+        proof = proving.prove_exported(io.BytesIO(data), keys, index, payload=True)
     except BridgeError as error:
         code = error.code
     if proof is None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from kernel_driver import Script, drive
 
 from mcp_bridge.kernel.events import Outcome, Redo, Resume, Usage
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import PERSONS, Machine
-from mcp_bridge.kernel.program_parser import parse
 
 HERE = Path(__file__).resolve().parent
 

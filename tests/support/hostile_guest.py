@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from execution_fixtures import Sandboxes
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.ledger.log.entries import Entry
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
@@ -100,7 +100,7 @@ class Twin:
     def __init__(self, started):
         from mcp_bridge.kernel import state
         from mcp_bridge.kernel.machine import Machine
-        from mcp_bridge.kernel.program_parser import unbundle
+        from mcp_bridge.kernel.language.program_parser import unbundle
         self.state, self.execution = state, started["execution"]
         program = unbundle(started)
         if "state" in started: self.machine = state.restore(program, started["state"].encode())

@@ -66,10 +66,18 @@ class HttpBridge:
 
 
 @contextlib.asynccontextmanager
-async def serving(setup, *arguments, env=None):
-    """A bridge of this configuration. Whatever the test does to it, nothing of it is left."""
+async def serving(setup, *arguments, env=None, log=None, command=(COMMAND,)):
+    """A bridge of this configuration. Whatever the test does to it, nothing of it is left.
+
+    Args:
+        setup: The configuration.
+        arguments: Further options of `serve`.
+        env: Further variables.
+        log: A file for what it writes to standard error; by default that is in `logged`.
+        command: What starts it.
+    """
     process = await asyncio.create_subprocess_exec(
-        COMMAND,
+        *command,
         "--config",
         str(setup.config),
         "serve",
@@ -80,7 +88,7 @@ async def serving(setup, *arguments, env=None):
         *arguments,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE if log is None else log,
         env=setup.env | (env or {}),
         cwd=setup.home,
     )
@@ -102,5 +110,5 @@ async def serving(setup, *arguments, env=None):
 
 
 async def _read(stream, into):
-    while part := await stream.read(1 << 16):
+    while stream is not None and (part := await stream.read(1 << 16)):
         into.extend(part)

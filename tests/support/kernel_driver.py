@@ -1,8 +1,8 @@
 """Drives a machine to its end with scripted tools and a scripted model, as a host would, without waiting."""
 
 from mcp_bridge.kernel.events import Outcome, Resume, Usage
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import parse
 
 
 class Script:

@@ -11,12 +11,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import settings
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.keys import master_key_sources
 from mcp_bridge.ledger.log import entry_encoding, reading
 from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.proofs import disclosures, exports, merkle, notes, tlog_proof
 from mcp_bridge.ledger.proofs.notes import Checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, ED25519, Signer, Verifier
-from mcp_bridge.ledger.storage import sealed_rows, sealing
+from mcp_bridge.ledger.storage import sealed_rows
 
 CALM = settings(deadline=None, database=None)
 """For properties: no time is part of what they say."""
@@ -212,7 +213,7 @@ def small_says(data, vkeys, against=()):
 
 def plaintext(path):
     """Everything that is kept encrypted in a ledger's file, opened; as much as somebody with the master key can read."""
-    master = sealing.master_key("file", path.parent, make=False)
+    master = master_key_sources.master_key("file", path.parent, make=False)
     found = []
     with reading.open_ledger(path, master) as ledger:
         found += [entry.payload for entry in ledger.entries() if entry.payload is not None]

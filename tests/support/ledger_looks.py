@@ -5,16 +5,16 @@ import json
 import sqlite3
 from dataclasses import dataclass, field
 
-from mcp_bridge.ledger.audit.audit import verify_file
+from mcp_bridge.ledger.audit.file_verification import verify_file
+from mcp_bridge.ledger.keys.master_key_sources import FILE_NAME as MASTER_FILE
+from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.recorder import recorded
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage.execution_store import _execution
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
 from mcp_bridge.ledger.storage.sealing import MasterKey
-from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE
 
 
 @dataclass

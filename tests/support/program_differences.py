@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from generated_programs import run_here
 
-from mcp_bridge.kernel.program_parser import InvalidProgramError
+from mcp_bridge.kernel.language.program_parser import InvalidProgramError
 
 COMPARED = ("status", "output", "steps", "asked")
 

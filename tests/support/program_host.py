@@ -21,11 +21,11 @@ import anyio
 import mcp_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
-from mcp_bridge.executions.programs.programs import Programs
+from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.executions.programs.run import ProgramRun
 from mcp_bridge.executions.programs.step_recorder import StepCall
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.registered.registry import BoundFunction
 from mcp_bridge.settings import Settings

@@ -6,7 +6,7 @@ import pytest
 
 from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.lifecycle import Lifecycle
-from mcp_bridge.executions.programs.programs import Programs
+from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.kernel.events import Outcome
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database

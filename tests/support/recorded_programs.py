@@ -7,7 +7,7 @@ from program_tools import Tools, driven, step
 
 from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.lifecycle import Lifecycle
-from mcp_bridge.executions.programs.programs import Programs
+from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.ledger.log.payloads import ModelIntent, ToolIntent, to_entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mcp_bridge.sandbox.cli_engine import CliEngine, CliProcess
-    from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
     from mcp_bridge.sandbox.oci.engine import OciEngine, OciProcess
     from mcp_bridge.sandbox.probe_report import ProbeReport
 

@@ -25,11 +25,11 @@ from mcp_bridge.executions import approvals
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.scripts import divergence
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-from mcp_bridge.executions.scripts.scripts import Scripts
+from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.sessions import cell
 from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.host.bridge import Bridge, open_bridge
 from mcp_bridge.host.request_handlers import Requests
-from mcp_bridge.host.service import Bridge, open_bridge
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.settings import Settings
 from mcp_bridge.wire.messages import MemoryLoad

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.admin import accepted_clock, key_rotation
-from mcp_bridge.ledger.audit.audit import verify_file
+from mcp_bridge.ledger.audit.file_verification import verify_file
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import decode, encode, leaf_hash
 from mcp_bridge.ledger.log.recorder import SqliteRecorder

@@ -19,7 +19,7 @@ import pytest
 
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database

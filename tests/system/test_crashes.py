@@ -13,7 +13,7 @@ import pytest
 from crash_fixtures import BOUNDED, LONG, lines, tool
 from generated_programs import ALL_CONTEXT, Programs, chance
 
-from mcp_bridge.kernel.program_parser import InvalidProgramError, parse
+from mcp_bridge.kernel.language.program_parser import InvalidProgramError, parse
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 MIN_KILLS = 4

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.cli.app import app
 from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES
-from mcp_bridge.workspace.content import CLIENT_FILES
+from mcp_bridge.workspace.folder_content import CLIENT_FILES
 
 pytest_plugins = ["bridge_fixtures"]
 
@@ -758,9 +758,10 @@ def test_what_makes_no_sense_is_not_trusted(user):
 
 
 def test_more_folders_than_are_looked_through_are_not_trusted(user, monkeypatch):
-    from mcp_bridge.workspace import content
 
-    monkeypatch.setattr(content, "MAX_FOLDERS", 20)
+    from mcp_bridge.workspace import folder_content
+
+    monkeypatch.setattr(folder_content, "MAX_FOLDERS", 20)
     for number in range(30):
         (user.checkout.folder / f"tools/d{number}").mkdir()
     (user.checkout.folder / "tools/d1/again").symlink_to(user.checkout.folder / "tools")

@@ -16,9 +16,9 @@ from hostile_guest import GUEST, PIPELINE, open_desk, tool
 
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.kernel.events import Resume
+from mcp_bridge.kernel.language.program_parser import bundle, parse
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.program_limits import MAX_WORK
-from mcp_bridge.kernel.program_parser import bundle, parse
 from mcp_bridge.ledger.storage.execution_store import SavedProgram
 
 MEGABYTE = 1 << 20
@@ -596,7 +596,7 @@ tell(found)
 # --- a guest with another kernel ---
 
 KERNELS = {
-    "conditions always hold": "from mcp_bridge.kernel.conditions import Condition\nCondition.holds = lambda self, lookup: True",
+    "conditions always hold": "from mcp_bridge.kernel.language.conditions import Condition\nCondition.holds = lambda self, lookup: True",
     "nothing is too much": "from mcp_bridge.kernel import values, machine\nMachine = machine.Machine\nold = Machine.__init__\ndef init(self, program, context=None): old(self, program, (context or {}) | {'amount': 5})\nMachine.__init__ = init",
     "outcomes are what it likes": "from mcp_bridge.kernel.machine import Machine\nold = Machine.apply\nMachine.apply = lambda self, event: old(self, event._replace(value='free of charge'))",
     "every step is the last": "from mcp_bridge.kernel.machine import Machine\nold = Machine.apply\ndef apply(self, event):\n    effects = old(self, event)\n    self.level.context['amount'] = 1\n    return effects\nMachine.apply = apply",

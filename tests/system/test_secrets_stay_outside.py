@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import pytest
 from execution_fixtures import lines, printed
 from ledger_fixtures import plaintext
-from mcp.client import Client
+from mcp_clients import WAYS, connected
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.governance.governance import load_governance
@@ -27,7 +27,6 @@ from mcp_bridge.host.channel import HostChannel
 from mcp_bridge.host.frame_writer import FrameWriter
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.server.app import build_server
 
 SECRETS = {
     "api-key": 'pä"ss/wo+rd%41&<x>\\_Zq9!kQ7t',
@@ -378,21 +377,14 @@ async def test_a_secret_is_in_no_byte_that_leaves_the_host(sandboxes, tmp_path, 
             assert leaks(json.dumps(record.to_json(), ensure_ascii=False)) == []
         assert len(seen.frames) > 200
         assert [frame[:300] for frame in seen.frames if leaks(frame)] == []
-        async with Client(build_server(seen.bridge, programs=True)) as client:
-            answers = [
-                await client.call_tool("run_python", {"code": USES}),
-                await client.call_tool("run_python", {"code": USES + "\nraise ValueError(local.echo)"}),
-                await client.call_tool(
-                    "run_program",
-                    {
-                        "program": {
-                            "steps": [
-                                {"id": "a", "type": "tool", "tool": "encoded", "args": {"text": "vault://secret/db"}}
-                            ]
-                        }
-                    },
-                ),
-            ]
+        program = {"steps": [{"id": "a", "type": "tool", "tool": "encoded", "args": {"text": "vault://secret/db"}}]}
+        for how in WAYS:
+            async with connected(how, seen.bridge, programs=True) as client:
+                answers = [
+                    await client.call_tool("run_python", {"code": USES}),
+                    await client.call_tool("run_python", {"code": USES + "\nraise ValueError(local.echo)"}),
+                    await client.call_tool("run_program", {"program": program}),
+                ]
             for answer in answers:
                 assert leaks(answer.model_dump_json()) == []
         waiting = await seen.bridge.programs.store.approvals(open_only=True)

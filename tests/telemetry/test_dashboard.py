@@ -2,16 +2,15 @@
 
 import json
 import re
-import socket
 from pathlib import Path
 
-import anyio
 import promql_parser
 import pytest
 from bridge_fixtures import until
 from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
+from http_bridge import serving
 
 FILE = Path(__file__).resolve().parents[2] / "examples" / "observability" / "grafana-dashboard.json"
 DASHBOARD = json.loads(FILE.read_text())
@@ -75,23 +74,15 @@ def selectors(node):
 @pytest.fixture
 async def families(configure):
     """The types of the metrics that a bridge gives, by name."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    setup = configure(**{"telemetry.listen": f"127.0.0.1:{port}", "pool_max": 1})
+    setup = configure(**{"telemetry.over_http": True, "pool_max": 1})
+    async with serving(setup) as bridge, bridge.client() as client, bridge.http() as http:
 
-    async def text():
-        try:
-            stream = await anyio.connect_tcp("127.0.0.1", port)
-        except OSError:
-            return None
-        async with stream:
-            await stream.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            got = b"".join([part async for part in stream]).decode()
+        async def text():
+            got = (await http.get("/metrics")).text
             return got if "mcp_bridge_pool_containers{" in got else None
 
-    async with setup.client() as client:
         await client.call_tool("run_python", {"code": "print(1)"})
-        return dict(re.findall(r"^# TYPE (\S+) (\S+)\r?$", await until(text), re.MULTILINE))
+        return dict(re.findall(r"^# TYPE (\S+) (\S+)$", await until(text), re.MULTILINE))
 
 
 @pytest.mark.timeout(180)

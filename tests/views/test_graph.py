@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_bridge.kernel.events import Outcome
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.views.graph import END, FAILURE, draw, printable
 from mcp_bridge.views.graph_mermaid import mermaid
 from mcp_bridge.views.graph_svg import svg
@@ -378,7 +378,7 @@ def test_the_same_program_gives_the_same_bytes_in_every_process():
         from mcp_bridge.views.graph import draw
         from mcp_bridge.views.graph_mermaid import mermaid
         from mcp_bridge.views.graph_svg import svg
-        from mcp_bridge.kernel.program_parser import parse
+        from mcp_bridge.kernel.language.program_parser import parse
         graph = draw(parse(json.load(sys.stdin)))
         sys.stdout.buffer.write((mermaid(graph) + svg(graph)).encode())
     """)

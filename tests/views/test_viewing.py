@@ -6,8 +6,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from mcp_bridge.kernel.events import Outcome
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import parse
 from mcp_bridge.kernel.state import row_json
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry, Recorded
 from mcp_bridge.ledger.log.payloads import Damaged

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.atomic_files import create_private, sync_directory, write_private
 from mcp_bridge.downstream.configuration import client_files, jsonc
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.large_json import MAX_DEPTH
+from mcp_bridge.offload import is_deep
 from mcp_bridge.private_files import private_directory
-from mcp_bridge.workspace.content import read_regular, why
+from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,12 +76,16 @@ class ConfigurationFile:
         self.content = client_files.parse(self.old or _empty(syntax), path, syntax, problems)
         if problems:
             raise _bad(path, problems[0].message.removesuffix("."), problems[0].line)
+        if is_deep(self.content, MAX_DEPTH):
+            # What writes a member, or records it, is recursive.
+            raise _bad(path, f"it is nested deeper than {MAX_DEPTH} levels")
         text = (self.old or _empty(syntax)).decode("utf-8")
         self._bom = _BOM if text.startswith(_BOM) else ""
         self._crlf = "\r\n" in text
         self._text = text.removeprefix(_BOM)
         if syntax == "jsonc" and not jsonc.plain(self._text).strip():
-            self._text += "{}\n"
+            # Behind a comment that has no end of its line, it would be a part of that.
+            self._text += "{}\n" if not self._text or self._text.endswith("\n") else "\n{}\n"
 
     @property
     def new(self) -> bytes:
@@ -135,7 +141,7 @@ class ConfigurationFile:
         before, after = (self.old or b"").decode("utf-8-sig").splitlines(), self._text.splitlines()
         values = _secrets(self.content)
         if self.old is not None:
-            values |= _secrets(client_files.loads(self.old, self.syntax))
+            values |= _secrets(client_files.loads(self.old or _empty(self.syntax), self.syntax))
         # Without what is equal at both ends: the time to compare grows with the square, and histories are long.
         ends = _equal(before, after), _equal(before[::-1], after[::-1])
         start = max(0, ends[0] - _CONTEXT)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.private_files import private_directory, state_directory
-from mcp_bridge.workspace.content import read_regular, why
+from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.clients import ClientName

@@ -14,7 +14,7 @@ from mcp_bridge.cli.client_setup.server_entries import NotTransferableError, as_
 from mcp_bridge.downstream.configuration import client_files
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.downstream.configuration.discovery import is_the_bridge
-from mcp_bridge.downstream.configuration.spec import spec_from_toml
+from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mcp_bridge.ledger.log.file_size import Measured
+    from mcp_bridge.ledger.log.quota import Measured
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.publish.protocol import TargetState
     from mcp_bridge.ledger.storage.database import Database
@@ -147,11 +147,11 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
     """Print the signed checkpoint of all entries: to be kept where this machine can't change it."""
 
     def work() -> int:
-        from mcp_bridge.ledger.audit import audit as auditing
+        from mcp_bridge.ledger.audit import proving
         from mcp_bridge.ledger.log.reading import open_ledger
 
         with open_ledger(verifying.ledger_file(configuring.load(config or ctx.obj).settings)) as ledger:
-            note, size, vkey = auditing.checkpoint(ledger), ledger.size, ledger.vkey
+            note, size, vkey = proving.checkpoint(ledger), ledger.size, ledger.vkey
         if as_json:
             print_json({"checkpoint": note, "size": size, "key": vkey})
         else:
@@ -168,7 +168,7 @@ def key(ctx: typer.Context, config: Config = None) -> None:
     """Print the public key of the log, for whoever is to verify what it signs."""
 
     def work() -> int:
-        from mcp_bridge.ledger.storage.signing_key_files import known_vkey
+        from mcp_bridge.ledger.keys.signing_key_files import known_vkey
 
         showing.echo(known_vkey(verifying.ledger_file(configuring.load(config or ctx.obj).settings)))
         return exit_statuses.OK
@@ -190,10 +190,10 @@ def consistency(
     """Show that the log of a checkpoint is the beginning of a later one: nothing was changed, removed or inserted."""
 
     def work() -> int:
-        from mcp_bridge.ledger.audit import audit as auditing
+        from mcp_bridge.ledger.audit import proving
+        from mcp_bridge.ledger.keys.signing_key_files import known_vkey
         from mcp_bridge.ledger.log.reading import open_ledger
         from mcp_bridge.ledger.proofs.signing import Verifier
-        from mcp_bridge.ledger.storage.signing_key_files import known_vkey
 
         settings = configuring.load(config or ctx.obj).settings
         (earlier,) = verifying.read_notes(old)[-1:]
@@ -202,7 +202,7 @@ def consistency(
         own = given or [Verifier.parse(known_vkey(verifying.ledger_file(settings)))]
         with open_ledger(verifying.ledger_file(settings)) as ledger:
             before = [] if given else ledger.signing_keys()
-            shown = auditing.consistency(ledger, earlier, later, own, before)
+            shown = proving.consistency(ledger, earlier, later, own, before)
         if as_json:
             print_json({"status": "consistent", **shown._asdict()})
         else:
@@ -222,7 +222,7 @@ def export(
     """Write the whole log as one file that can be verified anywhere with nothing but itself and the key."""
 
     def work() -> int:
-        from mcp_bridge.ledger.audit import audit as auditing
+        from mcp_bridge.ledger.audit import copies
         from mcp_bridge.ledger.log.reading import open_ledger, require
 
         settings = configuring.load(config or ctx.obj).settings
@@ -231,7 +231,7 @@ def export(
             verifying.ledger_file(settings), verifying.master_key(settings) if payloads else None
         ) as ledger:
             size = ledger.size
-            _write(None if str(out) == "-" else out, lambda file: auditing.export(ledger, file, payloads=payloads))
+            _write(None if str(out) == "-" else out, lambda file: copies.export(ledger, file, payloads=payloads))
             vkey = ledger.vkey
         if str(out) != "-":
             showing.echo(f"{size} entries in {out}; verify it with --key '{vkey}'")
@@ -245,11 +245,11 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
     """Count entries, executions and bytes; tell the log's name and key."""
 
     def work() -> int:
-        from mcp_bridge.ledger.audit import audit as auditing
+        from mcp_bridge.ledger.audit import statistics
         from mcp_bridge.ledger.log.reading import open_ledger
 
         with open_ledger(verifying.ledger_file(configuring.load(config or ctx.obj).settings)) as ledger:
-            numbers = auditing.stats(ledger)
+            numbers = statistics.stats(ledger)
         if as_json:
             print_json(numbers.to_json())
             return exit_statuses.OK

@@ -19,11 +19,12 @@ from rich.syntax import Syntax
 
 from mcp_bridge import escaping
 from mcp_bridge.cli import configuring, exit_statuses
-from mcp_bridge.downstream.configuration.spec import ServerSpec, spec_from_toml
+from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 
 if TYPE_CHECKING:
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.settings import Settings
 

@@ -19,9 +19,9 @@ from mcp_bridge.downstream.configuration.discovery import user_servers
 from mcp_bridge.downstream.configuration.remote_entries import is_in_the_clear, shown_url
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.early_erasure import FULL
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.host.engine_setup import Prepared, not_enforced, prepare
 from mcp_bridge.host.pool_report import pool_reports
-from mcp_bridge.host.service import open_bridge
 from mcp_bridge.sizes import shown_size
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.config import LedgerConfig
-    from mcp_bridge.ledger.log.file_size import Measured
+    from mcp_bridge.ledger.log.quota import Measured
 
 MARKS = {"ok": "[green]ok[/green]  ", "warning": "[yellow]warn[/yellow]", "error": "[red]fail[/red]"}
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.executions.in_doubt import Settlement
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.storage.database import Database

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from mcp_bridge.sandbox.flags import RuntimeChoice
     from mcp_bridge.sandbox.image.store import ImageInfo
+    from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 
 images = typer.Typer(help="Build, look at and remove the sandbox's images.", no_args_is_help=True)
 
@@ -92,7 +92,7 @@ def prune(
     as_json: Json = False,
 ) -> None:
     """Remove the images that were built here and that the configuration doesn't use."""
-    from mcp_bridge.cli.commands.uninstall import prune as work
+    from mcp_bridge.cli.commands.image_prune import prune as work
 
     finish(lambda: work(configuring.load(config or ctx.obj), everything=everything, as_json=as_json), as_json=as_json)
 

@@ -94,7 +94,7 @@ def uninstall(loaded: settings.Loaded, request: Request) -> int:
         showing.echo_err("mcp-bridge: nothing was written.")
         return exit_statuses.REFUSED
     installations.prepare()
-    if original == b"":
+    if original is not None and not change.record.was_there:
         file.remove_file()
     else:
         file.write(installations.backups)

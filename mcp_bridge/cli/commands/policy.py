@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.governance.governance import WrittenPolicy
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.kernel.step_types import Step
     from mcp_bridge.policy.rules.call import StepContext
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot

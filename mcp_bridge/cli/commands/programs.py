@@ -16,8 +16,8 @@ from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
     from mcp_bridge.cli.program_sources import ProgramFile, Sources
-    from mcp_bridge.host.service import Bridge
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.host.bridge import Bridge
+    from mcp_bridge.kernel.language.program_parser import Program
 
 programs = typer.Typer(
     help="Run, check, draw and keep programs: steps that are governed one by one.",
@@ -107,8 +107,8 @@ def validate(
 
 
 def _validated(sources: Sources, file: ProgramFile) -> dict[str, Any]:
-    from mcp_bridge.kernel import program_warnings
-    from mcp_bridge.kernel.program_parser import InvalidProgramError
+    from mcp_bridge.kernel.language import program_warnings
+    from mcp_bridge.kernel.language.program_parser import InvalidProgramError
 
     try:
         program = sources.parse(file)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.executions.replay_result import Difference, Replayed
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 

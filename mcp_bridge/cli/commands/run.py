@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.executions.record import ExecutionRecord
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.wire.messages import Stream
 
 logger = logging.getLogger(__name__)

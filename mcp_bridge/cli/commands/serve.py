@@ -12,7 +12,7 @@ from mcp_bridge import settings
 from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.workspace.content import CONFIG_NAME, PROJECT_NAME, real_folder
+from mcp_bridge.workspace.folder_content import CONFIG_NAME, PROJECT_NAME, real_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -97,6 +97,7 @@ class ConfigurationFiles:
         started with trusted content.
         """
         from mcp_bridge.governance.governance import LOCAL, snapshot_of, written_policies
+        from mcp_bridge.governance.principals import load_principals
         from mcp_bridge.server.configuration_reload import Change
 
         started = self._configuration
@@ -110,6 +111,7 @@ class ConfigurationFiles:
             found = configuring.discover_servers(loaded)
             programs = started.governance.programs if started.governance else {}
             policy = snapshot_of(written_policies(loaded.layers, configuring.folder_servers(loaded, found), programs))
+            principals = load_principals(loaded.layers)
         except BridgeError as exc:
             same, self._last = str(exc) == self._last, str(exc)
             return None if same else exc
@@ -127,7 +129,8 @@ class ConfigurationFiles:
             _brings_tools(layer) and str(layer.file) not in unsure for layer in _removed_layers(started.loaded, loaded)
         ):
             servers.add(LOCAL)
-        return Change(frozenset(servers), policy, meaning != _meaning(started.loaded, started.discovery))
+        differs = meaning != _meaning(started.loaded, started.discovery)
+        return Change(frozenset(servers), policy, principals, differs)
 
     def print_error(self, error: BridgeError) -> None:
         """Print an error on standard error, once."""
@@ -217,7 +220,7 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
     first = configured(files)
     import anyio
 
-    from mcp_bridge.server.process import missing
+    from mcp_bridge.server.process_memory import missing
 
     # With the SDK comes its HTTP server, and with that a library that hooks into uvicorn's shutdown if it is installed.
     # Nothing is served over HTTP here; whoever imports uvicorn later gets it.

@@ -14,7 +14,7 @@ from mcp_bridge.downstream.configuration import client_files
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.downstream.configuration.discovery import folder_table, missing_servers_problem
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.workspace.content import (
+from mcp_bridge.workspace.folder_content import (
     CLIENT_FILES,
     CONFIG_NAME,
     MAX_FILE_BYTES,

@@ -1,12 +1,11 @@
-"""`mcp-bridge image prune` and `mcp-bridge uninstall`: removal of what the bridge has created on this machine.
+"""`mcp-bridge uninstall`: removal of what the bridge has created on this machine.
 
-Neither probes an engine, because a probe may build an image first.
+No engine is probed: a probe may build an image first.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import os
 import shutil
 import tempfile
 from contextlib import suppress
@@ -15,127 +14,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge import escaping
 from mcp_bridge.cli import asking, configuring, exit_statuses, showing
-from mcp_bridge.cli.opening import print_json
+from mcp_bridge.cli.commands.image_prune import Engine, engines, print_left, remove_images
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.settings import user_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mcp_bridge.sandbox.flags import EngineName, RuntimeChoice
-    from mcp_bridge.sandbox.image.store import ImageInfo
+    from mcp_bridge.sandbox.isolation_flags import EngineName
     from mcp_bridge.settings import Loaded, Settings
 
 CACHES = ("catalog", "probe-*", "image-build*", "run", "oci", "ui-*.html", "owners", "files.total")
 """Patterns (`fnmatch`) of files in the state directory that are recreated when missing."""
-
-
-class Engine(NamedTuple):
-    """An engine that answers, and its images of ours."""
-
-    choice: RuntimeChoice
-    images: tuple[ImageInfo, ...]
-
-
-async def engines(settings: Settings) -> tuple[list[Engine], list[EngineName]]:
-    """The engines that the settings allow and that answer, and the names of installed ones that don't."""
-    from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
-    from mcp_bridge.sandbox.flags import RuntimeChoice
-    from mcp_bridge.sandbox.open_driver import open_images
-
-    everything: tuple[EngineName, ...] = ("oci", "podman", "docker")
-    names = everything if settings.runtime == "auto" else (settings.runtime,)
-    found: list[Engine] = []
-    silent: list[EngineName] = []
-    for name in names:
-        if name == "oci":
-            # What it has made is in the state directory, whether or not a runtime is still installed.
-            choice = RuntimeChoice("oci", "", "", rootless=os.geteuid() != 0)
-            if (settings.state_dir / "oci").is_dir():
-                images = await open_images(choice, settings.state_dir).images()
-                found.append(Engine(choice, tuple(images)))
-            continue
-        path = shutil.which(name)
-        if path is None:
-            continue
-        info = await engine_info(name, path)
-        if isinstance(info, EngineInfo):
-            images = await open_images(info.choice, settings.state_dir).images()
-            found.append(Engine(info.choice, tuple(images)))
-        elif info.code != "engine_alias":
-            silent.append(name)
-    return found, silent
-
-
-# --- image prune ---
-
-
-def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
-    """Remove the built images that this configuration doesn't use; return the exit status.
-
-    Args:
-        loaded: The configuration.
-        everything: Whether to remove the image in use, too: the next run builds it again.
-        as_json: Whether to print the removed images as JSON.
-
-    Raises:
-        BridgeError: `engine_failed`; as `image.image_reference`.
-    """
-    import anyio
-
-    from mcp_bridge.sandbox.image import image
-
-    settings = loaded.settings
-    wanted = image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
-    kept = set() if everything else {wanted, settings.image}
-
-    async def work() -> tuple[list[ImageInfo], list[tuple[str, str]]]:
-        gone, left = [], []
-        for engine in (await engines(settings))[0]:
-            chosen = [one for one in engine.images if one.reference not in kept]
-            done, failed = await _remove_images(engine.choice, settings.state_dir, chosen)
-            gone += done
-            left += failed
-        return gone, left
-
-    gone, left = anyio.run(work)
-    if as_json:
-        print_json({"removed": [one.reference for one in gone], "left": [reference for reference, _ in left]})
-    else:
-        for one in gone:
-            showing.echo(f"removed {one.reference}, {one.size / 1e6:.0f} MB")
-        if not gone and not left:
-            showing.echo("No image to remove.")
-        _print_left(left)
-    return exit_statuses.FAILED if left else exit_statuses.OK
-
-
-def _print_left(left: Sequence[tuple[str, str]]) -> None:
-    for reference, why in left:
-        showing.echo_err(
-            f"mcp-bridge: image_left: {reference} could not be removed: {why} End what uses it, and try again."
-        )
-
-
-async def _remove_images(
-    choice: RuntimeChoice, state_dir: Path, images: Sequence[ImageInfo]
-) -> tuple[list[ImageInfo], list[tuple[str, str]]]:
-    """Remove images; return the removed ones, and the others' names with the engine's errors."""
-    from mcp_bridge.sandbox.open_driver import open_images
-
-    store = open_images(choice, state_dir)
-    removed, left = [], []
-    for one in images:
-        try:
-            await store.remove(one.reference)
-        except BridgeError as exc:
-            left.append((one.reference, exc.message))
-        else:
-            removed.append(one)
-    return removed, left
-
-
-# --- uninstall ---
 
 
 class _Found(NamedTuple):
@@ -172,7 +62,7 @@ def uninstall(loaded: Loaded, *, state: bool, yes: bool) -> int:
         showing.echo_err("mcp-bridge: nothing was removed.")
         return exit_statuses.REFUSED
     left = anyio.run(_remove, found, directory, state)
-    _print_left(left)
+    print_left(left)
     with suppress(OSError):
         directory.rmdir()
     for line in _remaining(found, loaded, state=state):
@@ -263,7 +153,7 @@ async def _remove(found: _Found, directory: Path, state: bool) -> list[tuple[str
             await open_engine(engine.choice, _driver_state(engine, directory, Path(scratch))).remove(container)
     left = []
     for engine in found.engines:
-        left += (await _remove_images(engine.choice, directory, engine.images))[1]
+        left += (await remove_images(engine.choice, directory, engine.images))[1]
     for path in [*found.caches, *(found.state if state else ())]:
         try:
             if path.is_dir() and not path.is_symlink():

@@ -46,9 +46,10 @@ from mcp_bridge.downstream.client.server_log import logger
 from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
 from mcp_bridge.downstream.client.sse_transport import SseTransport
 from mcp_bridge.downstream.client.stdio_transport import StdioTransport
+from mcp_bridge.downstream.configuration.tool_filter import lets_through
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
-from mcp_bridge.workspace.content import changed
+from mcp_bridge.workspace.folder_content import changed
 
 # Re-exported for the supervisor, which imports this module, and with it the SDK, on first use.
 from mcp.shared.exceptions import MCPError  # isort: skip
@@ -371,7 +372,7 @@ def _progress_teller(on_message: Callable[[str], None]) -> Progressed:
 
 def _let_through(spec: ServerSpec, alias: str, tools: list[dict[str, Any]]) -> Listing:
     """The tools that the configuration lets through. For the bridge there are no others."""
-    named = (raw for raw in tools if not isinstance(raw.get("name"), str) or spec.has_tool(raw["name"]))
+    named = (raw for raw in tools if not isinstance(raw.get("name"), str) or lets_through(spec, raw["name"]))
     return listing_from_wire(spec.name, alias, list(named))
 
 

@@ -53,6 +53,7 @@ from mcp_bridge.downstream.client.lines import Oversized
 from mcp_bridge.downstream.client.messages import MessageReader, encoded, encoded_large
 from mcp_bridge.downstream.client.pending_requests import PendingRequests, connection_closed, given_up
 from mcp_bridge.downstream.client.server_log import LogRing
+from mcp_bridge.downstream.http.hidden_credentials import HiddenCredentials
 from mcp_bridge.downstream.http.http_client import (
     Attempt,
     Pace,
@@ -63,9 +64,8 @@ from mcp_bridge.downstream.http.http_client import (
     opened,
     refusal,
 )
-from mcp_bridge.downstream.http.remote_auth import HiddenCredentials
 from mcp_bridge.downstream.http.retries import sent_until_read
-from mcp_bridge.downstream.oauth.bearer import BearerAuth
+from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mcp_bridge import toml_reader
 from mcp_bridge.downstream.configuration import jsonc
-from mcp_bridge.workspace.content import read_regular, why
+from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
     from pathlib import Path

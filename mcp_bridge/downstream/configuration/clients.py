@@ -37,7 +37,7 @@ class Client:
         servers: The keys that lead to the object of servers, in all of its files.
         new_file: The user's file to make if there is none.
         project_files: Its files in a folder, the highest precedence first; each is in
-            `mcp_bridge.workspace.content.CLIENT_FILES`.
+            `mcp_bridge.workspace.folder_content.CLIENT_FILES`.
         upward: Whether its files in the folders above count too, up to the root of the git repository.
         syntax: What its files are written in.
         variables: How it expands variables.

@@ -12,7 +12,7 @@ directory. The folder's own `.claude` can't approve anything: the author of the 
 approval counts only for a file that nobody else could have written. Approvals in other clients don't count.
 
 Client files belong to another program, so they are read leniently: unknown keys are ignored, and a broken file or
-entry is reported as a problem and never raised. Our own TOML is read strictly (see `spec.spec_from_toml`).
+entry is reported as a problem and never raised. Our own TOML is read strictly (`own_entries`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from mcp_bridge.downstream.configuration.client_files import Problem, member
 from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.downstream.configuration.expansion import Expander, UnexpandedError
 from mcp_bridge.downstream.configuration.git_root import git_root
+from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
-from mcp_bridge.downstream.configuration.runners import isolate_runner
+from mcp_bridge.downstream.configuration.runner_isolation import isolate_runner
 from mcp_bridge.downstream.configuration.self_reference import runs_the_bridge
-from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, TlsFiles, spec_from_toml
+from mcp_bridge.downstream.configuration.spec import Scope, ServerSpec, TlsFiles
 from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.workspace.content import (
+from mcp_bridge.workspace.folder_content import (
     MAX_FILE_BYTES,
     PROJECT_NAME,
     Content,

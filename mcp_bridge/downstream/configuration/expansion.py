@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_bridge.workspace.content import read_regular, why
+from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

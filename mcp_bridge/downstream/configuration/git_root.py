@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mcp_bridge.workspace.content import read_regular
+from mcp_bridge.workspace.folder_content import read_regular
 
 _MAX_GIT_BYTES = 4096
 """Size limit of a `.git` file and of the files that it refers to."""

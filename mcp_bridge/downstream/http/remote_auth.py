@@ -1,14 +1,12 @@
 """How the bridge authenticates itself to a remote server.
 
 Static headers are resolved when a connection is opened, and OAuth is an `httpx2.Auth` that runs beside each request.
-Neither is kept after the connection, and neither is in a log, an error or the ledger; where a server repeats one in its
-answers, it is hidden, since a script must not see it.
+Neither is kept after the connection, and neither is in a log, an error or the ledger. `hidden_credentials` takes them
+out of what a server answers.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,7 +16,6 @@ from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator
 
     import httpx2
 
@@ -29,14 +26,6 @@ if TYPE_CHECKING:
 SECRET_SCHEME = "vault://"  # noqa: S105 - a scheme, no secret
 """What references to secrets begin with."""
 
-HIDDEN = b"[hidden]"
-"""What stands for a credential that a server repeats."""
-
-_CREDENTIAL_NAME = re.compile(r"auth|cookie|credential|key|pass|secret|signature|token", re.IGNORECASE)
-"""Headers whose values are credentials, by their names. Another's value may be in an answer for good reason."""
-
-# Values of credentials' headers that are remembered; a token is renewed every few minutes at most.
-_MAX_CREDENTIALS = 1000
 
 IsHidden = Callable[[str], bool]
 """Whether a credential is hidden in what its server answers: one that can be guessed would be confirmed by that."""
@@ -116,7 +105,7 @@ def open_auth(spec: ServerSpec, access: RemoteAccess, tls: ssl.SSLContext) -> ht
         # Not every API that answers 401 means a login.
         return None
     # The SDK is loaded by the first connection, not by the start of the bridge.
-    from mcp_bridge.downstream.oauth.bearer import BearerAuth  # noqa: PLC0415
+    from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth  # noqa: PLC0415
     from mcp_bridge.downstream.oauth.token_sources import LoginTokens, MachineTokens  # noqa: PLC0415
 
     settings = access.oauth_settings(spec)
@@ -131,54 +120,3 @@ def open_auth(spec: ServerSpec, access: RemoteAccess, tls: ssl.SSLContext) -> ht
 def has_own_authorization(spec: ServerSpec) -> bool:
     """Whether a server's headers have credentials already."""
     return any(name.lower() == "authorization" for name in spec.headers)
-
-
-class HiddenCredentials:
-    """What the requests of one connection are authenticated with, hidden in what comes back.
-
-    Args:
-        spec: The server.
-        access: What its connection is authenticated with, and whether a credential is hidden.
-    """
-
-    def __init__(self, spec: ServerSpec, access: RemoteAccess) -> None:
-        self._access = access
-        self._headers = {"authorization"} | {
-            name.lower()
-            for name, value in spec.headers.items()
-            if _CREDENTIAL_NAME.search(name) or SECRET_SCHEME in value
-        }
-        self._credentials: set[bytes] = set()
-        self._noted: set[str] = set()
-
-    async def note_request(self, request: httpx2.Request) -> None:
-        """Know what a request is authenticated with: tokens change while a connection lasts."""
-        for name in self._headers:
-            value = request.headers.get(name)
-            if value is None or value in self._noted:
-                continue
-            if len(self._noted) >= _MAX_CREDENTIALS:
-                self._noted.clear()
-            self._noted.add(value)
-            # The scheme of `Authorization` is no secret: `Bearer`.
-            self.note(value.partition(" ")[2].strip() or value if name == "authorization" else value)
-
-    def note(self, credential: str) -> None:
-        """Hide a credential from now on, unless that would confirm a guess."""
-        if self._access.is_hidden(credential):
-            self._credentials |= set(_written(credential))
-
-    def hide(self, text: bytes) -> bytes:
-        """The text without the credentials."""
-        for credential in self._credentials:
-            # A search of a message's bytes takes less than its parsing by orders of magnitude.
-            if credential in text:
-                text = text.replace(credential, HIDDEN)
-        return text
-
-
-def _written(credential: str) -> Iterator[bytes]:
-    """A credential as it is in a text, and as JSON writes it."""
-    for text in (credential, json.dumps(credential)[1:-1], json.dumps(credential, ensure_ascii=False)[1:-1]):
-        yield text.encode()
-        yield text.replace("/", r"\/").encode()

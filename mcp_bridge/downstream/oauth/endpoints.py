@@ -43,18 +43,6 @@ def url_problem(url: str, server_url: str) -> str | None:
     return None
 
 
-def unproxied(server_url: str) -> dict[str, None]:
-    """The addresses that are reached without a proxy, as `httpx2` has them mounted.
-
-    What is sent to this machine may be in the clear, since it stays here: through a proxy it wouldn't.
-    """
-    if not is_loopback(server_url):
-        return {}
-    host = urlsplit(server_url).hostname or ""
-    own = f"[{host}]" if ":" in host else host
-    return dict.fromkeys(f"all://{each}" for each in ("localhost", "*.localhost", "127.0.0.1", "[::1]", own))
-
-
 def may_carry_tokens(url: str) -> bool:
     """Whether a server at this address can be given a token: over TLS, or on this machine."""
     return urlsplit(url).scheme == "https" or is_loopback(url)

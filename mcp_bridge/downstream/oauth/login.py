@@ -15,7 +15,8 @@ from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.downstream.oauth.failures import UnreachableError, login_failed
 from mcp_bridge.downstream.oauth.login_record import Login, keep_login
 from mcp_bridge.downstream.oauth.logout import revoke
-from mcp_bridge.downstream.oauth.providers import (
+from mcp_bridge.downstream.oauth.redirects import receive_redirect
+from mcp_bridge.downstream.oauth.token_requests import (
     FlowError,
     PersonProvider,
     as_login_failure,
@@ -23,7 +24,6 @@ from mcp_bridge.downstream.oauth.providers import (
     drive,
     token_request,
 )
-from mcp_bridge.downstream.oauth.redirects import receive_redirect
 
 if TYPE_CHECKING:
     import ssl

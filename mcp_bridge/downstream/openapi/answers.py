@@ -12,6 +12,8 @@ import base64
 import json
 import math
 from dataclasses import dataclass
+from encodings import normalize_encoding
+from encodings.aliases import aliases
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -158,11 +160,22 @@ def _text(text: str) -> TextContent:
     return TextContent(type="text", text=text)
 
 
+_CHARSETS = frozenset(
+    {"ascii", "utf_8", "utf_8_sig", "utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le", "latin_1"}
+    | {f"iso8859_{part}" for part in (*range(2, 12), *range(13, 17))}
+    | {f"cp{page}" for page in (437, 850, 866, 874, 932, 949, 950, *range(1250, 1259))}
+    | {"koi8_r", "koi8_u", "mac_roman", "mac_cyrillic", "gb2312", "gbk", "gb18030", "big5", "big5hkscs"}
+    | {"shift_jis", "euc_jp", "iso2022_jp", "euc_kr"}
+)
+"""The encodings of text that are decoded, as Python calls them. Python has others, some of which take a time that grows
+with the square of the text (`punycode`), raise errors (`idna`) or make lone surrogates (`utf-7`, `unicode_escape`)."""
+
+
 def _plain(response: Response) -> str:
-    try:
-        return response.body.decode(response.charset, "replace")
-    except LookupError:
-        return response.body.decode("utf-8", "replace")
+    # Looked up here: Python would remember each name that it doesn't know.
+    name = normalize_encoding(response.charset).lower()
+    known = aliases.get(name, name)
+    return response.body.decode(known if known in _CHARSETS else "utf-8", "replace")
 
 
 def _is_text(kind: str) -> bool:

@@ -19,10 +19,11 @@ from mcp_bridge.downstream.catalog.listing_limits import MAX_LISTING_BYTES, MAX_
 from mcp_bridge.downstream.configuration.remote_entries import RESERVED_HEADERS, is_header_name
 from mcp_bridge.downstream.openapi.document import Document
 from mcp_bridge.downstream.openapi.document_text import DocumentError, parse
-from mcp_bridge.downstream.openapi.naming import METHODS, Names, Selection
+from mcp_bridge.downstream.openapi.naming import Names
 from mcp_bridge.downstream.openapi.operations import Limits, compile_operation
 from mcp_bridge.downstream.openapi.plan import Order, Outcome, SecurityScheme, Service
 from mcp_bridge.downstream.openapi.references import Node, References
+from mcp_bridge.downstream.openapi.selection import METHODS, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -31,6 +31,8 @@ from mcp_bridge.downstream.client.server_log import LogRing
 from mcp_bridge.downstream.client.server_spans import server_span
 from mcp_bridge.downstream.configuration.remote_entries import value_problem
 from mcp_bridge.downstream.configuration.spec import TlsFiles
+from mcp_bridge.downstream.configuration.tool_filter import lets_through
+from mcp_bridge.downstream.http.hidden_credentials import HiddenCredentials
 from mcp_bridge.downstream.http.http_client import (
     Attempt,
     RemoteFailure,
@@ -40,11 +42,11 @@ from mcp_bridge.downstream.http.http_client import (
     opened,
     refusal,
 )
-from mcp_bridge.downstream.http.remote_auth import HiddenCredentials
 from mcp_bridge.downstream.http.retries import sent_until_read
-from mcp_bridge.downstream.oauth.bearer import BearerAuth
+from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
 from mcp_bridge.downstream.openapi.answers import ERROR_BYTES, AnswerError, Response, to_result, told_headers
-from mcp_bridge.downstream.openapi.reading import DocumentReader, Found, UnusableDocumentError
+from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
+from mcp_bridge.downstream.openapi.reading import DocumentReader, Found
 from mcp_bridge.downstream.openapi.requests import Credentials, Request, build
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import is_large, on_thread
@@ -188,7 +190,7 @@ class OpenApiConnection(ServerConnection):
             raise self._unusable("its document names another address now; it is read anew at the next start.")
         self._credentials = Credentials(schemes, self._values)
         gathered = BoundedListing()
-        gathered.add(tool for tool in found.service.tools if self._spec.has_tool(tool["name"]))
+        gathered.add(tool for tool in found.service.tools if lets_through(self._spec, tool["name"]))
         listing = listing_from_wire(self._spec.name, self._alias, gathered.tools)
         notices = (*listing.notices, *found.service.notices, *gathered.notices(self._spec.name))
         self._found = found

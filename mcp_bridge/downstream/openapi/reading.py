@@ -21,10 +21,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from mcp_bridge.downstream.configuration.remote_entries import shown_origin, url_problem
 from mcp_bridge.downstream.http.http_client import Attempt, RequestFailedError, failure_of, opened, refusal
-from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
+from mcp_bridge.downstream.openapi.base_url import base_url_of, origin_of
+from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
 from mcp_bridge.downstream.openapi.plan import Order, Outcome
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.workspace.content import read_regular, why
+from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
     import httpx2
@@ -51,22 +52,6 @@ main()
 
 _order: TypeAdapter[Order] = TypeAdapter(Order)
 _outcome: TypeAdapter[Outcome] = TypeAdapter(Outcome)
-
-
-class UnusableDocumentError(Exception):
-    """A service's document can't be used.
-
-    Args:
-        reason: Why, in a sentence for scripts, too.
-        hint: What to do, or None.
-        private: What only the operator may see.
-    """
-
-    def __init__(self, reason: str, hint: str | None = None, private: dict[str, Any] | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.hint = hint
-        self.private = private or {}
 
 
 class Found(NamedTuple):
@@ -142,7 +127,7 @@ class DocumentReader:
     def _why_not(self, uri: str, main: str) -> str | None:
         """Why a document that another refers to isn't read, or None."""
         if self._document.is_remote:
-            same = _origin(uri) == _origin(main) and url_problem(uri) is None
+            same = origin_of(uri) == origin_of(main) and url_problem(uri) is None
             return None if same else "is at another address than the document, and isn't read"
         if not uri.startswith("file:///"):
             return "is no file beside the document, and isn't read"
@@ -185,7 +170,7 @@ class DocumentReader:
 
     async def _fetched(self, url: str, name: str) -> bytes:
         # The operator's credentials are the service's. A document elsewhere is public, or has no use for them.
-        ours = self._spec.url is not None and _origin(url) == _origin(self._spec.url)
+        ours = self._spec.url is not None and origin_of(url) == origin_of(self._spec.url)
         client = self._client if ours else self._public
         assert client is not None  # noqa: S101 - of a remote document
         attempt = Attempt()
@@ -222,45 +207,6 @@ def _too_large(name: str) -> UnusableDocumentError:
 
 def _path(uri: str) -> Path:
     return Path(unquote(urlsplit(uri).path))
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    return parts.scheme, parts.hostname, port
-
-
-def base_url_of(spec: ServerSpec, service: Service) -> str:
-    """The address that a service's operations are called at.
-
-    The configuration's, if it has one. Else the first that the document names: of a document that was fetched, only at
-    its own origin; of a file, only over TLS or on this machine, and only where no credentials are sent.
-
-    Raises:
-        UnusableDocumentError: There is none.
-    """
-    if spec.url is not None:
-        return spec.url
-    assert spec.openapi is not None  # noqa: S101 - of this type
-    named = service.servers[0] if service.servers else ""
-    if (problem := url_problem(named)) or urlsplit(named).query:
-        said = f"names {named[:100]!r}, which is none" if named else "names none"
-        raise UnusableDocumentError(
-            f"there is no address to call it at: its document {said}{f' ({problem})' if named and problem else ''}.",
-            'Write base_url = "https://…" into its configuration.',
-        )
-    origin = shown_origin(named)
-    hint = f'If that is where it is, write base_url = "{named[:200]}" into its configuration.'
-    if spec.openapi.is_remote:
-        if _origin(named) != _origin(spec.openapi.location):
-            raise UnusableDocumentError(f"its document says that it is at {origin}, which is another origin.", hint)
-    elif spec.headers or spec.openapi.credentials:
-        raise UnusableDocumentError(
-            f"its document says that it is at {origin}, and credentials go only where the configuration says.", hint
-        )
-    elif not may_carry_tokens(named):
-        raise UnusableDocumentError(f"its document says that it is at {origin}, in the clear.", hint)
-    return named
 
 
 async def compile_order(order: Order) -> Outcome:

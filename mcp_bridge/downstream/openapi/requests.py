@@ -22,7 +22,7 @@ from mcp_bridge.downstream.configuration.remote_entries import value_problem
 from mcp_bridge.downstream.openapi.plan import FieldPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from mcp_bridge.downstream.openapi.plan import BodyPlan, OperationPlan, ParameterPlan, SecurityScheme, Style
 
@@ -32,8 +32,8 @@ MAX_TARGET_CHARS = 32 << 10
 _DECODINGS = 3
 """How often a path's value is decoded to see what it could lead to: proxies and servers each may."""
 
-_RESERVED_KEPT = ":/?[]@!$'()*,;"
-"""Reserved characters that `allowReserved` keeps. The others would end the parameter: `#`, `&`, `=`, `+`."""
+_RESERVED_KEPT = ":/?[]@!$'()*,"
+"""Reserved characters that `allowReserved` keeps. The others would end the parameter: `#`, `&`, `=`, `+`, `;`."""
 
 _SEPARATORS: dict[str, str] = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
 
@@ -99,7 +99,8 @@ def build(plan: OperationPlan, base_url: str, arguments: Mapping[str, Any], cred
     headers: dict[str, str] = {"accept": plan.accept}
     cookies: list[str] = []
     segments: dict[str, str] = {}
-    kept = frozenset(scheme.name for scheme in credentials.schemes.values() if scheme.place == "query")
+    taken = {scheme.name for scheme in credentials.schemes.values() if scheme.place == "query"}
+    taken |= {parameter.name for parameter in plan.parameters if parameter.location == "query"}
     for parameter in plan.parameters:
         if parameter.argument not in arguments:
             continue
@@ -109,7 +110,7 @@ def build(plan: OperationPlan, base_url: str, arguments: Mapping[str, Any], cred
         elif value is None:
             continue
         elif parameter.location == "query":
-            query += _query(parameter.name, value, parameter.style, parameter, kept)
+            query += _query(parameter.name, value, parameter.style, parameter, taken)
         elif parameter.location == "header":
             headers[parameter.name.lower()] = _header(parameter, value)
         else:
@@ -125,6 +126,9 @@ def build(plan: OperationPlan, base_url: str, arguments: Mapping[str, Any], cred
         segments.get(part, "") if is_name else _encoded(part, "/:@!$&'()*+,;=~%")
         for is_name, part in _template_parts(plan.path)
     )
+    if segments:
+        # Dots of the template, of a style and of several values come together only here.
+        _check_segment("path", path)
     url = f"{base_url.rstrip('/')}{path}{'?' if query else ''}{'&'.join(query)}"
     _check_target(url, base_url)
     return Request(plan.method, url, headers, content)
@@ -257,7 +261,9 @@ def _check_segment(name: str, text: str) -> None:
         text = unquote(text)
 
 
-def _query(name: str, value: Any, style: Style, options: ParameterPlan | FieldPlan, kept: frozenset[str]) -> list[str]:
+def _query(
+    name: str, value: Any, style: Style, options: ParameterPlan | FieldPlan, taken: Collection[str]
+) -> list[str]:
     """The parts of a query, or of a form, that a value becomes.
 
     Args:
@@ -265,7 +271,11 @@ def _query(name: str, value: Any, style: Style, options: ParameterPlan | FieldPl
         value: Its value.
         style: How arrays and objects are written.
         options: Whether they are exploded.
-        kept: The names of parameters that carry credentials: no member of an object may be called so.
+        taken: The names of all parameters. No member of an object may have another one's place: what a rule, or a
+            person, has seen there would not be what the service reads.
+
+    Raises:
+        ValueError: A member has the place of another parameter, or can't be sent.
     """
     safe = _RESERVED_KEPT if getattr(options, "allow_reserved", False) else ""
     key = _encoded(name)
@@ -277,28 +287,46 @@ def _query(name: str, value: Any, style: Style, options: ParameterPlan | FieldPl
             return [f"{key}={item}" for item in items]
         return [f"{key}={_SEPARATORS.get(style, ',').join(items)}"]
     if isinstance(value, dict):
+        others = _places(taken) - _places([name])
         if style == "deepObject":
-            return list(_deep(name, value, safe))
+            return list(_deep(name, value, safe, others))
         members = [(_encoded(each), _encoded(text, safe)) for each, text in _members(name, value)]
         if options.explode:
-            if hidden := kept & value.keys():
-                raise ValueError(f"{name}: may not have a member {min(hidden)!r}")
+            for each in value:
+                _check_member(name, each, others)
             return [f"{each}={text}" for each, text in members]
         separator = _SEPARATORS.get(style, ",")
         return [f"{key}={separator.join(part for pair in members for part in pair)}"] if members else []
     return [f"{key}={_encoded(_text(name, value), safe)}"]
 
 
-def _deep(name: str, value: Mapping[str, Any], safe: str) -> Iterator[str]:
+def _deep(name: str, value: Mapping[str, Any], safe: str, others: frozenset[str]) -> Iterator[str]:
     """`filter[a][b]=c`: nested objects as what most servers take them for; OpenAPI leaves them open."""
     for each, inner in value.items():
         key = f"{name}[{_text(name, each)}]"
+        _check_member(name, key, others)
         if isinstance(inner, dict):
-            yield from _deep(key, inner, safe)
+            yield from _deep(key, inner, safe, others)
         elif isinstance(inner, list):
             yield from (f"{_encoded(key, '[]')}={_encoded(_text(name, item), safe)}" for item in inner)
         elif inner is not None:
             yield f"{_encoded(key, '[]')}={_encoded(_text(name, inner), safe)}"
+
+
+def _places(names: Iterable[str]) -> frozenset[str]:
+    """Names of parameters as the least strict servers compare them: without case."""
+    return frozenset(name.casefold() for name in names)
+
+
+def _check_member(name: str, member: str, others: frozenset[str]) -> None:
+    """Check that a member isn't read as another parameter, nor as a part of it (`amount[]`).
+
+    Raises:
+        ValueError: It is.
+    """
+    whole = member.casefold()
+    if whole in others or whole.partition("[")[0].strip() in others:
+        raise ValueError(f"{name}: may not have a member {member[:100]!r}: another parameter is called so")
 
 
 def _header(parameter: ParameterPlan, value: Any) -> str:
@@ -359,6 +387,7 @@ def _body(plan: BodyPlan, arguments: Mapping[str, Any]) -> tuple[bytes | None, s
 
 def _form(plan: BodyPlan, value: Mapping[str, Any]) -> str:
     parts: list[str] = []
+    taken = {*value, *plan.fields, *plan.properties}
     for name, each in value.items():
         if each is None:
             continue
@@ -367,7 +396,7 @@ def _form(plan: BodyPlan, value: Mapping[str, Any]) -> str:
             # What a form has no way to write, as JSON (section 4.8.14.4).
             parts.append(f"{_encoded(name)}={_encoded(_json(each))}")
         else:
-            parts += _query(name, each, field_plan.style, field_plan, frozenset())
+            parts += _query(name, each, field_plan.style, field_plan, taken)
     return "&".join(parts)
 
 

@@ -6,14 +6,15 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.executions.commands import Client
+from mcp_bridge.executions.programs.settling import cancel_program, settle_program
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.programs.effects import ProgramEffects
-    from mcp_bridge.executions.programs.programs import Programs
-    from mcp_bridge.executions.scripts.scripts import SandboxRunner
+    from mcp_bridge.executions.programs.lifecycle import Programs
+    from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
     from mcp_bridge.kernel.events import Resume
 
 
@@ -52,12 +53,12 @@ class ProgramCommands:
         self, stored: StoredExecution, name: str | None, settlement: Settlement, client: Client, *, and_resume: bool
     ) -> dict[str, Any]:
         """As `Commands.settle`."""
-        run = await self._programs.settle(stored.id, name, settlement, self._principal, self._effects(client))
+        run = await settle_program(self._programs, stored.id, name, settlement, self._principal, self._effects(client))
         return await (self._programs.drive(run) if and_resume else self._programs.keep(run))
 
     async def cancel(self, stored: StoredExecution, reason: str) -> dict[str, Any]:
         """As `Commands.cancel`; what its steps want undone is undone."""
-        run = await self._programs.cancel(stored.id, reason, self._principal, self._effects(Client()))
+        run = await cancel_program(self._programs, stored.id, reason, self._principal, self._effects(Client()))
         return await self._programs.drive(run)
 
     def _effects(self, client: Client) -> ProgramEffects:

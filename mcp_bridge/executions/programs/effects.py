@@ -13,8 +13,8 @@ from mcp_bridge.executions.programs.waits import wait
 from mcp_bridge.gate.model_steps import kernel_usage
 from mcp_bridge.gate.policy_check import ApprovalNeededError, projected
 from mcp_bridge.kernel.events import Outcome
+from mcp_bridge.kernel.language.references import WHOLE
 from mcp_bridge.kernel.machine import APPROVAL
-from mcp_bridge.kernel.references import WHOLE
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop, time_limit
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Effect, OutcomeStatus
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.policy.rules.call import Origin

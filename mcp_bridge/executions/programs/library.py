@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
-from mcp_bridge.kernel import program_parser as programs
-from mcp_bridge.kernel import program_warnings
+from mcp_bridge.kernel.language import program_parser as programs
+from mcp_bridge.kernel.language import program_warnings
 from mcp_bridge.ledger.storage.execution_store import SavedProgram
 from mcp_bridge.lookalikes import resembled
 from mcp_bridge.near_names import nearest
@@ -17,8 +17,8 @@ from mcp_bridge.offload import off_loop, on_thread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from mcp_bridge.kernel.program_parser import Program
-    from mcp_bridge.kernel.program_schema import Fault
+    from mcp_bridge.kernel.language.program_parser import Program
+    from mcp_bridge.kernel.language.program_schema import Fault
     from mcp_bridge.ledger.storage.execution_store import ProgramHead, ProgramStore
 
 MAX_SAVED = 1000

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.programs.recovery import state_hash
 from mcp_bridge.executions.replay_result import Difference, Replayed, not_replayable
-from mcp_bridge.kernel import program_parser as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome
+from mcp_bridge.kernel.language import program_parser as programs
 from mcp_bridge.kernel.machine import Machine
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.log.payloads import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_bridge.kernel.events import Effect, Event
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.record import InDoubtRow, WaitingRow
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Event, Redo
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.kernel.machine import Machine
-    from mcp_bridge.kernel.program_parser import Program
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.policy.secrets.value_references import Ids, Scalar
 

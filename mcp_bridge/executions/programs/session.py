@@ -16,10 +16,10 @@ from mcp_bridge.executions.status import effective_status, not_suspended
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import DeniedStep, told_denied
-from mcp_bridge.kernel import program_parser as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.kernel.references import measured
+from mcp_bridge.kernel.language import program_parser as programs
+from mcp_bridge.kernel.language.references import measured
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.log.payloads import Transition, decoded
 from mcp_bridge.ledger.storage.execution_store import StoredExecution
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from mcp_bridge.executions.programs.library import Planner
-    from mcp_bridge.executions.programs.programs import Programs
+    from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.programs.run import Effects, ProgramRun
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.log.entries import Entry

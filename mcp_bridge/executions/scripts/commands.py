@@ -11,7 +11,7 @@ from mcp_bridge.executions.trace_record import to_record
 if TYPE_CHECKING:
     from mcp_bridge.executions.commands import Client
     from mcp_bridge.executions.in_doubt import Settlement
-    from mcp_bridge.executions.scripts.scripts import Scripts
+    from mcp_bridge.executions.scripts.lifecycle import Scripts
     from mcp_bridge.gate.execution_values import ExecutionValues
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.storage.execution_store import StoredExecution

@@ -15,9 +15,9 @@ from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.replay_result import NOT_YET, Difference, Replayed, not_replayable
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.job import Job
+from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST, is_lost
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
-from mcp_bridge.executions.scripts.scripts import ActiveScript
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.policy.secrets.value_references import equal_by_values
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mcp_bridge.executions.record import ExecutionRecord
-    from mcp_bridge.executions.scripts.scripts import SandboxRunner
+    from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution

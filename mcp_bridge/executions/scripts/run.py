@@ -346,13 +346,6 @@ class ScriptRun:
 
     # --- programs that it drives ---
 
-    def key_of(self, call: str | None) -> str | None:
-        """The idempotency key of a program that a call starts without one.
-
-        A script without a key has such keys too: it is given one when it is suspended.
-        """
-        return None if call is None else f"{self.execution}/{call}"
-
     @property
     def kept_key(self) -> str | None:
         """The script's key, if it is stored, so that a later request with it resumes the script; else None."""

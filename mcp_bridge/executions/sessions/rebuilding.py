@@ -11,9 +11,9 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.job import Job
+from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
 from mcp_bridge.executions.scripts.run import ScriptRun
-from mcp_bridge.executions.scripts.scripts import ActiveScript
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.sessions import chain, left_by, why_lost
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.replay_result import Difference
-    from mcp_bridge.executions.scripts.scripts import SandboxRunner
+    from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 

@@ -13,7 +13,7 @@ import threading
 from contextvars import copy_context
 from types import FrameType, ModuleType
 
-from mcp_bridge.guest import lineage, runner
+from mcp_bridge.guest import call_ids, runner
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.environment import Environment
 from mcp_bridge.guest.output import Capture
@@ -41,7 +41,7 @@ class Session:
         """The texts of the cells, by their file names."""
         self._loop: Any = None
         """The `asyncio.Runner` of all cells, once there is one."""
-        lineage.begin()
+        call_ids.begin()
         prepared = {"linecache": self._register_sources} | randomness.begin(bytes.fromhex(first.seed or ""))
         self._world = Environment(channel, capture, first, prepared)
         self._module = ModuleType("__main__")
@@ -53,7 +53,7 @@ class Session:
     def run(self, start: ExecutionStart) -> None:
         """Run a cell and send its outcome; return when the host has acknowledged it."""
         self._capture.begin_cell()
-        lineage.begin_cell(start.cell)
+        call_ids.begin_cell(start.cell)
         self._channel.replays = start.replays
         self._channel.is_between = False
         self._channel.notify(ExecutionBegun(start.execution))
@@ -119,9 +119,9 @@ class Session:
             from asyncio import runners
 
             runners._cancel_all_tasks(self._loop.get_loop())  # type: ignore[attr-defined]  # noqa: SLF001
-        lineage.wait_for_pools()
+        call_ids.wait_for_pools()
         for thread in threading.enumerate():
-            if not thread.daemon and thread.ident != self._main and not lineage.is_of_pool(thread):
+            if not thread.daemon and thread.ident != self._main and not call_ids.is_of_pool(thread):
                 thread.join()
 
     def _register_sources(self) -> None:

@@ -12,9 +12,9 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
 from mcp_bridge.executions.scripts.lost_sandboxes import is_lost
 from mcp_bridge.executions.scripts.run import OWN_END
-from mcp_bridge.executions.scripts.scripts import SandboxRunner
 from mcp_bridge.executions.sessions.rebuilding import (
     cells_to_rebuild,
     diverged,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.record import CellFields, ExecutionRecord
     from mcp_bridge.executions.scripts.job import Job
-    from mcp_bridge.executions.scripts.scripts import ActiveScript
+    from mcp_bridge.executions.scripts.lifecycle import ActiveScript
     from mcp_bridge.executions.sessions.cell import Cell
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.host.sandbox_run import RunLimits, SandboxRun

@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.keys.signing_key_files import own_signer
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log import Log, Posted
 from mcp_bridge.ledger.log.payloads import AcceptedLoss, to_entry
@@ -17,8 +18,7 @@ from mcp_bridge.ledger.log.reading import master_of, open_ledger
 from mcp_bridge.ledger.log.transaction import posted, run
 from mcp_bridge.ledger.storage.failures import unusable
 from mcp_bridge.ledger.storage.opening import connect, look_first, open_to_write, write_entries
-from mcp_bridge.ledger.storage.position import NOT_AS_FAR, PositionFile
-from mcp_bridge.ledger.storage.signing_key_files import own_signer
+from mcp_bridge.ledger.storage.rollback_detection import NOT_AS_FAR, PositionFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from mcp_bridge.ledger.storage.vacuum import TIMES_FREE, vacuum
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_bridge.ledger.log.file_size import Measured
+    from mcp_bridge.ledger.log.quota import Measured
     from mcp_bridge.ledger.storage.database import Database
 
 

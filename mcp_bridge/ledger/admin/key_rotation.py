@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mcp_bridge.atomic_files import write_private
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.audit.audit import checkpoint
+from mcp_bridge.ledger.audit.proving import checkpoint
+from mcp_bridge.ledger.keys.signing_key_files import NEXT_KEY_FILE, own_vkey, take_next_key
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.key_history import MAX_KEYS
@@ -24,8 +25,7 @@ from mcp_bridge.ledger.proofs.notes import add_signature, checkpoint_text
 from mcp_bridge.ledger.proofs.signing import Signer
 from mcp_bridge.ledger.storage.failures import unusable
 from mcp_bridge.ledger.storage.opening import connect, look_first, write_entries
-from mcp_bridge.ledger.storage.position import NOT_AS_FAR, PositionFile, read_head
-from mcp_bridge.ledger.storage.signing_key_files import NEXT_KEY_FILE, own_vkey, take_next_key
+from mcp_bridge.ledger.storage.rollback_detection import NOT_AS_FAR, PositionFile, read_head
 from mcp_bridge.private_files import KEY_BYTES
 
 if TYPE_CHECKING:

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.log.deduplication import payload_of, pieces_of
 from mcp_bridge.ledger.log.entries import Entry, Recorded
 from mcp_bridge.ledger.log.entry_encoding import decode
 from mcp_bridge.ledger.log.payloads import Damaged
-from mcp_bridge.ledger.log.pieces import payload_of, pieces_of
 from mcp_bridge.ledger.log.recorder import recorded
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Sequence
 
+    from mcp_bridge.ledger.log.deduplication import Pieces
     from mcp_bridge.ledger.log.entry_encoding import Leaf
-    from mcp_bridge.ledger.log.pieces import Pieces
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.sealing import MasterKey
 

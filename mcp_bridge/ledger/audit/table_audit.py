@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.ledger.log.deduplication import label_of, unpack
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.key_history import keys_of
 from mcp_bridge.ledger.log.payloads import (
@@ -24,10 +25,9 @@ from mcp_bridge.ledger.log.payloads import (
     ScriptSuspension,
     decode,
 )
-from mcp_bridge.ledger.log.pieces import label_of, unpack
 from mcp_bridge.ledger.log.transaction import check_row
 from mcp_bridge.ledger.proofs import merkle, notes, signing
-from mcp_bridge.ledger.storage.position import WRITES, writes_of
+from mcp_bridge.ledger.storage.rollback_detection import WRITES, writes_of
 from mcp_bridge.ledger.storage.schema import ERASED, OLD_REQUESTS, OLD_REQUESTS_GONE, UNFINISHED
 from mcp_bridge.ledger.storage.sealed_rows import check_sealed
 from mcp_bridge.ledger.storage.sealing import damaged, wrong_master_key

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.clock import LogClock
+from mcp_bridge.ledger.log.deduplication import Snapshot, label_of, manifest, pack
 from mcp_bridge.ledger.log.entry_encoding import LEDGER, MAX_ENTRY_BYTES, decode, encode_fields, fitting, leaf_hash
 from mcp_bridge.ledger.log.nodes import read_node
-from mcp_bridge.ledger.log.pieces import Snapshot, label_of, manifest, pack
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.proofs.merkle import HASH_BYTES, Frontier
 from mcp_bridge.ledger.proofs.notes import Checkpoint, sign_checkpoint
-from mcp_bridge.ledger.storage.position import WRITES, Position, read_head, writes_of
+from mcp_bridge.ledger.storage.rollback_detection import WRITES, Position, read_head, writes_of
 from mcp_bridge.ledger.storage.sealing import NONCE_BYTES, damaged
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Sequence
 
+    from mcp_bridge.ledger.log.deduplication import Parts
     from mcp_bridge.ledger.log.entries import Entry
-    from mcp_bridge.ledger.log.pieces import Parts
     from mcp_bridge.ledger.proofs.signing import Signer
-    from mcp_bridge.ledger.storage.position import PositionFile
+    from mcp_bridge.ledger.storage.rollback_detection import PositionFile
     from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
 
 MAX_REMEMBERED = 10_000

@@ -18,11 +18,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.keys.master_key_sources import master_key
+from mcp_bridge.ledger.log.deduplication import payload_of, pieces_of
 from mcp_bridge.ledger.log.entry_encoding import LEDGER, decode, leaf_hash
 from mcp_bridge.ledger.log.key_history import keys_of
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.log.payloads import KeyEvent
-from mcp_bridge.ledger.log.pieces import payload_of, pieces_of
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.exports import (
     MAX_LINE_BYTES,
@@ -36,14 +37,14 @@ from mcp_bridge.ledger.proofs.exports import (
 )
 from mcp_bridge.ledger.proofs.notes import merged
 from mcp_bridge.ledger.storage.failures import is_full
-from mcp_bridge.ledger.storage.position import PositionFile, read_head
+from mcp_bridge.ledger.storage.rollback_detection import PositionFile, read_head
 from mcp_bridge.ledger.storage.schema import MIGRATIONS, refuse_newer
-from mcp_bridge.ledger.storage.sealing import damaged, master_key, naming_file, wrong_master_key
+from mcp_bridge.ledger.storage.sealing import damaged, naming_file, wrong_master_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from mcp_bridge.ledger.log.pieces import Pieces
+    from mcp_bridge.ledger.log.deduplication import Pieces
     from mcp_bridge.ledger.proofs.exports import Line, Stretch
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.storage.sealing import MasterKey
@@ -435,7 +436,7 @@ def _limit(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_tables(connection: sqlite3.Connection) -> None:
-    """Check the tables. Reading depends on nothing else in the schema; `audit.verify_file` checks the rest."""
+    """Check the tables. Reading depends on nothing else in the schema; `verify_file` checks the rest."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     found = read_schema(connection)
     for row in expected_schema(max(version, 1)):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mcp_bridge.ledger.log.deduplication import payload_of, pieces_of
 from mcp_bridge.ledger.log.entries import Entry, Kind, Recorded
 from mcp_bridge.ledger.log.entry_encoding import decode, leaf_hash
 from mcp_bridge.ledger.log.payloads import Erased
-from mcp_bridge.ledger.log.pieces import payload_of, pieces_of
 from mcp_bridge.ledger.storage.sealing import damaged
 
 if TYPE_CHECKING:
     import sqlite3
 
+    from mcp_bridge.ledger.log.deduplication import Pieces
     from mcp_bridge.ledger.log.entry_encoding import Leaf
-    from mcp_bridge.ledger.log.pieces import Pieces
     from mcp_bridge.ledger.storage.database import Database
 
 

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from mcp_bridge.ledger.log.deduplication import capture
 from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
-from mcp_bridge.ledger.log.pieces import capture
 from mcp_bridge.ledger.storage.sealing import damaged
 from mcp_bridge.ledger.storage.write_lock import take_turn
 from mcp_bridge.telemetry import measurements

@@ -22,7 +22,7 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.fair_share import charge
-from mcp_bridge.ledger.log.file_size import (
+from mcp_bridge.ledger.log.quota import (
     MAX_QUEUED_BYTES,
     RESERVE_BYTES,
     Measured,
@@ -36,7 +36,7 @@ from mcp_bridge.ledger.log.transaction import Append, Statement, commit, posted,
 from mcp_bridge.ledger.storage.failures import code_of, not_written, unusable
 from mcp_bridge.ledger.storage.live_bridges import Presence, is_present, others
 from mcp_bridge.ledger.storage.opening import open_to_read, open_to_write
-from mcp_bridge.ledger.storage.position import PositionError
+from mcp_bridge.ledger.storage.rollback_detection import PositionError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -89,7 +89,7 @@ class Database:
 
     Args:
         path: The file; made with mode 0600 if it doesn't exist. Its keys are beside it.
-        master: The source of the master key, as `sealing.master_key` takes it.
+        master: The source of the master key, as `master_key_sources.master_key` takes it.
         owner: This process's label as an owner of executions; empty if it owns none.
         quota: The file's limits.
         reading: Whether the file is only read, and left unchanged.

@@ -10,6 +10,14 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.keys.master_key_sources import master_key
+from mcp_bridge.ledger.keys.signing_key_files import (
+    KEY_FILE,
+    keep_public_key,
+    load_signer,
+    own_signer,
+    take_next_key,
+)
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
@@ -21,17 +29,10 @@ from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.failures import code_of
 from mcp_bridge.ledger.storage.old_references import forget_erased_values, old_requests, remove_key
-from mcp_bridge.ledger.storage.position import PositionFile, position_of, read_head
 from mcp_bridge.ledger.storage.restoring import is_unfinished, tidy_up
+from mcp_bridge.ledger.storage.rollback_detection import PositionFile, position_of, read_head
 from mcp_bridge.ledger.storage.schema import migrate, refuse_newer
-from mcp_bridge.ledger.storage.sealing import damaged, master_key, naming_file, wrong_master_key
-from mcp_bridge.ledger.storage.signing_key_files import (
-    KEY_FILE,
-    keep_public_key,
-    load_signer,
-    own_signer,
-    take_next_key,
-)
+from mcp_bridge.ledger.storage.sealing import damaged, naming_file, wrong_master_key
 from mcp_bridge.ledger.storage.vacuum import compact_small
 from mcp_bridge.private_files import private_database
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.ledger.proofs.signing import Signer
-    from mcp_bridge.ledger.storage.position import Position
+    from mcp_bridge.ledger.storage.rollback_detection import Position
     from mcp_bridge.ledger.storage.sealing import MasterKey
 
 ORIGIN = "mcp-code-bridge"
@@ -69,7 +70,7 @@ def open_to_write(
 
     Args:
         path: The file; made with mode 0600 if it doesn't exist.
-        master: The source of the master key, as `sealing.master_key` takes it.
+        master: The source of the master key, as `master_key_sources.master_key` takes it.
         alone: As `look_first`.
         accepting: Whether the log may end before its recorded position: the caller records that loss.
 

@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mcp_bridge.ledger.log.file_size import measure
+from mcp_bridge.ledger.log.quota import measure
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mcp_bridge.kernel.conditions import ConditionError
+from mcp_bridge.kernel.language.conditions import ConditionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

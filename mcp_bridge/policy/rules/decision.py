@@ -27,14 +27,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.policy.rules.matching import Cause
 from mcp_bridge.policy.rules.presets import preset_effect
+from mcp_bridge.policy.rules.rule_evaluation import Cause
 
 if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Call
     from mcp_bridge.policy.rules.globs import ToolNames
-    from mcp_bridge.policy.rules.matching import CompiledRule
     from mcp_bridge.policy.rules.presets import Outcome
+    from mcp_bridge.policy.rules.rule_evaluation import CompiledRule
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
 
 _FOR_THE_AGENT = {

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.policy.rules.decision import decide, decide_alone
-from mcp_bridge.policy.rules.matching import Cause
 from mcp_bridge.policy.rules.presets import preset_effect
+from mcp_bridge.policy.rules.rule_evaluation import Cause
 
 if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Call
     from mcp_bridge.policy.rules.decision import Decision
-    from mcp_bridge.policy.rules.matching import CompiledRule
     from mcp_bridge.policy.rules.policy_settings import Effect
+    from mcp_bridge.policy.rules.rule_evaluation import CompiledRule
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
 
 

@@ -37,7 +37,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.kernel.conditions import Condition
+from mcp_bridge.kernel.language.conditions import Condition
 from mcp_bridge.near_names import spelled_like
 from mcp_bridge.policy.rules.globs import ToolGlob
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcp_bridge.kernel.conditions import Condition
+from mcp_bridge.kernel.language.conditions import Condition
 from mcp_bridge.policy.rules.globs import ToolGlob
 from mcp_bridge.policy.rules.policy_settings import NOWHERE, is_hash, shown_place
 

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.kernel.values import canonical, digest, normal
-from mcp_bridge.policy.rules.matching import CompiledRules
-from mcp_bridge.policy.rules.policy_settings import NOWHERE, Limits, PolicyLimits, Preset, Rule, is_hash, nearest
+from mcp_bridge.policy.rules.policy_settings import NOWHERE, PolicyLimits, Preset, Rule, is_hash, nearest
+from mcp_bridge.policy.rules.rule_evaluation import CompiledRules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,25 +159,3 @@ def freeze(policy: Policy, programs: Mapping[str, str], source: Source = NOWHERE
         trust_hints=policy.trust_hints,
         programs=tuple(PinnedProgram(name=name, hash=programs[name]) for name in named),
     )
-
-
-def layered(floor: PolicySnapshot, snapshot: PolicySnapshot) -> PolicySnapshot:
-    """A policy over another, its floor: calls have to pass both, and the lower limits hold.
-
-    Of a policy that has a floor itself, the floor goes between the two.
-    """
-    if snapshot.floor is not None:
-        floor = layered(floor, snapshot.floor)
-    limits = snapshot.limits.model_dump() | {
-        "principal": _lower(floor.limits.principal, snapshot.limits.principal).model_dump(),
-        **_lower(floor.limits, snapshot.limits).model_dump(exclude={"principal"}),
-    }
-    return snapshot.model_copy(update={"floor": floor, "limits": PolicyLimits.model_validate(limits)})
-
-
-def _lower(one: Limits, other: Limits) -> Limits:
-    limits = {}
-    for name in Limits.model_fields:
-        values = [value for value in (getattr(one, name), getattr(other, name)) if value is not None]
-        limits[name] = min(values, default=None)
-    return Limits.model_validate(limits)

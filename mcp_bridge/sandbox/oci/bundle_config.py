@@ -1,7 +1,7 @@
 """The `config.json` of a bundle: what an OCI runtime is told about one sandbox.
 
-It gives what the flags of `flags.py` give through an engine. What the engines add by themselves (masked paths, mounts
-of /proc, /dev and /sys, the devices control group) is spelled out here.
+It gives what the flags of `isolation_flags.py` give through an engine. What the engines add by themselves (masked
+paths, mounts of /proc, /dev and /sys, the devices control group) is spelled out here.
 
 Source: OCI Runtime Specification 1.0.2, config.md and config-linux.md.
 """
@@ -15,13 +15,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.sandbox import seccomp_profile
-from mcp_bridge.sandbox.flags import LEAST_DATA, MASKED
+from mcp_bridge.sandbox.isolation_flags import LEAST_DATA, MASKED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mcp_bridge.sandbox.engine import Limits, SandboxSpec
-    from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 
 HOST_NAME = "sandbox"
 

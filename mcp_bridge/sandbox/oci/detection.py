@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.sandbox import subordinate_ids
 from mcp_bridge.sandbox.engine_info import EngineInfo, nofile_max, nproc_max
-from mcp_bridge.sandbox.flags import RuntimeChoice
 from mcp_bridge.sandbox.image.host_tools import run_tool
+from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 from mcp_bridge.sandbox.oci import host
 from mcp_bridge.sandbox.probe_report import Finding
 

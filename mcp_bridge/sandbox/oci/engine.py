@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteReceiveStream, ByteSendStream
 
-    from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
@@ -77,6 +77,8 @@ UNFINISHED_SECONDS = 3600.0
 
 BUSY_ATTEMPTS, BUSY_SECONDS = 50, 0.002
 """For a control group whose last process the kernel has just ended."""
+
+_SUPERVISOR_ENDED = "was lost with the supervisor of the sandboxes, which has ended"
 
 _MESSAGE_BYTES = 4096
 _ATTEMPTS = 3
@@ -531,7 +533,7 @@ class OciProcess(SandboxProcess):
             pass
         if self._status is None:
             await self._require_start()
-            self._status = ExitStatus(None)
+            self._status = ExitStatus(None, lost=_SUPERVISOR_ENDED)
         return self._status
 
     def has_ended(self) -> bool:
@@ -575,8 +577,9 @@ class OciProcess(SandboxProcess):
             self._failure = ""
         else:
             code = int(message["ended"])
-            oom = message["oom"] and code == 128 + signal.SIGKILL and not self._killed
-            self._status = ExitStatus(code, oom_killed=bool(oom))
+            oom_kills = int(message["oom_kills"])
+            is_oom = oom_kills > 0 and code == 128 + signal.SIGKILL and not self._killed
+            self._status = ExitStatus(code, oom_killed=is_oom, oom_kills=oom_kills)
         return True
 
     def kill(self) -> None:

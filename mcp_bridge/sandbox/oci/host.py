@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.sandbox import subordinate_ids
 
 if TYPE_CHECKING:
-    from mcp_bridge.sandbox.flags import RuntimeChoice
+    from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 
 MOUNTS = "/mnt"
 """Where the supervisor mounts images, in its own mount namespace: every system has this directory, for temporary mounts

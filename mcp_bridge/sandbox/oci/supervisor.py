@@ -16,8 +16,8 @@ refuses to work.
 Protocol (`SOCK_SEQPACKET`, a JSON object a message). On the control socket: `{"ready": true}` or `{"error": …}` with a
 pidfd of this process, then from the bridge `{"id", "folder", "image", "name"}` with the descriptors of the sandbox's
 stdin, stdout and stderr and of a socket. On that socket: from here `{"started"}`, `{"failed": status}` or
-`{"ended": status, "oom": bool}`, then its end, when nothing is left of the sandbox; from the bridge any message, or its
-end, which kill the sandbox.
+`{"ended": status, "oom_kills": count}`, then its end, when nothing is left of the sandbox; from the bridge any message,
+or its end, which kill the sandbox.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ MNT_DETACH = 2
 
 START_SECONDS = 10.0
 """How long the runtime may take to finish starting a sandbox that is to be killed, whose process isn't known yet."""
+
+NEAR_LIMIT_BYTES = 4 << 20
+"""Control groups v1 don't count how often their own limit was reached. It was if the maximum usage is this near it."""
 
 LEAVE_SECONDS = 5.0
 """How long the removal of all sandboxes may take after the bridge has ended. The kernel kills what is left then."""
@@ -355,18 +358,22 @@ class Supervisor:
     def ended(self, sandbox: Sandbox, status: int) -> None:
         sandbox.first = 0
         # Before the control group with its counter is removed.
-        sandbox.tell(ended=exit_code(status), oom=self.oom_kills(sandbox) > 0)
+        sandbox.tell(ended=exit_code(status), oom_kills=self.oom_kills(sandbox))
         self.remove(sandbox)
 
     def oom_kills(self, sandbox: Sandbox) -> int:
+        """How many processes of a sandbox the kernel has killed for memory.
+
+        0 if the sandbox's own limit was never reached: then it was the machine that had no memory.
+        """
         for mount_point in self.plan.cgroups:
-            for name in ("memory.events", "memory.oom_control"):
-                try:
-                    with open(f"{mount_point}/{group(sandbox)}/{name}") as file:
-                        rows = dict(line.split() for line in file)
-                except (OSError, ValueError):
-                    continue
-                return int(rows.get("oom_kill", 0))
+            memory = f"{mount_point}/{group(sandbox)}/memory"
+            if events := counters(f"{memory}.events"):
+                return events.get("oom_kill", 0) if events.get("oom") else 0
+            if events := counters(f"{memory}.oom_control"):
+                most, limit = numbers(f"{memory}.max_usage_in_bytes"), numbers(f"{memory}.limit_in_bytes")
+                is_reached = bool(most and limit) and most[0] >= limit[0] - NEAR_LIMIT_BYTES
+                return events.get("oom_kill", 0) if is_reached else 0
         return 0
 
     def remove(self, sandbox: Sandbox) -> None:
@@ -481,6 +488,15 @@ def command_line(process: int) -> list[bytes]:
             return file.read().split(b"\0")
     except OSError:
         return []
+
+
+def counters(path: str) -> dict[str, int]:
+    """The named numbers in a file of a control group, a line each; empty if it can't be read."""
+    try:
+        with open(path) as file:
+            return {name: int(count) for name, count in (line.split() for line in file)}
+    except (OSError, ValueError):
+        return {}
 
 
 def numbers(path: str) -> list[int]:

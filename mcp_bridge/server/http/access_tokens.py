@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 LEEWAY_SECONDS = 30.0
 """How far the clocks of the issuer and of this machine may be apart."""
 
+_LAST_SECOND = 253_402_300_799
+"""The end of the year 9999. A later time is a mistake, and may be no time that this machine can count to."""
+
+_TIMES = ("exp", "nbf", "iat")
+
 _MAX_KID_CHARS = 500
 _MAX_TYPE_CHARS = 100
 
@@ -98,7 +103,7 @@ class AccessTokens:
     def _claims(self, text: str, key: jwt.PyJWK, algorithm: str) -> dict[str, Any]:
         settings = self._settings
         try:
-            return jwt.decode(
+            claims = jwt.decode(
                 text,
                 key,
                 # The key is bound to this algorithm, which is on the operator's list.
@@ -110,6 +115,11 @@ class AccessTokens:
             )
         except jwt.PyJWTError as exc:
             raise _bad(exc) from None
+        # The library takes texts for numbers, such as "4_000_000_000" (RFC 7519, section 2: a JSON number).
+        for name in _TIMES:
+            if (at := claims.get(name)) is not None and (type(at) not in {int, float} or at > _LAST_SECOND):
+                raise BadAccessTokenError(f"its claim {name!r} is no time")
+        return claims
 
     def _read(self, claims: dict[str, Any]) -> AccessToken:
         value = claims[self._settings.claim]

@@ -15,27 +15,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import uvicorn
+from mcp_types import DiscoverResult, InitializeResult
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.routing import Router
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.server import process
-from mcp_bridge.server.app import mcp_server, prepare_ahead, server_instructions
+from mcp_bridge.server import process_memory
+from mcp_bridge.server.app import mcp_server, prepare_ahead, principal_of, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.http.connections import ConnectionLimits
-from mcp_bridge.server.http.endpoint import Endpoint
+from mcp_bridge.server.http.draining import LOOK_SECONDS, RunningCalls, drain
 from mcp_bridge.server.http.hosts import AllowedHosts
+from mcp_bridge.server.http.open_files import allow_descriptors, needed_descriptors
 from mcp_bridge.server.http.refusals import refused
+from mcp_bridge.server.http.request_admission import Endpoint
 from mcp_bridge.server.http.sessions import Sessions
 from mcp_bridge.telemetry.opening import has_prometheus
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
-    from mcp.server import Server, ServerRequestContext
+    from mcp.server import ServerRequestContext
     from mcp.server.context import CallNext, HandlerResult
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -59,11 +62,9 @@ KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 2
 """How long answers that are being sent may take once no call is running any more."""
 
-QUIET_SECONDS = 0.5
-"""How long nothing must have been running: a client asks for the tool's schema once it has the answer of its call."""
 
-LOOK_SECONDS = 0.05
-"""How often the end of the running calls is looked for."""
+CONFIGURATION_SECONDS = 1.0
+"""How often it is looked for changes of the configuration, besides before each call: the viewer asks no bridge."""
 
 EXPOSED_HEADERS = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "Retry-After")
 
@@ -75,24 +76,27 @@ class Tls(NamedTuple):
     key: Path | None
 
 
-class RunningCalls:
-    """Counts the MCP requests that are being handled, as a middleware of the MCP server.
+class OwnInstructions:
+    """Has the instructions name the servers of the principal that asks, as a middleware of the MCP server.
 
-    A request of a session is handled to its end even if its connection is gone.
+    Args:
+        supervisor: Has the bridge, which may be opened later than the server.
     """
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, supervisor: BridgeSupervisor) -> None:
+        self._supervisor = supervisor
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Handle a message."""
-        if ctx.request_id is None:
-            return await call_next(ctx)
-        self.count += 1
-        try:
-            return await call_next(ctx)
-        finally:
-            self.count -= 1
+        answer = await call_next(ctx)
+        if ctx.method not in {"initialize", "server/discover"}:
+            return answer
+        said = server_instructions(self._supervisor, principal_of(ctx))
+        if isinstance(answer, dict):
+            return answer | {"instructions": said}
+        if isinstance(answer, (InitializeResult, DiscoverResult)):
+            return answer.model_copy(update={"instructions": said})
+        return answer
 
 
 class HttpApp:
@@ -219,9 +223,14 @@ async def serve_http(
         The error because of which nothing could be run at the end, or None.
 
     Raises:
-        BridgeError: `authentication_needed`.
+        BridgeError: `authentication_needed`, `too_few_descriptors`.
     """
-    process.configure_interpreter()
+    process_memory.configure_interpreter()
+    if not isinstance(first, BridgeError):
+        allow_descriptors(
+            needed_descriptors(first),
+            f"Raise it (LimitNOFILE of systemd), or set http.max_connections, now {settings.max_connections}, lower.",
+        )
     if not logger.isEnabledFor(logging.DEBUG):
         # Anybody could fill the log with requests that are none.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
@@ -232,10 +241,13 @@ async def serve_http(
     async with keep_open(source, first, functools.partial(prepare_ahead, begun)) as supervisor:
         server = mcp_server(supervisor, begun, programs=programs)
         calls = RunningCalls()
-        server.middleware.append(calls)
+        server.middleware += [calls, OwnInstructions(supervisor)]
+        # What is said in their stead names no server.
+        server.instructions = server_instructions(supervisor, None)
         sessions = Sessions(server, settings)
         endpoint = Endpoint(sessions.handle_request, authenticator, settings)
         viewer = _viewer(authenticator, settings)
+        supervisor.on_principals(authenticator.restrict)
 
         def is_ready() -> bool:
             return supervisor.opened.is_set() and not endpoint.draining
@@ -246,13 +258,13 @@ async def serve_http(
             settings.read_timeout,
             settings.write_timeout,
         )
-        routes = [*authenticator.routes(), *_metrics_routes(first, supervisor, authenticator)]
+        routes = [*authenticator.routes(), *_metrics_routes(first, supervisor, authenticator, limits, sessions)]
         web = _Server(_configuration(HttpApp(endpoint, settings, routes, is_ready, viewer), limits, tls))
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(process.release_memory)
+                tasks.start_soon(process_memory.release_memory)
                 tasks.start_soon(limits.watch)
-                tasks.start_soon(_complete_instructions, supervisor, server)
+                tasks.start_soon(_watch_configuration, supervisor, authenticator)
                 if viewer is not None:
                     tasks.start_soon(_keep_viewer, viewer, supervisor)
                 async with sessions.run():
@@ -262,7 +274,7 @@ async def serve_http(
                     listening()
                     logger.info("%s: leaving", (await anext(signals)).name)
                     endpoint.draining = True
-                    await _drain(calls, endpoint, settings.drain_timeout, signals)
+                    await drain(calls, endpoint, settings.drain_timeout, signals)
                     endpoint.close()
                     if viewer is not None:
                         viewer.end()
@@ -273,7 +285,11 @@ async def serve_http(
 
 
 def _metrics_routes(
-    first: Configured | BridgeError, supervisor: BridgeSupervisor, authenticator: Authenticator
+    first: Configured | BridgeError,
+    supervisor: BridgeSupervisor,
+    authenticator: Authenticator,
+    limits: ConnectionLimits,
+    sessions: Sessions,
 ) -> list[Route]:
     """The route of the metrics, if the configuration has them served here. It authenticates by itself.
 
@@ -281,9 +297,12 @@ def _metrics_routes(
     """
     if isinstance(first, BridgeError) or not first.settings.telemetry.over_http or not has_prometheus():
         return []
-    from mcp_bridge.server.http.metrics import Metrics  # noqa: PLC0415 - an extra
+    from mcp_bridge.server.http.metrics import HttpClients, Metrics  # noqa: PLC0415 - an extra
 
-    return [Metrics(lambda: supervisor.current).start().route(authenticator)]
+    def clients() -> HttpClients:
+        return HttpClients(len(limits.open), sessions.count)
+
+    return [Metrics(lambda: supervisor.current, clients).start().route(authenticator)]
 
 
 def _viewer(authenticator: Authenticator, settings: HttpSettings) -> HttpViewer | None:
@@ -292,6 +311,13 @@ def _viewer(authenticator: Authenticator, settings: HttpSettings) -> HttpViewer 
     from mcp_bridge.server.http.viewer import HttpViewer  # noqa: PLC0415 - most bridges serve none
 
     return HttpViewer(authenticator, settings)
+
+
+async def _watch_configuration(supervisor: BridgeSupervisor, authenticator: Authenticator) -> None:
+    while True:
+        await anyio.sleep(CONFIGURATION_SECONDS)
+        if authenticator.authenticates:
+            await supervisor.look()
 
 
 async def _keep_viewer(viewer: HttpViewer, supervisor: BridgeSupervisor) -> None:
@@ -324,31 +350,3 @@ async def _serve(web: uvicorn.Server, listener: socket.socket, scope: anyio.Canc
     with anyio.CancelScope(shield=True):
         await web.serve(sockets=[listener])
     scope.cancel()
-
-
-async def _complete_instructions(supervisor: BridgeSupervisor, server: Server[Any]) -> None:
-    """Name the servers in the instructions, once they are known: clients come long after the start."""
-    await supervisor.opened.wait()
-    server.instructions = server_instructions(supervisor)
-
-
-async def _drain(
-    calls: RunningCalls, endpoint: Endpoint, seconds: float, signals: AsyncIterator[signal.Signals]
-) -> None:
-    """Wait until the running calls have been answered, at most so long, and at most until another signal."""
-    with anyio.move_on_after(seconds) as limit:
-        async with anyio.create_task_group() as tasks:
-
-            async def finish() -> None:
-                idle_since = anyio.current_time()
-                while anyio.current_time() < idle_since + QUIET_SECONDS:
-                    await anyio.sleep(LOOK_SECONDS)
-                    if calls.count or not endpoint.is_idle:
-                        idle_since = anyio.current_time()
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(finish)
-            await anext(signals)
-            tasks.cancel_scope.cancel()
-    if limit.cancelled_caught:
-        logger.warning("calls that were running after %g s are ended", seconds)

@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principal_tokens import PREFIX, TokenRecord, TokenStore, find
-from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, load_principals
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, load_principals, restricted
 from mcp_bridge.server.http.access_tokens import AccessTokens, BadAccessTokenError
 from mcp_bridge.server.http.authentication_settings import MAX_VALUE_CHARS, load_authentication
 from mcp_bridge.server.http.rate_limits import RateLimits
@@ -107,7 +107,7 @@ class Authenticator:
         config: Authentication,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._principals = principals
+        self._configured = self._principals = principals
         self._tokens = tokens
         self._oauth = config.oauth
         self._proxy = config.proxy
@@ -125,6 +125,16 @@ class Authenticator:
         """Whether principals are told apart; otherwise everybody is `LOCAL_PRINCIPAL`. Never goes back to False."""
         self._required = self._required or self._tokens.stamp() is not None
         return self._required
+
+    def restrict(self, principals: Mapping[str, Principal]) -> None:
+        """Believe nobody any more who has lost its table, and give nobody more than both its tables allow.
+
+        Args:
+            principals: The principals as they are configured now, by name.
+        """
+        self._principals = {
+            name: restricted(start, principals[name]) for name, start in self._configured.items() if name in principals
+        }
 
     async def principal(self, request: HTTPConnection) -> Principal:
         """The principal that a request is from. Its body isn't looked at.
@@ -145,14 +155,14 @@ class Authenticator:
         return credential.principal
 
     async def ended(self, request: HTTPConnection) -> None:
-        """Wait until the credential that `principal` has found in a request is revoked, or expires; or for ever."""
+        """Wait until the credential that `principal` has found in a request is revoked or expires, or is of nobody."""
         credential: _Credential = request.scope[_CREDENTIAL]
-        if credential.token is None and credential.expires is None:
-            await anyio.sleep_forever()
         while not await self._has_ended(credential):  # noqa: ASYNC110  (nothing announces it)
             await anyio.sleep(LOOK_SECONDS)
 
     async def _has_ended(self, credential: _Credential) -> bool:
+        if self._has_lost_table(credential.principal.name):
+            return True
         if credential.expires is not None and self._clock() >= credential.expires:
             return True
         if credential.token is None:
@@ -234,7 +244,7 @@ class Authenticator:
             raise self._bad_token()
         token, record = found
         principal = self._principals.get(record.principal)
-        if principal is None and record.restricted:
+        if principal is None and (record.restricted or self._has_lost_table(record.principal)):
             self._log_problem(
                 f"the token {token} is refused: the configuration that is in force has no [principals."
                 f"{record.principal}]; start the bridge anew if it has it by now"
@@ -259,6 +269,10 @@ class Authenticator:
                 error="insufficient_scope",
             )
         return _Credential(self._mapped(said.value, self._oauth.principals), expires=said.expires)
+
+    def _has_lost_table(self, name: str) -> bool:
+        """Whether a principal's table was there at the start, and is no more: without it, it would have more rights."""
+        return name in self._configured and name not in self._principals
 
     def _by_proxy(self, request: HTTPConnection) -> _Credential | None:
         """What a trusted proxy says of the client's certificate; None if nothing."""

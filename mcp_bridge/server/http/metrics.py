@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import anyio
 import uvicorn
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from starlette.requests import Request
 
-    from mcp_bridge.host.service import Bridge
+    from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.server.http.authentication import Authenticator
 
 logger = logging.getLogger(__name__)
@@ -123,15 +123,26 @@ class Events:
         self._commits.observe(seconds)
 
 
+class HttpClients(NamedTuple):
+    """The clients that a bridge has over HTTP now."""
+
+    connections: int
+    sessions: int
+
+
 class State(Collector):
     """What a bridge is doing now.
+
+    Args:
+        clients: Counts its clients over HTTP; None if it serves none.
 
     Attributes:
         bridge: The bridge; None while there is none.
         figures: What its ledger holds, as it was counted last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clients: Callable[[], HttpClients] | None = None) -> None:
+        self._clients = clients
         self.bridge: Bridge | None = None
         self.figures: LedgerFigures | None = None
 
@@ -139,6 +150,10 @@ class State(Collector):
         """The metrics."""
         yield _gauge("info", "The version that runs", 1, version=__version__)
         yield _gauge("up", "Whether the bridge is open", self.bridge is not None)
+        if self._clients is not None:
+            clients = self._clients()
+            yield _gauge("http_connections", "Connections of clients over HTTP", clients.connections)
+            yield _gauge("http_sessions", "Sessions of clients over HTTP", clients.sessions)
         if (bridge := self.bridge) is None:
             return
         running, waiting = bridge.runs_under_way()
@@ -217,13 +232,14 @@ class Metrics:
 
     Args:
         bridge: Gives the bridge, or None while there is none.
+        clients: As `State`.
     """
 
-    def __init__(self, bridge: Callable[[], Bridge | None]) -> None:
+    def __init__(self, bridge: Callable[[], Bridge | None], clients: Callable[[], HttpClients] | None = None) -> None:
         self._bridge = bridge
         self._registry = CollectorRegistry()
         self._events = Events(self._registry)
-        self._state = State()
+        self._state = State(clients)
         self._registry.register(self._state)
         ProcessCollector(registry=self._registry)
         self._counting = anyio.Lock()

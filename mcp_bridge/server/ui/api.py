@@ -20,7 +20,7 @@ from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.sessions import chain
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.host.pool_report import pool_reports
-from mcp_bridge.kernel import program_parser as programs
+from mcp_bridge.kernel.language import program_parser as programs
 from mcp_bridge.ledger.audit import overview
 from mcp_bridge.server.ui import views
 from mcp_bridge.views.graph import draw

@@ -19,7 +19,7 @@ from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.storage.sealed_rows import seal
 from mcp_bridge.models.scripted import ScriptedModel
-from mcp_bridge.sandbox.ownership import sweep
+from mcp_bridge.sandbox.orphans import sweep
 
 # --- the table, in one script ---
 
@@ -313,7 +313,7 @@ from pathlib import Path
 import anyio
 
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.settings import Settings
 
 folder, state_dir, runtime, trace_id = sys.argv[1:]

@@ -13,6 +13,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.programs.run import ProgramRun
 from mcp_bridge.executions.programs.session import Session
+from mcp_bridge.executions.programs.settling import cancel_program, settle_program
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.gate.request_context import RequestContext
 from mcp_bridge.kernel.events import Outcome, Resume
@@ -117,7 +118,7 @@ async def test_a_cancellation_of_what_had_ended_unrecorded_gives_how_it_ended(se
             await programs.store.update(
                 suspended.id, status="suspended", state=suspended.state, record=suspended.record, due=None
             )
-            run = await programs.cancel(suspended.id, "enough", "me", tools)
+            run = await cancel_program(programs, suspended.id, "enough", "me", tools)
             assert (await driven(programs, run))["status"] == "success"
     assert tools.done == ["e", "a"]
 
@@ -182,7 +183,7 @@ async def test_a_person_s_comment_and_a_reason_are_shown_without_what_is_sensiti
         await decide(programs.store, asked, comment="card 4111")
         record = await driven(programs, await programs.resume(record["trace_id"], None, "me", tools))
         assert record["steps"][0]["output"]["comment"] == "card vault"
-        record = await driven(programs, await programs.cancel(record["trace_id"], "card 4111", "me", tools))
+        record = await driven(programs, await cancel_program(programs, record["trace_id"], "card 4111", "me", tools))
         assert "card vault" in record["error"]
         stored = await programs.lifecycle.stored(record["trace_id"], "me")
         rows = await programs.recorder.read(record["trace_id"])
@@ -328,7 +329,7 @@ async def test_clients_that_come_and_go_with_one_key_do_nothing_twice(service, s
                 # Some were cut off in mid-call.
                 doubt = str(record["waiting"][0]["effect"])
                 happened = Settlement("happened", "anna", "it was done")
-                run = await programs.settle(record["trace_id"], doubt, happened, "me", Begun())
+                run = await settle_program(programs, record["trace_id"], doubt, happened, "me", Begun())
                 record = await driven(programs, run)
     assert record["status"] == "success"
     assert len(begun) == len(set(begun)) == 8

@@ -8,7 +8,7 @@ import pytest
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.programs import library as program_library
 from mcp_bridge.executions.programs.library import MAX_DESCRIPTION_CHARS, ProgramLibrary
-from mcp_bridge.kernel import program_parser as programs
+from mcp_bridge.kernel.language import program_parser as programs
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME

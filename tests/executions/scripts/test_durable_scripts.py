@@ -11,7 +11,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.replay import replayed
-from mcp_bridge.executions.scripts.scripts import Scripts
+from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.scripts.settling import cancel_script
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.executions.trace_record import to_record

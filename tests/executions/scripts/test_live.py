@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from bridge_fixtures import COMMAND, DEADLINE_SECONDS, until
+from bridge_fixtures import COMMAND, DEADLINE_SECONDS, OVER_BOTH, until
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from execution_fixtures import printed
@@ -101,6 +101,7 @@ async def test_a_script_that_prints_without_end_is_told_of_and_ended(sandboxes, 
 # --- a client ---
 
 
+@OVER_BOTH
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_client_gets_output_as_progress_while_the_script_runs(setup, mode):
     heard = anyio.Event()

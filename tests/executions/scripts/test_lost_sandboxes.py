@@ -28,11 +28,12 @@ from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.channel import HostChannel
+from mcp_bridge.host.sandbox_run import SandboxRun
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.sandbox import cli_engine
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import ExitStatus
-from mcp_bridge.sandbox.flags import RuntimeChoice
+from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
 from mcp_bridge.sandbox.oci import bundle_config
 from mcp_bridge.sandbox.oci.engine import OciEngine, OciProcess
 
@@ -396,11 +397,19 @@ print(await local.write(text="a", hold=True))
 """
 
 
-@pytest.mark.parametrize("how", ["client", "engine:kill"])
+@pytest.mark.parametrize("how", ["client", "engine:kill", "first process"])
 async def test_a_child_that_is_killed_for_memory_is_no_cause_of_what_comes_later(open_desk, how, monkeypatch):
     # Half of what the script sleeps after its child's end.
     monkeypatch.setattr(cli_engine, "OOM_SECONDS", 1.0)
+    beats, hear = [], SandboxRun._report
+
+    def heard(self, line):
+        hear(self, line)
+        beats.append(b"init.beat" in line)
+
+    monkeypatch.setattr(SandboxRun, "_report", heard)
     async with open_desk() as desk:
+        only_podman(desk, how)
         records = []
         async with anyio.create_task_group() as tasks:
 
@@ -409,6 +418,10 @@ async def test_a_child_that_is_killed_for_memory_is_no_cause_of_what_comes_later
 
             tasks.start_soon(run)
             await until((desk.folder / "held").exists)
+            if how == "first process":
+                # The first beat after the child's end is old enough when the second comes.
+                beats.clear()
+                await until(lambda: sum(beats) > 1)
             await desk.end(how)
             await _gone(desk.started[-1])
             (desk.folder / "released").touch()
@@ -482,6 +495,24 @@ async def test_process_1_says_whose_memory_was_wanting():
     record = await told(Claimed([report("init.exited", **killed, limit_hits=0)], READY))
     assert record.status == "sandbox_lost"
     assert "the machine was out of memory" in record.error["message"]
+
+
+async def test_what_was_killed_for_memory_before_is_no_cause(monkeypatch):
+    monkeypatch.setattr(sandbox_run, "OOM_SECONDS", 0.0)
+    beat = report("init.beat", oom_kills=1)
+    killed = {"code": 137, "signal": 9, "limit_hits": 1}
+    record = await told(Claimed([beat, report("init.exited", **killed, oom_kills=1)], READY))
+    assert (record.status, record.error["code"]) == ("killed", "interpreter_killed")
+    assert (await told(Claimed([beat, report("init.exited", **killed, oom_kills=2)], READY))).status == "out_of_memory"
+    for kills, status in ((1, "sandbox_lost"), (2, "out_of_memory")):
+        process = Claimed([beat], READY)
+
+        async def wait(kills=kills):
+            await anyio.sleep(0.1)
+            return ExitStatus(137, oom_killed=True, oom_kills=kills)
+
+        process.wait = wait
+        assert (await told(process)).status == status
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import sqlite3
 
 import pytest
+from bridge_fixtures import OVER_BOTH
 from sandbox_fixtures import knows_the_sandbox
 
 from mcp_bridge.executions.record import GIVEN_BEFORE
@@ -62,6 +63,7 @@ def as_before(again):
     return failed, [shown, *blocks], {name: value for name, value in record.items() if name != "notices"}
 
 
+@OVER_BOTH
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_client_that_calls_again_with_its_key_is_given_what_it_was_and_nothing_is_done_again(desk, mode):
     setup, paid, state = desk
@@ -81,6 +83,7 @@ async def test_a_client_that_calls_again_with_its_key_is_given_what_it_was_and_n
         assert database.execute("SELECT count(*) FROM executions").fetchone() == (3,)
 
 
+@OVER_BOTH
 async def test_a_key_is_for_one_code_alone(desk):
     setup, paid, _ = desk
     async with setup.client() as client:
@@ -98,6 +101,7 @@ async def test_a_key_is_for_one_code_alone(desk):
     assert paid() == ["anna"]
 
 
+@OVER_BOTH
 async def test_a_failure_under_a_key_is_told_again_as_a_failure(desk):
     setup, paid, _ = desk
     code = f"{PAY}\nraise ValueError('after it was paid')"

@@ -13,6 +13,7 @@ from ledger_fixtures import CALM, SMALL, Log, large_says, lost, private_key, rot
 from published_log import Log as PublishedLog
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE
 from mcp_bridge.ledger.log import entry_encoding
 from mcp_bridge.ledger.log.key_history import keys_of
 from mcp_bridge.ledger.log.payloads import KeyEvent
@@ -21,7 +22,6 @@ from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.publish.targets import Target
 from mcp_bridge.ledger.publish.to_file import publish_to_file
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE
 
 FIRST, SECOND, THIRD = (signer(seed).vkey for seed in ("first", "second", "third"))
 GIVEN = (None, (FIRST,), (SECOND,), (FIRST, SECOND), (FIRST, witness().vkey))

@@ -12,8 +12,9 @@ from tampered_fixtures import Writer
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit import parallel
-from mcp_bridge.ledger.audit.audit import verify_file
+from mcp_bridge.ledger.audit.file_verification import verify_file
 from mcp_bridge.ledger.audit.table_audit import TableAudit
+from mcp_bridge.ledger.keys.master_key_sources import master_key
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import decode, encode, leaf_hash
 from mcp_bridge.ledger.log.reading import open_ledger
@@ -23,7 +24,6 @@ from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import erasure
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.sealing import master_key
 
 RUNS = [f"{number:032x}" for number in range(8)]
 

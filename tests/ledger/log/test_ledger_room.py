@@ -29,17 +29,17 @@ from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.gate.request_context import NO_REQUEST
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.admin import compacting
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit import copies, proving
 from mcp_bridge.ledger.config import LedgerConfig
-from mcp_bridge.ledger.log import allowance, pieces
-from mcp_bridge.ledger.log.allowance import Allowance
+from mcp_bridge.ledger.log import deduplication, record_limit
+from mcp_bridge.ledger.log.deduplication import MIN_PIECE_BYTES, split
 from mcp_bridge.ledger.log.entries import Entry
-from mcp_bridge.ledger.log.file_size import Quota
 from mcp_bridge.ledger.log.payloads import ScriptStart, to_entry
-from mcp_bridge.ledger.log.pieces import MIN_PIECE_BYTES, split
+from mcp_bridge.ledger.log.quota import Quota
 from mcp_bridge.ledger.log.reading import open_ledger
+from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import tlog_proof
 from mcp_bridge.ledger.proofs.exports import verify_export
@@ -64,7 +64,7 @@ DAY = 24 * 3600
 def _unpacked(monkeypatch, request):
     """What takes how much is easier to say of what isn't packed."""
     if "packed" not in request.node.name:
-        monkeypatch.setattr(pieces, "_WORTH", 0)
+        monkeypatch.setattr(deduplication, "_WORTH", 0)
 
 
 def noise(size, seed=1):
@@ -184,8 +184,8 @@ async def test_exports_and_proofs_have_the_whole_payload(tmp_path):
         await SqliteRecorder(database).append(outcome(ENDED, 1, value), outcome(ENDED, 2, value))
     vkey, master = whole(path)
     with open_ledger(path, master) as ledger, (tmp_path / "export").open("wb") as file:
-        audit.export(ledger, file, payloads=True)
-        proof = audit.prove(ledger, 2, payload=True)
+        copies.export(ledger, file, payloads=True)
+        proof = proving.prove(ledger, 2, payload=True)
     text = (tmp_path / "export").read_text()
     assert text.count(value) == 2
     assert verify_export(io.BytesIO(text.encode()), [Verifier.parse(vkey)]).disclosed == 3
@@ -248,13 +248,13 @@ async def test_what_is_there_already_counts_as_often_as_it_is_recorded_only_for_
                     made += 1
                 recorder.post(outcome(ENDED, made, value))
         assert caught.value.code == "record_limit"
-        assert made == allowance.REPEATS * 2
+        assert made == record_limit.REPEATS * 2
         assert run.stored < 2 * MEBIBYTE
 
 
 async def test_many_at_once_go_no_further_over_the_limit_than_what_is_kept_free_for_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(allowance, "RESERVE_BYTES", 4 * MEBIBYTE)
-    monkeypatch.setattr(allowance, "MAX_OUTCOME_BYTES", 2 * MEBIBYTE)
+    monkeypatch.setattr(record_limit, "RESERVE_BYTES", 4 * MEBIBYTE)
+    monkeypatch.setattr(record_limit, "MAX_OUTCOME_BYTES", 2 * MEBIBYTE)
     quota = Quota(max_run_bytes=8 * MEBIBYTE)
     refused = []
     async with Database(tmp_path / FILE_NAME, quota=quota) as database:
@@ -716,7 +716,7 @@ def test_a_ledger_of_0_1_0_is_verified_as_it_is(old):
     verifiers = [Verifier.parse(vkey)]
     again = io.BytesIO()
     with open_ledger(old / FILE_NAME, master) as ledger:
-        audit.export(ledger, again, payloads=True)
+        copies.export(ledger, again, payloads=True)
     before = (old / "export.jsonl").read_bytes()
     # What it left out of an export is there now: the checkpoint of 25 entries that a witness has cosigned.
     lines = again.getvalue().splitlines(keepends=True)
@@ -754,7 +754,7 @@ async def test_a_ledger_of_0_1_0_is_read_written_and_erased(old):
         entries = [json.loads(line)["entry"].encode() for line in before]
         assert [found.data for found in ledger.entries()][: len(entries)] == entries
         last = (old / "export.jsonl").read_bytes().splitlines()[-1]
-        assert audit.consistency(ledger, json.loads(last)["checkpoint"], None, verifiers).old == len(entries)
+        assert proving.consistency(ledger, json.loads(last)["checkpoint"], None, verifiers).old == len(entries)
 
 
 async def test_a_small_ledger_of_0_1_0_gives_space_back_once_it_was_opened(old):

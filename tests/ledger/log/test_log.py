@@ -12,6 +12,8 @@ import pytest
 from cli_fixtures import tool
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.keys.master_key_sources import FILE_NAME as MASTER_FILE
+from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.log import log as log_module
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry
 from mcp_bridge.ledger.log.entry_encoding import LEDGER, MAX_TEXT_CHARS, decode, leaf_hash
@@ -25,8 +27,6 @@ from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.erasure import erase
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.storage.sealing import FILE_NAME as MASTER_FILE
-from mcp_bridge.ledger.storage.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 
 SECOND = 1_000_000
 

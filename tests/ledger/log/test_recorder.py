@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import MemoryRecorder, SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database

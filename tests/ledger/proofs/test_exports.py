@@ -26,7 +26,7 @@ from ledger_fixtures import (
 
 from mcp_bridge.cli import verdicts
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit import proving
 from mcp_bridge.ledger.log import entry_encoding, key_history
 from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.proofs import disclosures, exports, notes, signing, tlog_proof
@@ -189,7 +189,7 @@ def test_a_proof_is_made_from_the_checkpoint_that_says_most_to_who_asks():
     )
 
     def size(entry, *vkeys):
-        proof = audit.prove_exported(io.BytesIO(log.export()), keys(*vkeys) if vkeys else None, entry, payload=True)
+        proof = proving.prove_exported(io.BytesIO(log.export()), keys(*vkeys) if vkeys else None, entry, payload=True)
         verified = tlog_proof.verify(proof, None)
         assert verified.leaf.sequence == entry
         return verified.checkpoint.size

@@ -32,8 +32,8 @@ from peers.tlog_peer import COSIGNED, Book, Witness, checkpoint_text, serving, s
 from mcp_bridge.ledger.log.entries import Kind
 from mcp_bridge.ledger.proofs import exports
 from mcp_bridge.ledger.proofs import tlog_proof as proofs
+from mcp_bridge.ledger.proofs.note_files import notes_in
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.publish.to_file import notes_in
 
 # One worker's, which writes the ledgers that they share.
 pytestmark = pytest.mark.xdist_group("verifiers")

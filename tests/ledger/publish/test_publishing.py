@@ -24,13 +24,15 @@ from starlette.responses import RedirectResponse, Response
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.admin.key_rotation import rotate_key
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit import file_verification
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.reading import open_ledger
+from mcp_bridge.ledger.proofs import note_files
+from mcp_bridge.ledger.proofs.note_files import notes_in
 from mcp_bridge.ledger.proofs.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.publish import http_client, publish_loop, to_file
@@ -41,7 +43,6 @@ from mcp_bridge.ledger.publish.publish_loop import Publisher
 from mcp_bridge.ledger.publish.target_checks import check_targets
 from mcp_bridge.ledger.publish.target_state import PublishedLog, acknowledge, read_states
 from mcp_bridge.ledger.publish.targets import PublishingConfig, Target
-from mcp_bridge.ledger.publish.to_file import notes_in
 from mcp_bridge.ledger.publish.to_target import publish
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.witness.witness import open_witness
@@ -276,7 +277,7 @@ async def test_a_roll_back_to_before_the_key_was_rotated_is_found(tmp_path, file
     for _ in range(2):
         state = await published(grow)
         assert state.status == "ok"
-    found = audit.verify_file(folder / "ledger.sqlite", None, notes_in(file.file.read_text()))
+    found = file_verification.verify_file(folder / "ledger.sqlite", None, notes_in(file.file.read_text()))
     assert found.log.compared == len(notes_in(file.file.read_text())) == 5
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "older", folder)
@@ -338,12 +339,12 @@ def test_the_notes_of_a_file_are_the_same_in_whatever_parts_it_is_read(step):
         f"\u2014 x\n\n\u2014\n\u2014y\n{first}\n{LINE_OF_OTHERS}\n{second}",
     ):
         data = text.encode()
-        carried, found = to_file._Carried(), []
+        carried, found = note_files.CarriedOver(), []
         for at in range(0, len(data), step):
             notes, carried = carried.and_then(data[at : at + step])
             found += notes
         found += carried.last()
-        notes, carried = to_file._Carried().and_then(data)
+        notes, carried = note_files.CarriedOver().and_then(data)
         assert found == [*notes, *carried.last()]
         assert len(found) >= 1 + ("\n\n\n" in text)
 
@@ -1073,7 +1074,7 @@ async def test_a_bridge_publishes_while_it_works_and_what_it_did_last_when_it_en
             await until(lambda before=before: len(published()) > before and published()[-1] == newest())
         await bridge.run_program({"steps": [{"id": "rest", "type": "wait", "seconds": 0}]})
     assert published()[-1] == newest()
-    facts = audit.verify_file(tmp_path / "state" / "ledger.sqlite", None, published(), None)
+    facts = file_verification.verify_file(tmp_path / "state" / "ledger.sqlite", None, published(), None)
     assert facts.log.compared == len(published()) >= 4
 
 

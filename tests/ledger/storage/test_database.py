@@ -16,7 +16,7 @@ import pytest
 from tampered_fixtures import Writer, execution
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.log.transaction import commit

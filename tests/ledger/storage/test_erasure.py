@@ -20,8 +20,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import erasure as executions_erasure
 from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.host import upkeep
-from mcp_bridge.host.service import open_bridge
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.host.bridge import open_bridge
+from mcp_bridge.ledger.audit import copies, proving
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry
 from mcp_bridge.ledger.log.reading import open_ledger
@@ -146,7 +146,7 @@ def test_nothing_of_an_erased_execution_is_left_anywhere(state, tmp_path, what, 
     others = sealed(state, BEN)
     assert places(state, needles) == {FILE_NAME}
     assert erased(state, what, name).executions == (ANNA,)
-    asyncio.run(asyncio.to_thread(audit.backup, state / FILE_NAME, tmp_path / "backup", None, None))
+    asyncio.run(asyncio.to_thread(copies.backup, state / FILE_NAME, tmp_path / "backup", None, None))
     export(state, tmp_path / "export")
     assert not places(tmp_path, needles)
     assert FILE_NAME in places(state, others)
@@ -164,7 +164,7 @@ def test_nothing_of_an_erased_execution_is_left_anywhere(state, tmp_path, what, 
 def export(state, path):
     master = MasterKey((state / "master.key").read_bytes())
     with open_ledger(state / FILE_NAME, master) as ledger, path.open("wb") as file:
-        audit.export(ledger, file, payloads=True)
+        copies.export(ledger, file, payloads=True)
     return path.read_bytes()
 
 
@@ -253,7 +253,7 @@ def test_every_proof_export_and_checkpoint_of_before_still_verifies(state, tmp_p
     master = MasterKey((state / "master.key").read_bytes())
     with open_ledger(state / FILE_NAME, master) as ledger:
         trusted = [Verifier.parse(ledger.vkey)]
-        made = [audit.prove(ledger, sequence, payload=True) for sequence in range(ledger.size)]
+        made = [proving.prove(ledger, sequence, payload=True) for sequence in range(ledger.size)]
         note = ledger.head_note()
     exported = export(state, tmp_path / "before")
     erased(state, "execution", ANNA)
@@ -262,7 +262,7 @@ def test_every_proof_export_and_checkpoint_of_before_still_verifies(state, tmp_p
     assert verify_export(io.BytesIO(exported), trusted, [note]).authenticated
     with open_ledger(state / FILE_NAME, master) as ledger:
         size = notes.open_checkpoint(note, trusted)[0].size
-        assert audit.consistency(ledger, note, None, trusted).old == size == len(made)
+        assert proving.consistency(ledger, note, None, trusted).old == size == len(made)
     assert verify_export(io.BytesIO(export(state, tmp_path / "after")), trusted, [note]).undisclosed
     assert verdict(state / FILE_NAME, [trusted[0].vkey], [note], master) is None
 
@@ -286,7 +286,7 @@ def test_reads_show_a_tombstone(state):
     assert [row.decision for row in approvals] == [None, None]
     master = MasterKey((state / "master.key").read_bytes())
     with open_ledger(state / FILE_NAME, master) as ledger:
-        proved = tlog_proof.verify(audit.prove(ledger, rows[0].sequence, payload=True), [Verifier.parse(ledger.vkey)])
+        proved = tlog_proof.verify(proving.prove(ledger, rows[0].sequence, payload=True), [Verifier.parse(ledger.vkey)])
     assert proved.disclosed.payload is None
 
 

@@ -24,7 +24,7 @@ from ledger_looks import look
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.admin.accepted_clock import accept_clock
 from mcp_bridge.ledger.admin.key_rotation import rotate_key
-from mcp_bridge.ledger.audit.audit import verify_file
+from mcp_bridge.ledger.audit.file_verification import verify_file
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage import write_lock

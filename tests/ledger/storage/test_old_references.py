@@ -29,11 +29,12 @@ from mcp_bridge.executions import erasure
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.idempotency.request_identity import Keys, script_macs
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host.service import open_bridge
+from mcp_bridge.governance.principals import Principal
+from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.kernel.program_parser import parse
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.values import canonical
-from mcp_bridge.ledger.audit import audit
+from mcp_bridge.ledger.audit import copies
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import tlog_proof
@@ -72,11 +73,13 @@ def tool(name, text, step="a", **more):
 
 
 @asynccontextmanager
-async def bridge_in(folder, **ledger):
+async def bridge_in(folder, limits=None, **ledger):
     (folder / "tools").mkdir(exist_ok=True)
     # A name of its own: a process loads each once.
     (folder / "tools" / f"forgotten_{hashlib.sha256(bytes(folder)).hexdigest()}.py").write_text(TOOLS)
     tables = {"tools": {"path": ["tools"], "entry_points": False}, "projection": {"patterns": ["card"]}}
+    if limits is not None:
+        tables["policy"] = {"limits": limits}
     state = folder / "state"
     governance = load_governance(tables, None, folder, state)
     settings = Settings(state_dir=state, ledger=LedgerConfig(subject_fields=("customer",), **ledger))
@@ -197,6 +200,32 @@ async def test_ledgers_that_differed_in_an_erased_value_alone_differ_in_nothing(
         assert table == again
 
 
+async def by_principal(bridge, card):
+    """What a principal has used is counted beyond the erasure."""
+    view = bridge.for_principal(Principal("anna"))
+    record = await view.run_program({"steps": [tool("card", f"it is {card}"), tool("card", "$a", "b")]}, {}, "key")
+    assert record["status"] == "success"
+    await erase(bridge, "execution", record["trace_id"])
+
+
+@pytest.mark.parametrize("erased", [by_execution, by_subject, by_age, by_reference, by_principal])
+async def test_not_even_its_length_is_left_of_what_was_erased(tmp_path, same, erased):
+    left = []
+    for card in (CARDS[0], "3782 822463 10005"):
+        folder = tmp_path / card[:4]
+        folder.mkdir()
+        same()
+        async with bridge_in(folder, limits={"principal": {"bytes": 100_000}}) as bridge:
+            await erased(bridge, card)
+        whole(folder / "state")
+        left.append(dump(folder / "state" / FILE_NAME))
+        with closing(sqlite3.connect(folder / "state" / FILE_NAME)) as connection:
+            used = connection.execute("SELECT bytes > 0 FROM usages").fetchall()
+        assert used == [(1,)] * (erased is by_principal)
+    for table, again in zip(*left, strict=True):
+        assert table == again
+
+
 async def test_no_reference_is_left_of_what_was_erased_and_none_in_what_an_export_carries(tmp_path):
     async with bridge_in(tmp_path) as bridge:
         execution, other = [await suspended_with(bridge, CARDS[0]) for _ in range(2)]
@@ -207,7 +236,7 @@ async def test_no_reference_is_left_of_what_was_erased_and_none_in_what_an_expor
         await erase(bridge, "reference", name)
         exported = tmp_path / "export"
         with open_ledger(tmp_path / "state" / FILE_NAME) as ledger, exported.open("wb") as file:
-            audit.export(ledger, file, payloads=False)
+            copies.export(ledger, file, payloads=False)
         for line in exported.read_bytes().splitlines():
             payload = json.loads(line).get("payload") or ""
             # What was erased of it isn't said to be this one's.
@@ -536,7 +565,7 @@ async def test_what_an_earlier_version_erased_stays_erased_and_its_references_ar
         added = [json.loads(ledger.entry(number).payload) for number in range(size, ledger.size)]
         assert [ledger.entry(number).payload for number in added[0]["withheld"]] == [None]
         with (old / "again").open("wb") as file:
-            audit.export(ledger, file, payloads=True)
+            copies.export(ledger, file, payloads=True)
     assert (added[0]["what"], len(added[0]["references"])) == ("reference", 1)
     # What was proven and exported then verifies, and the log goes on from it.
     assert tlog_proof.verify(proof, trusted).leaf.sequence == 5

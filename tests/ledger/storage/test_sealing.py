@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import ExecutionRecord
-from mcp_bridge.ledger.storage import sealed_rows, sealing
+from mcp_bridge.ledger.keys import master_key_sources
+from mcp_bridge.ledger.keys.master_key_sources import FILE_NAME, master_key
+from mcp_bridge.ledger.storage import sealed_rows
 from mcp_bridge.ledger.storage.sealed_rows import label_of, open_sealed, seal
-from mcp_bridge.ledger.storage.sealing import FILE_NAME, DataKey, MasterKey, master_key
+from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
 from mcp_bridge.private_files import KEY_BYTES
 
 KEY = bytes(range(32))
@@ -90,7 +92,7 @@ def test_the_keyring_has_a_key_made_for_it_once(tmp_path, keyring):
     assert keyring.kept == {}
     made = master_key("keyring", tmp_path, make=True)
     ((place, kept),) = keyring.kept.items()
-    assert place == (sealing.KEYRING_SERVICE, sealing.KEYRING_NAME)
+    assert place == (master_key_sources.KEYRING_SERVICE, master_key_sources.KEYRING_NAME)
     assert MasterKey(bytes.fromhex(kept)).check == made.check
     for make in (False, True):
         assert master_key("keyring", tmp_path, make=make).check == made.check
@@ -99,7 +101,7 @@ def test_the_keyring_has_a_key_made_for_it_once(tmp_path, keyring):
 
 @pytest.mark.parametrize("kept", ["", "no key", KEY.hex()[:-2]])
 def test_what_the_keyring_has_and_is_no_key_is_said_and_kept(tmp_path, keyring, kept):
-    keyring.set_password(sealing.KEYRING_SERVICE, sealing.KEYRING_NAME, kept)
+    keyring.set_password(master_key_sources.KEYRING_SERVICE, master_key_sources.KEYRING_NAME, kept)
     assert failure("keyring", tmp_path, make=True).code == "key_unusable"
     assert list(keyring.kept.values()) == [kept]
 
@@ -147,7 +149,7 @@ def test_a_command_that_prints_no_key_is_an_error_that_tells_nothing_of_its_outp
 
 
 def test_a_command_that_never_ends_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(sealing, "COMMAND_SECONDS", 0.05)
+    monkeypatch.setattr(master_key_sources, "COMMAND_SECONDS", 0.05)
     error = failure([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path)
     assert (error.code, "TimeoutExpired" in error.message) == ("key_unusable", True)
 

@@ -10,6 +10,8 @@ from bridge_fixtures import DEADLINE_SECONDS
 from http_bridge import ACCEPT, serving
 from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 from oauth_fixtures import (
     Visitor,
     authorization_server,  # noqa: F401
@@ -17,6 +19,7 @@ from oauth_fixtures import (
     logged_in,
     oauth_servers,  # noqa: F401
 )
+from servers.specs import faulty
 
 from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
 from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -113,6 +116,46 @@ async def test_each_principal_has_tokens_sessions_and_limits_of_its_own(team):
         assert b"Traceback" not in bridge.logged
 
 
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_principal_with_servers_of_its_own_is_told_of_those_and_reaches_no_other(team, mode):
+    tables = '[principals.anna]\nservers = ["one", "gone"]\n[principals.ben]\n'
+    setup = team(tables, faulty(name="one"), faulty(name="other"))
+    tokens = {name: token_for(setup, name) for name in ("anna", "ben")}
+    reach = """
+from mcp import programs, runtime
+found = [sorted(runtime.discovered_servers()), sorted({row.server for row in await runtime.search("echo a text")})]
+for call in (
+    lambda: runtime.call_tool("other", "echo", {"text": "x"}),
+    lambda: runtime.describe("other.echo"),
+    lambda: programs.run({"steps": [{"id": "a", "type": "tool", "tool": "other.echo", "args": {"text": "x"}}]}),
+):
+    try:
+        found.append(str(await call()))
+    except Exception as exc:
+        found.append(str(exc))
+import json
+print(json.dumps(found))
+"""
+    async with serving(setup) as bridge:
+        told = {}
+        for name, token in tokens.items():
+            async with (
+                httpx2.AsyncClient(headers=bearer(token), timeout=DEADLINE_SECONDS) as http,
+                Client(streamable_http_client(bridge.url, http_client=http), mode=mode) as client,
+            ):
+                said = (await client.call_tool("run_python", {"code": reach})).content[0].text
+                told[name] = client.instructions.partition(".")[0], json.loads(said)
+        instructions, (servers, found, *others) = told["anna"]
+        assert instructions == "These MCP servers are behind it: one"
+        assert (servers, found) == (["one"], ["one"])
+        assert all("other" in other and "no server" in other.lower() for other in others), others
+        instructions, (servers, found, *others) = told["ben"]
+        assert instructions == "These MCP servers are behind it: one, other"
+        assert (servers, found) == (["one", "other"], ["one", "other"])
+        assert not any("no server" in other.lower() for other in others), others
+    assert b"principals.anna.servers: there is no server 'gone', now" in bridge.logged
+
+
 @pytest.mark.parametrize("command", ["revoke", "rotate"])
 async def test_the_open_stream_of_a_token_that_is_revoked_ends_and_its_clients_request_too(team, command):
     setup = team()
@@ -134,6 +177,62 @@ async def test_the_open_stream_of_a_token_that_is_revoked_ends_and_its_clients_r
         async with bridge.http() as http:
             assert (await http.post("/mcp", json=INITIALIZE, headers=bearer(token))).status_code == 401
         assert b"Traceback" not in bridge.logged
+
+
+async def test_a_principal_whose_table_is_taken_out_is_nobody_from_the_next_call_on(team):
+    """Not somebody with everybody's rights, whenever its token was made."""
+    setup = team("")
+    early = token_for(setup, "anna")
+    everybody = setup.config.read_text()
+    setup.config.write_text(f"{everybody}[principals.anna]\n[principals.ben]\n")
+    late, ben = token_for(setup, "anna"), token_for(setup, "ben")
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "run_python", "arguments": {}}}
+    async with serving(setup) as bridge, bridge.http() as http, bridge.http() as other:
+        opened_early, opened_late = await opened(http, bearer(early)), await opened(http, bearer(late))
+        async with other.stream("GET", "/mcp", headers=opened_late) as stream:
+            assert stream.status_code == 200
+
+            setup.config.write_text(f"{everybody}[principals.ben]\n")
+
+            # The call that finds the change is refused, too, after it was authenticated.
+            first = await http.post("/mcp", json=call, headers=opened_early)
+            assert first.status_code == 401 or "[not_a_principal]" in first.text, first.text
+            for headers in (opened_early, opened_late):
+                gone = await http.post("/mcp", json=call, headers=headers)
+                assert (gone.status_code, code_of(gone)) == (401, "bad_token")
+            with anyio.fail_after(DEADLINE_SECONDS), contextlib.suppress(httpx2.RemoteProtocolError):
+                await stream.aread()
+        await opened(http, bearer(ben))
+        setup.config.write_text(f"{everybody}[principals.anna]\n[principals.ben]\n")
+        answer = await http.post("/mcp", json=call, headers=await opened(http, bearer(ben)))
+        assert "bad_arguments" in answer.text
+        assert (await http.post("/mcp", json=call, headers=opened_early)).status_code == 200
+        assert b"Traceback" not in bridge.logged
+
+
+async def test_a_rule_more_for_one_principal_holds_from_its_next_call_on(team):
+    server = ScriptedServer()
+    async with serving_app(server.app) as port:
+        setup = team(PRINCIPALS, remote(port))
+        anna, ben = token_for(setup, "anna"), token_for(setup, "ben")
+        params = {"code": "from mcp.sync.servers import remote\nprint(remote.act())"}
+        call = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {"name": "run_python", "arguments": params},
+        }
+        denies = '[[principals.anna.policy.rules]]\nname = "none"\ntools = ["remote.*"]\neffect = "deny"\n'
+        before = setup.config.read_text().replace("requests_per_minute = 3\n", "")
+        setup.config.write_text(before)
+        async with serving(setup) as bridge, bridge.http() as http:
+            annas, bens = await opened(http, bearer(anna)), await opened(http, bearer(ben))
+            assert "done" in (await http.post("/mcp", json=call, headers=annas)).text
+            setup.config.write_text(f"{before}\n{denies}")
+            assert "policy denies remote.act" in (await http.post("/mcp", json=call, headers=annas)).text
+            assert "done" in (await http.post("/mcp", json=call, headers=bens)).text
+            assert len(server.calls) == 2
+            assert b"Traceback" not in bridge.logged
 
 
 async def test_beyond_this_machine_it_serves_whom_it_knows(team):

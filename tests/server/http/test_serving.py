@@ -1,19 +1,18 @@
-"""The process that serves MCP over HTTP: how it begins, drains and ends, and many clients at once."""
+"""The process that serves MCP over HTTP: how it begins, drains and ends, and how much it takes."""
 
 import asyncio
-import json
+import contextlib
 import os
+import resource
 import signal
 import ssl
-from pathlib import Path
 
 import anyio
 import httpx2
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
 from http_bridge import ACCEPT, serving
-from mcp import Client, types
-from mcp.client.streamable_http import streamable_http_client
+from mcp import types
 
 pytest_plugins = ["server_fixtures"]
 
@@ -122,70 +121,64 @@ async def test_a_person_behind_the_client_is_asked(configure, git_server, git_re
     assert "git_status" in asked[0]
 
 
-# --- many at once ---
+# --- descriptors ---
 
 
-async def test_many_clients_of_many_principals_get_their_own_and_nothing_leaks(configure):
-    """Calls that are answered, cancelled and cut, in both eras: markers of others would show in any answer."""
-    names = [f"team-{number}" for number in range(5)]
-    limits = {"max_sessions_per_principal": 50, "max_connections_per_address": 500}
-    setup = configure(principals={name: {} for name in names}, http=limits, max_concurrent=4, max_queued=500)
-    tokens = {}
-    for name in names:
-        told = setup.run("principal", "add", name, "--json")
-        tokens[name] = json.loads(told.stdout)["token"]
-    wrong, answered, ended = [], [], []
-    async with serving(setup) as bridge:
+@contextlib.contextmanager
+def open_files(soft):
+    """Processes that are started meanwhile may have so many files open, and more if they ask for them."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-        def descriptors():
-            return len(list(Path(f"/proc/{bridge.pid}/fd").iterdir()))
 
-        async def one(number):
-            name, mode = names[number % len(names)], ("legacy", NEW)[number % 2]
-            mark = f"MARK-{number}-{name}-END"
-            headers = {"authorization": f"Bearer {tokens[name]}"}
-            heard = []
+async def test_it_serves_as_many_connections_as_configured_with_a_low_soft_limit(configure):
+    setup = configure(http={"max_connections": 400, "max_connections_per_address": 400})
+    async with contextlib.AsyncExitStack() as stack:
+        with open_files(256):
+            bridge = await stack.enter_async_context(serving(setup))
+        for _ in range(300):
+            await stack.enter_async_context(bridge.connection())
+        async with bridge.client() as client:
+            assert (await client.call_tool("run_python", {"code": "6 * 7"})).content[0].text == "42"
 
-            async def progress(_done, _total, message):
-                heard.append(message or "")
 
-            code = f"progress(1, 2, {mark!r})\nprint({mark!r})\nawait runtime.save_memory('mark', {mark!r})\n"
-            slow = code + "import time\ntime.sleep(100)"
-            async with httpx2.AsyncClient(headers=headers, timeout=DEADLINE_SECONDS) as http:
-                target = streamable_http_client(bridge.url, http_client=http)
-                async with Client(target, mode=mode, read_timeout_seconds=2 * DEADLINE_SECONDS) as client:
-                    kind = number % 4
-                    if kind == 3:
-                        with anyio.move_on_after(0.5 + number % 3):
-                            await client.call_tool("run_python", {"code": slow}, progress_callback=progress)
-                        ended.append(number)
-                    else:
-                        result = await client.call_tool("run_python", {"code": code}, progress_callback=progress)
-                        text = result.content[0].text
-                        answered.append(number)
-                        if text != mark:
-                            wrong.append((number, text))
-                    wrong.extend((number, said) for said in heard if "MARK" in said and mark not in said)
+def test_more_connections_than_there_may_be_descriptors_are_refused_at_the_start(configure):
+    setup = configure(http={"max_connections": 10_000_000})
+    refused = setup.run("serve", "--transport", "http", "--port", "0")
+    assert refused.returncode == 4
+    said = refused.stderr.decode()
+    assert said.startswith("mcp-bridge: too_few_descriptors: ")
+    assert "LimitNOFILE" in said
+    assert "http.max_connections, now 10000000" in said
 
-        await one(0)
-        before = descriptors()
-        with anyio.fail_after(150):
-            async with anyio.create_task_group() as tasks:
-                for number in range(1, 41):
-                    tasks.start_soon(one, number)
-        assert not wrong
-        assert len(answered) == 31
-        assert len(ended) == 10
-        await setup.no_container_of(bridge.pid)
 
-        async def as_before():
-            return descriptors() <= before + 3
+async def test_an_address_has_no_more_connections_than_its_own_limit(configure):
+    setup = configure(http={"max_connections_per_address": 3})
+    async with serving(setup) as bridge, contextlib.AsyncExitStack() as stack:
+        head = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
-        await until(as_before)
-        assert b"Traceback" not in bridge.logged
-        os.kill(bridge.pid, signal.SIGTERM)
-        assert await bridge.ended() == 0
-    assert b"MARK" not in bridge.logged
+        async def asked(address):
+            reader, writer = await asyncio.open_connection("127.0.0.1", bridge.port, local_addr=(address, 0))
+            stack.callback(writer.close)
+            writer.write(head)
+            with anyio.fail_after(DEADLINE_SECONDS):
+                return int((await reader.readuntil(b"\r\n\r\n")).split()[1]), writer
+
+        first = [await asked("127.0.0.1") for _ in range(3)]
+        assert [status for status, _ in first] == [200] * 3
+        assert (await asked("127.0.0.1"))[0] == 503
+        # Others have their own.
+        assert (await asked("127.0.0.2"))[0] == 200
+        first[0][1].close()
+
+        async def is_free():
+            return (await asked("127.0.0.1"))[0] == 200
+
+        await until(is_free)
 
 
 # --- https ---

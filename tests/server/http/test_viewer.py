@@ -108,6 +108,50 @@ async def test_each_principal_sees_what_it_may_and_approvers_decide(team):
         assert not any(token.encode() in bridge.logged for token in tokens.values())
 
 
+async def test_what_a_change_takes_from_a_principal_is_gone_while_it_serves(team):
+    setup, tokens = team
+    before = setup.config.read_text()
+    assert "approver = true" in before
+    assert "sees_all = true" in before
+    async with serving(setup, "--tools", "programs") as bridge, bridge.http() as http:
+        await is_open(http)
+        bens = await asks(http, tokens["ben"])
+
+        async def asked(name, path, method="GET", **options):
+            headers = {"origin": bridge.base} | bearer(tokens[name])
+            return await http.request(method, path, headers=headers, **options)
+
+        (waiting,) = (await asked("boss", "/ui/api/approvals")).json()["approvals"]
+        question, yes = f"/ui/api/approvals/{waiting['id']}", {"json": {"approved": True}}
+        assert len((await asked("auditor", "/ui/api/executions")).json()["executions"]) == 1
+
+        # Without a call: the viewer asks no bridge.
+        setup.config.write_text(before.replace("approver = true", "").replace("sees_all = true", ""))
+
+        async def is_applied():
+            return not (await asked("auditor", "/ui/api/executions")).json()["executions"]
+
+        await until(is_applied)
+        refused = await asked("boss", question, "POST", **yes)
+        assert (refused.status_code, code_of(refused)) == (404, "unknown_trace")
+
+        # What it adds holds from the next start on.
+        more = setup.config.read_text().replace(
+            "[principals.anna]", "[principals.anna]\napprover = true\nsees_all = true"
+        )
+        assert more.count("approver") == 1
+        setup.config.write_text(more)
+        await asks(http, tokens["ben"])
+        assert (await asked("anna", "/ui/api/executions")).json()["executions"] == []
+
+        # And what was taken is given back as it was.
+        setup.config.write_text(before)
+        await asks(http, tokens["ben"])
+        assert (await asked("boss", question, "POST", **yes)).status_code == 200
+        assert (await asked("ben", f"/ui/api/executions/{bens}")).status_code == 200
+        assert b"Traceback" not in bridge.logged
+
+
 async def test_pages_are_everybodys_and_hold_nothing_and_strangers_and_other_origins_get_no_data(team):
     setup, tokens = team
     data = "/ui/api/executions"

@@ -16,8 +16,8 @@ import anyio.lowlevel
 from mcp_bridge.host.engine_setup import Prepared
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome
+from mcp_bridge.kernel.language.program_parser import unbundle
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_parser import unbundle
 from mcp_bridge.sandbox.engine import ExitStatus
 from mcp_bridge.wire import jsonrpc, messages
 from mcp_bridge.wire.errors import LocalMessageError

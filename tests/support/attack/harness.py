@@ -32,10 +32,10 @@ from mcp_bridge.executions.commands import Client
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host import sandbox_run
-from mcp_bridge.host.service import Bridge, Shared
+from mcp_bridge.host.bridge import Bridge, Shared
 from mcp_bridge.kernel import step_types
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.kernel.program_parser import parse
+from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.policy.rules.policy_settings import read

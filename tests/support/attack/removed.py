@@ -15,15 +15,15 @@ from mcp_bridge.downstream.client.supervisor import DownstreamServer, ListedTool
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.programs.library import ProgramLibrary
-from mcp_bridge.executions.programs.programs import Programs
+from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.gate import policy_check
 from mcp_bridge.gate.execution_values import ExecutionValues
 from mcp_bridge.gate.policy_check import Admission
-from mcp_bridge.kernel.conditions import Condition
+from mcp_bridge.kernel.language.conditions import Condition
 from mcp_bridge.policy.redaction import patterns
 from mcp_bridge.policy.redaction.patterns import Span
 from mcp_bridge.policy.redaction.projection import Projector
-from mcp_bridge.policy.rules import matching
+from mcp_bridge.policy.rules import rule_evaluation
 from mcp_bridge.policy.rules.schema_defaults import Filled
 from mcp_bridge.server import questions
 
@@ -189,7 +189,7 @@ def checking_of_sizes(patch: pytest.MonkeyPatch) -> None:
 
 def comparing_of_types(patch: pytest.MonkeyPatch) -> None:
     """Rules compare as Python does."""
-    patch.setattr(matching, "Condition", lambda text, *_: Condition(text))
+    patch.setattr(rule_evaluation, "Condition", lambda text, *_: Condition(text))
 
 
 # --- and the other way round ---

@@ -13,7 +13,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from mcp_bridge.kernel.references import MISSING, PATH, SHORT_CHARS, Lookup, Template, TextTooLongError, names_of
+from mcp_bridge.kernel.language.references import (
+    MISSING,
+    PATH,
+    SHORT_CHARS,
+    Lookup,
+    Template,
+    TextTooLongError,
+    names_of,
+)
 
 MAX_CHARS = 10_000
 """Longest condition."""

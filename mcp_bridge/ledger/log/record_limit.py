@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.file_size import RESERVE_BYTES, RunUsage
+from mcp_bridge.ledger.log.quota import RESERVE_BYTES, RunUsage
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from mcp_bridge.kernel.conditions import Condition, ConditionError
-from mcp_bridge.kernel.references import MISSING, walk
+from mcp_bridge.kernel.language.conditions import Condition, ConditionError
+from mcp_bridge.kernel.language.references import MISSING, walk
 from mcp_bridge.policy.rules import schema_defaults
 from mcp_bridge.policy.rules.comparisons import STRICT, Unannounced, truth
 from mcp_bridge.policy.rules.globs import ToolGlob

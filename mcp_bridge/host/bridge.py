@@ -34,10 +34,11 @@ from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.own_files import OwnFiles
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, policy_over, refuse_local
-from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal, restricted
 from mcp_bridge.governance.search_embedder import search_embedder
 from mcp_bridge.governance.server_credentials import login_store, remote_access
-from mcp_bridge.governance.server_environment import environment, shown_output
+from mcp_bridge.governance.server_environment import environment
+from mcp_bridge.governance.server_output import shown_output
 from mcp_bridge.governance.tool_names import servers_named
 from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.engine_setup import not_enforced
@@ -48,7 +49,7 @@ from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
 from mcp_bridge.host.sandboxes import Sandboxes
 from mcp_bridge.host.sessions.live_sessions import LiveSessions, SessionKey
 from mcp_bridge.host.upkeep import upkeep
-from mcp_bridge.ledger.log.allowance import Allowance
+from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.log.session_store import SessionStore
 from mcp_bridge.ledger.log.usage_store import UsageStore
@@ -57,7 +58,7 @@ from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.budgets import Usages
-from mcp_bridge.policy.rules.snapshot import layered
+from mcp_bridge.policy.rules.floor import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import SandboxProcess
 from mcp_bridge.sandbox.ownership import owner_label
@@ -65,7 +66,7 @@ from mcp_bridge.telemetry.opening import telemetry
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from anyio.abc import TaskGroup
@@ -75,12 +76,12 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.programs.commands import ProgramCommands
-    from mcp_bridge.executions.programs.programs import Programs
+    from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.replay_result import Replayed
     from mcp_bridge.executions.scripts.commands import ScriptCommands
+    from mcp_bridge.executions.scripts.lifecycle import ActiveScript, Scripts
     from mcp_bridge.executions.scripts.live_output import LiveOutput
-    from mcp_bridge.executions.scripts.scripts import ActiveScript, Scripts
     from mcp_bridge.executions.sessions.sessions import Sessions
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.policy_check import Asker
@@ -88,8 +89,8 @@ if TYPE_CHECKING:
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.host.sessions.cell_runner import CellRunner
     from mcp_bridge.kernel.events import Resume
-    from mcp_bridge.kernel.program_parser import Program
-    from mcp_bridge.ledger.log.file_size import Measured
+    from mcp_bridge.kernel.language.program_parser import Program
+    from mcp_bridge.ledger.log.quota import Measured
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler
@@ -137,6 +138,8 @@ class Shared:
         self.governance = governance
         self.restricted_to: PolicySnapshot | None = None
         """What the configuration's policy has become since the start."""
+        self.principals: Mapping[str, Principal] = governance.principals
+        """What the configuration's principals have become since the start."""
         self.loop_watch = loop_watch or LoopWatch()
         self.catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
         self.catalog.add_local(governance.registry)
@@ -193,19 +196,30 @@ class Bridge:
     def for_principal(self, principal: Principal) -> Bridge:
         """A principal's view of the bridge: one object as long as anything uses it.
 
-        What the principal has become since the view was made holds from now on, but never allows more calls or secrets
-        than it did then.
+        What the principal has become since the view was made, or since the start if the configuration has a table for
+        it, holds from now on, but never allows more calls or secrets than it did then.
 
         Raises:
-            BridgeError: `bad_config`: its policy names a program that there isn't, or isn't valid.
+            BridgeError: `bad_config`: its policy names a program that there isn't, or isn't valid; `not_a_principal`:
+                its table has been taken out of the configuration.
         """
+        start = self._shared.governance.principals.get(principal.name)
+        if start is None:
+            return self._view(principal, principal)
+        now = self._shared.principals.get(principal.name)
+        if now is None:
+            raise BridgeError("not_a_principal", "You are nobody that this bridge is for.")
+        return self._view(start, restricted(principal, now))
+
+    def _view(self, start: Principal, principal: Principal) -> Bridge:
+        """The view of a principal, which is made as the principal was at the start."""
         shared = self._shared
         view = shared.views.get(principal.name)
         if view is None:
             if not PRINCIPAL_NAME.fullmatch(principal.name):
                 raise ValueError(f"{principal.name!r} is no name for a principal")
-            view = Bridge(shared, principal)
-        elif view.principal != principal:
+            view = Bridge(shared, start)
+        if view.principal != principal:
             view.change(principal)
         if principal.name != LOCAL_PRINCIPAL.name:
             shared.kept[principal.name] = view
@@ -220,9 +234,10 @@ class Bridge:
         Raises:
             BridgeError: As `for_principal`.
         """
-        known = self._shared.governance.principals.get(execution.principal)
         name = execution.principal
-        return self.for_principal(known or (LOCAL_PRINCIPAL if name == LOCAL_PRINCIPAL.name else Principal(name)))
+        known = self._shared.governance.principals.get(name)
+        owner = known or (LOCAL_PRINCIPAL if name == LOCAL_PRINCIPAL.name else Principal(name))
+        return self._view(owner, owner)
 
     def change(self, principal: Principal) -> None:
         """From now on hold what begins to what the principal has become, too.
@@ -238,7 +253,12 @@ class Bridge:
             raise
         self._lane.limits = principal.limits
 
-    def restrict(self, servers: AbstractSet[str], policy: PolicySnapshot) -> None:
+    def restrict(
+        self,
+        servers: AbstractSet[str],
+        policy: PolicySnapshot,
+        principals: Mapping[str, Principal] | None = None,
+    ) -> None:
         """From now on hold what begins to what the configuration has become, too: never to less than at the start.
 
         It holds for all principals.
@@ -246,8 +266,10 @@ class Bridge:
         Args:
             servers: The names of the servers that there still are; `LOCAL` for the operator's own tools.
             policy: What decides, by the configuration as it is.
+            principals: The principals that there still are, by name; None for those of the start.
         """
         shared = self._shared
+        shared.principals = shared.governance.principals if principals is None else principals
         shared.withdrawn = frozenset({*self.fleet.servers, LOCAL}) - servers
         shared.restricted_to = None if policy.hash == shared.governance.snapshot.hash else policy
         for view in list(shared.views.values()):
@@ -272,8 +294,12 @@ class Bridge:
     @property
     def _usable_secrets(self) -> frozenset[str] | None:
         """The secrets that both the principal of the start and that of now may use; None for all."""
-        own, now = self._own.secrets, self.principal.secrets
-        return own if now is None else now if own is None else own & now
+        return _in_both(self._own.secrets, self.principal.secrets)
+
+    @property
+    def _usable_servers(self) -> frozenset[str] | None:
+        """The servers that both the principal of the start and that of now may use; None for all."""
+        return _in_both(self._own.servers, self.principal.servers)
 
     @property
     def loop_watch(self) -> LoopWatch:
@@ -315,7 +341,7 @@ class Bridge:
     @functools.cached_property
     def programs(self) -> Programs:
         """The bridge's programs."""
-        from mcp_bridge.executions.programs.programs import ProgramRules, Programs
+        from mcp_bridge.executions.programs.lifecycle import ProgramRules, Programs
 
         rules = ProgramRules(
             self._denied_steps, self._governance.refuses_denied_steps, self.settings.ledger.subject_fields
@@ -333,7 +359,7 @@ class Bridge:
     @functools.cached_property
     def scripts(self) -> Scripts:
         """The bridge's scripts."""
-        from mcp_bridge.executions.scripts.scripts import Scripts
+        from mcp_bridge.executions.scripts.lifecycle import Scripts
 
         return Scripts(self.lifecycle, self.principal.name, self, SessionStore(self._database))
 
@@ -515,7 +541,7 @@ class Bridge:
             record.calls = requests.calls
             record.notices += requests.notices
             if _looked_for_a_server(record):
-                record.notices += self.fleet.missing
+                record.notices += self._missing_servers
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)
             if not prepared.report.choice.seccomp:
@@ -726,13 +752,31 @@ class Bridge:
         }
         if self._governance.registry.tools and LOCAL not in self._shared.withdrawn:
             everything[LOCAL] = LOCAL
-        return narrowed(everything, servers, self.fleet.missing)
+        if (usable := self._usable_servers) is not None:
+            everything = {name: alias for name, alias in everything.items() if name in usable}
+        return narrowed(everything, servers, self._missing_servers)
+
+    @property
+    def _missing_servers(self) -> Sequence[str]:
+        """What to say of servers that couldn't be read; nothing to a principal that has been given some by name."""
+        return self.fleet.missing if self._usable_servers is None else ()
+
+
+def _in_both(own: frozenset[str] | None, now: frozenset[str] | None) -> frozenset[str] | None:
+    """The names in both sets, of which None has all."""
+    return own if now is None else now if own is None else own & now
 
 
 def _looked_for_a_server(record: ExecutionRecord) -> bool:
     """Whether a script has failed for a name that may be a server's."""
     message = "" if record.error is None else record.error["message"].lower()
     return "no mcp server" in message or "there is no server" in message
+
+
+def _warn_of_unknown_servers(principals: Iterable[Principal], servers: AbstractSet[str]) -> None:
+    for principal in principals:
+        for name in sorted((principal.servers or frozenset()) - servers):
+            logger.warning("principals.%s.servers: there is no server %r, now", principal.name, name)
 
 
 @asynccontextmanager
@@ -791,6 +835,7 @@ async def open_bridge(
                 anyio.create_task_group() as tasks,
                 upkeep(database, files, settings.ledger, publisher, tasks),
             ):
+                _warn_of_unknown_servers(governance.principals.values(), {*fleet.servers, LOCAL})
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
                 bridge = Bridge(Shared(settings, fleet, tasks, database, governance, watch, usages))
                 try:

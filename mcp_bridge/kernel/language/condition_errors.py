@@ -6,9 +6,9 @@ These texts are for people. They aren't part of a state, so that they may change
 from collections.abc import Iterable
 from typing import Any
 
-from mcp_bridge.kernel.conditions import ConditionError, Reference
 from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
-from mcp_bridge.kernel.references import MISSING, Lookup, quoted
+from mcp_bridge.kernel.language.conditions import ConditionError, Reference
+from mcp_bridge.kernel.language.references import MISSING, Lookup, quoted
 from mcp_bridge.kernel.values import canonical
 
 _SHOWN_CHARS = 60

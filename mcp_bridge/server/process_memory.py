@@ -1,4 +1,4 @@
-"""Configures how a serving process shares its interpreter among threads, and returns memory to the system.
+"""Configures a serving process: how threads share its interpreter, when memory is returned.
 
 The event loop serves all requests on one thread. Large values are processed on other threads (`offload`) under the same
 interpreter lock. These settings are for a process that serves, and not for commands.

@@ -9,20 +9,20 @@ from mcp_bridge.wire.messages import MAX_CALL_CHARS, is_call_id
 
 HEAD = """
 import random, sys, threading, time
-from mcp_bridge.guest import lineage
+from mcp_bridge.guest import call_ids
 
-lineage.begin()
+call_ids.begin()
 import asyncio
-lineage.follow_tasks()
+call_ids.follow_tasks()
 import concurrent.futures
 from concurrent.futures import thread
-lineage.follow_pools()
+call_ids.follow_pools()
 seen = {}
 lock = threading.Lock()
 
 def call(what):
     with lock:
-        seen[what] = lineage.current().call()
+        seen[what] = call_ids.current().call()
 
 async def later(what):
     await asyncio.sleep(random.random() / 50)

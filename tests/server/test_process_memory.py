@@ -8,19 +8,19 @@ import sys
 PROGRAM = """
 import gc, json, sys
 import anyio
-from mcp_bridge.server import process
+from mcp_bridge.server import process_memory
 
 async def main():
-    process.LOOK_SECONDS = 0.01
-    process.COLLECT_SECONDS = 0.02
+    process_memory.LOOK_SECONDS = 0.01
+    process_memory.COLLECT_SECONDS = 0.02
     collected = []
     gc.callbacks.append(lambda phase, info: phase == "stop" and info["generation"] == 2 and collected.append(1))
-    process.configure_interpreter()
+    process_memory.configure_interpreter()
     kept = [[number] for number in range(300_000)]
     before = len(collected)
     with anyio.move_on_after(60):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(process.release_memory)
+            tasks.start_soon(process_memory.release_memory)
             while not collected:
                 await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
@@ -39,17 +39,17 @@ BESIDE_LARGE_WORK = """
 import gc, threading
 import anyio
 from mcp_bridge.offload import on_thread
-from mcp_bridge.server import process
+from mcp_bridge.server import process_memory
 
 async def main(quiet_seconds, ends):
-    process.LOOK_SECONDS = process.COLLECT_SECONDS = 0.001
-    process.QUIET_SECONDS = quiet_seconds
+    process_memory.LOOK_SECONDS = process_memory.COLLECT_SECONDS = 0.001
+    process_memory.QUIET_SECONDS = quiet_seconds
     collected, let_go = [], threading.Event()
     gc.callbacks.append(lambda phase, info: phase == "stop" and info["generation"] == 2 and collected.append(1))
-    process.configure_interpreter()
+    process_memory.configure_interpreter()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(on_thread, let_go.wait)
-        tasks.start_soon(process.release_memory)
+        tasks.start_soon(process_memory.release_memory)
         if ends:
             await anyio.sleep(0.2)
             assert not collected
@@ -84,8 +84,8 @@ ENABLES = """
 import gc
 gc.disable()
 kept = [[number] for number in range(50_000)]
-from mcp_bridge.server import process
-process.configure_interpreter()
+from mcp_bridge.server import process_memory
+process_memory.configure_interpreter()
 assert gc.isenabled()
 assert gc.get_freeze_count() > 50_000
 """
@@ -97,7 +97,7 @@ def test_what_was_imported_without_collections_is_kept_out_of_later_ones():
 
 HIDING = """
 import json, sys
-from mcp_bridge.server.process import missing
+from mcp_bridge.server.process_memory import missing
 
 try:
     with missing("uvicorn", "json", "there_is_no_such_module"):

@@ -1,4 +1,4 @@
-"""The lifecycle of programs: started, suspended, resumed, settled, cancelled, and recorded.
+"""The lifecycle of programs: started, suspended, resumed, and recorded. `settling` has what a person says of one.
 
 A program that a sandbox has started or resumed can be driven by that sandbox alone, through its `Session`.
 """
@@ -28,14 +28,13 @@ from mcp_bridge.executions.programs.subjects import subject_of
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.denied_steps import MAX_TOLD, told_denied
-from mcp_bridge.kernel import program_parser as programs
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Outcome, Resume
+from mcp_bridge.kernel.language import program_parser as programs
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT, Machine
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.log.payloads import (
     EffectOutcome,
-    EffectSettlement,
     ProgramEnd,
     ProgramStart,
     ProgramSuspension,
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.programs.library import Found
     from mcp_bridge.executions.programs.run import Effects
@@ -61,7 +59,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.kernel.events import Effect, Event
-    from mcp_bridge.kernel.program_parser import Program
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.payloads import Payload
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
@@ -280,56 +278,26 @@ class Programs:
             BridgeError: `unknown_trace`; `erased`; `not_suspended`; `narrowed`: it may use servers that
                 the caller may not use; `still_waiting`, with what it waits for; as `ProgramRun.resume`.
         """
-        async with self._taken(execution, principal, effects) as (stored, run):
+        async with self.taken(execution, principal, effects) as (stored, run):
             # If its process died, its current state isn't stored yet.
             went_on = stored.status != "suspended" or run.moved
-            went_on = await self._settle(run, stored) or went_on
+            went_on = await self._apply_decisions(run, stored) or went_on
             if event is not None and run.machine.can_resume:
                 run.resume(event._replace(payload=await run.own(await effects.project(event.payload))))
             elif not went_on and run.machine.status == "suspended":
                 raise _still_waiting(stored)
         return run
 
-    async def settle(
-        self, execution: str, name: str | None, settlement: Settlement, principal: str, effects: Effects
-    ) -> ProgramRun:
-        """Settle an effect in doubt by a person's statement. The run is then driven, or stored until it is resumed.
-
-        Args:
-            execution: Its id.
-            name: The step's path or the effect's number; None if only one is in doubt.
-            settlement: The person's statement.
-            principal: The execution's owner.
-            effects: Carries out the program's effects.
-
-        Raises:
-            BridgeError: `unknown_trace`; `erased`; `not_suspended`; as `in_doubt.find_doubt` and `ProgramRun.resolve`.
-        """
-        async with self._taken(execution, principal, effects) as (_, run):
-            doubt = in_doubt.find_doubt(run.doubts, name, execution)
-            projected = await run.own(await effects.project(settlement._asdict()))
-            settlement = settlement._replace(**projected)
-            arguments = await effects.project(doubt["arguments"])
-            said = EffectSettlement(doubt["effect"], doubt["step"], doubt["tool"], arguments, **settlement._asdict())
-            self.recorder.post(self.entry(said, run, said.step))
-            run.resolve(settlement.event(doubt["effect"]))
-        return run
-
-    async def cancel(self, execution: str, reason: str, principal: str, effects: Effects) -> ProgramRun:
-        """Cancel a suspended execution. The run is then driven, for its compensation.
-
-        Raises:
-            BridgeError: `unknown_trace`; `erased`; `not_suspended`.
-        """
-        async with self._taken(execution, principal, effects) as (_, run):
-            run.cancel(await run.own(await effects.project(reason)))
-        return run
-
     @contextlib.asynccontextmanager
-    async def _taken(
+    async def taken(
         self, execution: str, principal: str, effects: Effects
     ) -> AsyncGenerator[tuple[StoredExecution, ProgramRun]]:
-        """Take over an execution that can be resumed; after an error its current state is stored."""
+        """Take over an execution that can be resumed; after an error its current state is stored.
+
+        Raises (on entering):
+            BridgeError: `unknown_trace`; `erased`; `not_suspended`; `narrowed`: it may use servers that the caller may
+                not use.
+        """
         stored = await self.lifecycle.stored(execution, principal)
         refuse_erased(stored)
         status = require_resumable(stored)
@@ -390,7 +358,7 @@ class Programs:
                 run.doubt(effect.id, since)
         return run
 
-    async def _settle(self, run: ProgramRun, stored: StoredExecution) -> bool:
+    async def _apply_decisions(self, run: ProgramRun, stored: StoredExecution) -> bool:
         """Apply decisions, and end what is due. Returns whether there was anything."""
         decisions = {row.effect: row.decision for row in await self.store.approvals(run.execution)}
         due = {row["effect"]: row["due"] for row in (stored.record or {}).get("waiting", ()) if row.get("due")}

@@ -107,6 +107,10 @@ class Endpoint:
             if not started:
                 await self._refusal(exc)(scope, receive, send)
         except Exception:
+            if finished:
+                # The SDK answers a notification before it hands it on, and its session may have been ended meanwhile.
+                logger.debug("a request failed after it was answered", exc_info=True)
+                return
             # The client is told no more than that.
             logger.exception("a request could not be handled")
             if started:

@@ -8,8 +8,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from sample_steps import MINIMAL, OWN, SAMPLES, step_of, steps
 
-from mcp_bridge.kernel import program_schema as form
-from mcp_bridge.kernel.program_parser import MAX_NESTED_PROGRAMS, InvalidProgramError, parse
+from mcp_bridge.kernel.language import program_schema as form
+from mcp_bridge.kernel.language.program_parser import MAX_NESTED_PROGRAMS, InvalidProgramError, parse
 
 SCHEMA = form.json_schema()
 VALIDATOR = Draft202012Validator(SCHEMA)

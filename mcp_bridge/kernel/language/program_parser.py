@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mcp_bridge.kernel import program_schema as form
-from mcp_bridge.kernel.conditions import ConditionSyntaxError, condition
-from mcp_bridge.kernel.program_schema import Fault
-from mcp_bridge.kernel.references import STANDALONE
+from mcp_bridge.kernel.language import program_schema as form
+from mcp_bridge.kernel.language.conditions import ConditionSyntaxError, condition
+from mcp_bridge.kernel.language.program_schema import Fault
+from mcp_bridge.kernel.language.references import STANDALONE
 from mcp_bridge.kernel.step_types import (
     ApprovalStep,
     ConditionStep,
