@@ -434,7 +434,14 @@ class Bridge:
         with self._lane.admitted(), self.sandboxes.expected():
             async with self._shared.live_sessions.turn(name):
                 cell, head, blocked = await self.sessions.turn(session, fork)
-                return await self.scripts.run(replace(job, cell=cell, head=head, blocked=blocked), key)
+                try:
+                    return await self.scripts.run(replace(job, cell=cell, head=head, blocked=blocked), key)
+                except BridgeError:
+                    raise
+                except BaseException:
+                    # Cancelled: what the cell has left counts for nothing, so it isn't there either.
+                    self._shared.live_sessions.end(name)
+                    raise
 
     async def listed_sessions(self) -> list[dict[str, Any]]:
         """The principal's sessions, as `messages.SessionList` has them; `ready` is one that has a sandbox here."""
@@ -442,7 +449,7 @@ class Bridge:
         rows = []
         for row in await self.sessions.listed():
             key = SessionKey(self.principal.name, row.name)
-            state = "running" if live.is_running(key) else row.state
+            state: str = "running" if live.is_running(key) else row.state
             if state == "idle" and key in live.idle:
                 state = "ready"
             rows.append(

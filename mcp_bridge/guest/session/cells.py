@@ -5,12 +5,14 @@ threads of pools, daemon threads and all objects stay. What is left of a cell ca
 so the calls of the next one are its own.
 """
 
+import _thread
 import builtins
 import os
 import signal
 import sys
 import threading
 from contextvars import copy_context
+from time import sleep
 from types import FrameType, ModuleType
 
 from mcp_bridge.guest import call_ids, runner
@@ -20,6 +22,10 @@ from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.session import randomness
 from mcp_bridge.wire.annotations import Any
 from mcp_bridge.wire.messages import ExecutionBegun, ExecutionStart
+
+DELIVERIES = 40
+DELIVERY_SECONDS = 0.01
+"""How often an interruption is tried, until the host sends the next one."""
 
 
 class Session:
@@ -36,6 +42,8 @@ class Session:
         self._capture = capture
         self._running: str | None = None
         """The cell's execution, while its own code runs."""
+        self._is_delivered = True
+        """Whether the last interruption was raised."""
         self._main = threading.get_ident()
         self._sources: dict[str, runner.Source] = {}
         """The texts of the cells, by their file names."""
@@ -74,7 +82,6 @@ class Session:
 
     def _outcome(self, source: runner.Source, hooks: runner.Hooks, execution: str) -> runner.Outcome:
         """Run a cell's code. An interruption ends it wherever it is."""
-        home = os.getpid()
         try:
             self._running = execution
             try:
@@ -83,16 +90,16 @@ class Session:
                 self._running = None
         except BaseException as exc:  # noqa: BLE001  (an interruption in the moment in which an error was described)
             outcome = runner.Outcome(1, error=runner.describe(exc))
-        if os.getpid() != home:
-            runner.end_of_fork(outcome)
         return outcome
 
     def _run(self, source: runner.Source, hooks: runner.Hooks) -> runner.Outcome:
-        names = self._module.__dict__
+        names, home = self._module.__dict__, os.getpid()
         outcome = runner.guarded(
             lambda: self._execute(runner.compile_script(source.code, hooks.repair, source.filename), hooks),
             hooks.advise,
         )
+        if os.getpid() != home:
+            runner.end_of_fork(outcome)
         ended = runner.guarded(self._end_tasks_and_threads)
         if outcome == runner.WELL:
             outcome = ended if ended != runner.WELL else runner.guarded(hooks.before_end)
@@ -129,18 +136,29 @@ class Session:
             source.register_in_linecache()
 
     def interrupt(self, execution: str) -> None:
-        """Interrupt a cell, if it runs. Called by the thread that reads."""
+        """Interrupt a cell, if it runs. Called by the thread that reads, which may be the main one."""
         if self._running == execution:
+            # Not by `threading`, by which the script's threads are counted.
+            _thread.start_new_thread(self._deliver, (execution,))
+
+    def _deliver(self, execution: str) -> None:
+        """Send the main thread the signal until it is where it can be interrupted."""
+        self._is_delivered = False
+        for _ in range(DELIVERIES):
+            if self._is_delivered or self._running != execution:
+                return
             # To the main thread itself: it may wait in a system call.
             signal.pthread_kill(self._main, signal.SIGINT)
+            sleep(DELIVERY_SECONDS)
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if self._running is not None and not _is_in_channel(frame):
+        if self._running is not None and not self._is_delivered and not _is_in_channel(frame):
+            self._is_delivered = True
             raise KeyboardInterrupt("the cell's time is up")
 
 
 def _is_in_channel(frame: FrameType | None) -> bool:
-    """Whether the main thread writes or reads a frame: that isn't left half done. The host interrupts again."""
+    """Whether the main thread writes or reads a frame: that isn't left half done."""
     while frame is not None:
         code = frame.f_code
         if code.co_filename in OURS and code.co_name not in WAITING:

@@ -15,6 +15,7 @@ from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
 from mcp_bridge.executions.scripts.lost_sandboxes import is_lost
 from mcp_bridge.executions.scripts.run import OWN_END
+from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.rebuilding import (
     cells_to_rebuild,
     diverged,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.record import CellFields, ExecutionRecord
     from mcp_bridge.executions.scripts.job import Job
     from mcp_bridge.executions.scripts.lifecycle import ActiveScript
-    from mcp_bridge.executions.sessions.cell import Cell
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.host.sandbox_run import RunLimits, SandboxRun
     from mcp_bridge.host.sandboxes import Sandboxes
@@ -158,9 +158,12 @@ class CellRunner:
         if rebuilt.cells:
             fields["rebuilt"] = len(rebuilt.cells)
             times = "1 cell was" if len(rebuilt.cells) == 1 else f"{len(rebuilt.cells)} cells were"
+            last = Cell.of(rebuilt.cells[-1])
+            is_fork = last is not None and last.session != cell.session
+            why = f"is a fork of {last.session!r}" if last and is_fork else "was rebuilt, since its sandbox was gone"
             record.notices.append(
-                f"the session {cell.session!r} was rebuilt, since its sandbox was gone: {times} run again from the"
-                f" record in {rebuilt.seconds:.1f} s, and nothing was done twice{skipped(rebuilt.cells, cell.number)}"
+                f"the session {cell.session!r} {why}: {times} run again from the record in {rebuilt.seconds:.1f} s, and"
+                f" nothing was done twice{skipped(rebuilt.cells, cell.number)}"
             )
         elif rebuilt.sandbox is None and cell.number > 1:
             record.notices.append(f"the session {cell.session!r} has no names from before{skipped([], cell.number)}")

@@ -80,12 +80,14 @@ class LiveSessions:
         queue.cells += 1
         try:
             async with queue.lock:
-                yield
+                try:
+                    yield
+                finally:
+                    self._dropped.discard(key)
         finally:
             queue.cells -= 1
             if not queue.cells:
                 del self._queues[key]
-                self._dropped.discard(key)
 
     async def take(self, key: SessionKey, head: str) -> SessionSandbox | None:
         """The sandbox of a session, whose names are those after a cell; None if there is none that has them.
