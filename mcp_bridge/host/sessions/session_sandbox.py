@@ -131,8 +131,7 @@ class SessionSandbox:
                 await anyio.sleep_forever()
         finally:
             self.has_ended = True
-            if self._reports is not None:
-                self._reports.close()
+            self._end_reports()
             if self._idle is not None:
                 self._idle.cancel()
             with anyio.CancelScope(shield=True):
