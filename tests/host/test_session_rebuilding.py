@@ -6,6 +6,7 @@ from execution_fixtures import printed, until
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.payloads import ScriptEnd, ScriptStart, understood
+from mcp_bridge.server.ui import views
 from mcp_bridge.session_settings import SessionSettings
 
 pytestmark = pytest.mark.xdist_group("sessions")
@@ -278,6 +279,19 @@ async def test_the_record_says_where_a_session_was_rebuilt_and_from_what(sandbox
         assert len(await bridge.lifecycle.recorder.read(first.execution)) == 2, (
             "nothing was recorded of the cell that ran again"
         )
+
+
+async def test_the_viewer_shows_a_cells_place_the_cells_before_it_and_where_it_was_rebuilt(sandboxes):
+    async with sandboxes.open() as bridge:
+        first = await bridge.run("x = 1\nprint('one')", session="s")
+        put_away(bridge)
+        second = await bridge.run("x", session="s")
+        stored = [await bridge.lifecycle.stored(record.execution, "local") for record in (second, first)]
+    shown = views.session(stored[0], stored[1:])
+    assert (shown["name"], shown["cell"], shown["rebuilt"], shown["interrupted"]) == ("s", 2, 1, False)
+    (cell,) = shown["before"]
+    assert (cell["id"], cell["cell"], cell["status"], cell["left"]) == (first.execution, 1, "success", "names")
+    assert (cell["source"]["text"], cell["output"]["text"]) == ("x = 1\nprint('one')", "one\n")
 
 
 async def test_a_cell_is_replayed_after_the_cells_before_it(sandboxes):

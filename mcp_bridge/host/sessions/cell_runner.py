@@ -162,7 +162,7 @@ class CellRunner:
             is_fork = last is not None and last.session != cell.session
             why = f"is a fork of {last.session!r}" if last and is_fork else "was rebuilt, since its sandbox was gone"
             record.notices.append(
-                f"the session {cell.session!r} {why}: {times} run again from the record in {rebuilt.seconds:.1f} s, and"
+                f"the session {cell.session!r} {why}: {times} run again from the record in {rebuilt.seconds:.2f} s, and"
                 f" nothing was done twice{skipped(rebuilt.cells, cell.number)}"
             )
         elif rebuilt.sandbox is None and cell.number > 1:
