@@ -433,15 +433,28 @@ class Bridge:
         name = SessionKey(self.principal.name, session)
         with self._lane.admitted(), self.sandboxes.expected():
             async with self._shared.live_sessions.turn(name):
-                cell, head, blocked = await self.sessions.turn(session, fork)
+                return await self._run_cell(job, key, name, fork)
+
+    async def _run_cell(self, job: Job, key: str | None, name: SessionKey, fork: str | None) -> ExecutionRecord:
+        """As `run`, for a session whose turn it is."""
+        from mcp_bridge.executions.scripts.lifecycle import SessionMovedError
+
+        live = self._shared.live_sessions
+        known = None if fork else live.next_turn(name)
+        try:
+            if known is not None:
                 try:
-                    return await self.scripts.run(replace(job, cell=cell, head=head, blocked=blocked), key)
-                except BridgeError:
-                    raise
-                except BaseException:
-                    # Cancelled: what the cell has left counts for nothing, so it isn't there either.
-                    self._shared.live_sessions.end(name)
-                    raise
+                    return await self.scripts.run(replace(job, cell=known.cell, head=known.head), key)
+                except SessionMovedError:
+                    logger.info("another bridge has used a session since")
+            cell, head, blocked = await self.sessions.turn(name.name, fork)
+            return await self.scripts.run(replace(job, cell=cell, head=head, blocked=blocked), key)
+        except BridgeError:
+            raise
+        except BaseException:
+            # Cancelled: what the cell has left counts for nothing, so it isn't there either.
+            live.end(name)
+            raise
 
     async def listed_sessions(self) -> list[dict[str, Any]]:
         """The principal's sessions, as `messages.SessionList` has them; `ready` is one that has a sandbox here."""

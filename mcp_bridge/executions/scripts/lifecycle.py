@@ -71,6 +71,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class SessionMovedError(BridgeError):
+    """Another bridge has run a cell of the session since its last cell was looked up. `busy`.
+
+    Args:
+        session: The session's name.
+    """
+
+    def __init__(self, session: str) -> None:
+        super().__init__("busy", f"Another bridge has just used the session {session!r}.", hint="Try again.")
+
+
 class ActiveScript(NamedTuple):
     """An execution that this process owns and runs.
 
@@ -262,9 +273,7 @@ class Scripts:
             if recorded is not None:
                 await recorded()
             if not await moved():
-                raise BridgeError(
-                    "busy", f"Another bridge has just used the session {cell.session!r}.", hint="Try again."
-                )
+                raise SessionMovedError(cell.session)
 
         return is_recorded
 

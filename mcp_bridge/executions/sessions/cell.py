@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.ledger.log.payloads import CellRef
 
 if TYPE_CHECKING:
+    from mcp_bridge.errors import BridgeError
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 SEED_BYTES = 32
@@ -66,3 +67,17 @@ class Cell:
             session: The name, projected.
         """
         return CellRef(session, self.number, self.previous or None, self.seed)
+
+
+class Turn(NamedTuple):
+    """What a cell that begins now would be.
+
+    Attributes:
+        cell: Its place.
+        head: The session's last cell as it was read; empty for a new session.
+        blocked: Why no cell can begin now but the one that waits; or None.
+    """
+
+    cell: Cell
+    head: str
+    blocked: BridgeError | None = None

@@ -14,7 +14,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.run import OWN_END
-from mcp_bridge.executions.sessions.cell import Cell
+from mcp_bridge.executions.sessions.cell import Cell, Turn
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
 
@@ -29,20 +29,6 @@ SESSION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 POLL_SECONDS = 0.2
 """Interval for checking whether another process has ended a session's cell."""
-
-
-class Turn(NamedTuple):
-    """What a cell that begins now would be.
-
-    Attributes:
-        cell: Its place.
-        head: The session's last cell as it was read; empty for a new session.
-        blocked: Why no cell can begin now but the one that waits; or None.
-    """
-
-    cell: Cell
-    head: str
-    blocked: BridgeError | None = None
 
 
 class Sessions:

@@ -142,7 +142,7 @@ class CellRunner:
                     f"the cell was interrupted, and the session {cell.session!r} goes on; "
                     "if its sandbox is lost, it can't be rebuilt past this cell"
                 )
-            sandbox.head = active.script.execution
+            sandbox.head, sandbox.place = active.script.execution, cell
             self._live.put(key, sandbox)
         else:
             await sandbox.close()

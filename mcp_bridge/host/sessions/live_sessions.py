@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.sessions.cell import Turn
 from mcp_bridge.host.free_memory import available_memory
 
 if TYPE_CHECKING:
@@ -88,6 +89,16 @@ class LiveSessions:
             queue.cells -= 1
             if not queue.cells:
                 del self._queues[key]
+
+    def next_turn(self, key: SessionKey) -> Turn | None:
+        """The next cell of a session that has an idle sandbox here; None where there is none.
+
+        As the sandbox has it: another bridge may have run a cell since, which is found when the cell begins.
+        """
+        sandbox = self._idle.get(key)
+        if sandbox is None or sandbox.place is None:
+            return None
+        return Turn(sandbox.place.after(sandbox.head, key.name), sandbox.head)
 
     async def take(self, key: SessionKey, head: str) -> SessionSandbox | None:
         """The sandbox of a session, whose names are those after a cell; None if there is none that has them.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from anyio.abc import ByteSendStream, TaskGroup
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+    from mcp_bridge.executions.sessions.cell import Cell
     from mcp_bridge.sandbox.engine import ExitStatus, SandboxProcess
 
 logger = logging.getLogger(__name__)
@@ -45,11 +46,13 @@ class SessionSandbox:
 
     Attributes:
         head: The execution of the last cell whose names it has; empty before the first.
+        place: The place of that cell; None before the first.
     """
 
     def __init__(self, process: SandboxProcess, tasks: TaskGroup, max_idle_bytes: int) -> None:
         self.process = process
         self.head = ""
+        self.place: Cell | None = None
         self._tasks = tasks
         self._max_idle_bytes = max_idle_bytes
         self.decoder = LineDecoder()
