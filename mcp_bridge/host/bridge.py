@@ -320,6 +320,10 @@ class Bridge:
         """How many scripts run, and how many wait for a place."""
         return self._shared.queue.running, self._shared.queue.waiting
 
+    def idle_sessions(self) -> int:
+        """How many sessions of all principals keep a sandbox between two cells."""
+        return len(self._shared.live_sessions.idle)
+
     def measured(self) -> Measured:
         """How large the ledger is."""
         return self._database.measured

@@ -135,7 +135,8 @@ class CellRunner:
         record.session = fields = {"name": cell.session, "cell": cell.number}
         if is_live:
             self._tell(rebuilt, cell, fields, record)
-        if run.has_finished and is_live and active.script.course.divergence is None:
+        is_whole = run.has_finished and record.status in {*OWN_END, "timeout"}
+        if is_whole and is_live and active.script.course.divergence is None:
             if record.status == "timeout":
                 fields["interrupted"] = True
                 record.notices.append(
