@@ -444,21 +444,29 @@ class Bridge:
         from mcp_bridge.executions.scripts.lifecycle import SessionMovedError
 
         live = self._shared.live_sessions
-        known = None if fork else live.next_turn(name)
+        turn = None if fork else live.next_turn(name)
+        is_known = turn is not None
         try:
-            if known is not None:
+            while True:
+                cell, head, blocked = turn or await self.sessions.turn(name.name, fork)
                 try:
-                    return await self.scripts.run(replace(job, cell=known.cell, head=known.head), key)
+                    record = await self.scripts.run(replace(job, cell=cell, head=head, blocked=blocked), key)
                 except SessionMovedError:
-                    logger.info("another bridge has used a session since")
-            cell, head, blocked = await self.sessions.turn(name.name, fork)
-            return await self.scripts.run(replace(job, cell=cell, head=head, blocked=blocked), key)
+                    if not is_known:
+                        raise
+                    turn, is_known = None, False
+                else:
+                    break
         except BridgeError:
             raise
         except BaseException:
             # Cancelled: what the cell has left counts for nothing, so it isn't there either.
             live.end(name)
             raise
+        if record.status == "suspended":
+            # As after a time-out with a call in doubt: it runs again from its beginning.
+            live.end(name)
+        return record
 
     async def listed_sessions(self) -> list[dict[str, Any]]:
         """The principal's sessions, as `messages.SessionList` has them; `ready` is one that has a sandbox here."""
