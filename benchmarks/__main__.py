@@ -48,6 +48,8 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
     "proxied": calls.proxied,
     "http_server": http_server.http_server,
     "sessions": sessions.sessions,
+    "team": http_server.team,
+    "openapi": calls.openapi,
     "registered": registered.registered,
     "kernel": kernel.kernel,
     "governed": governed.governed,

@@ -290,6 +290,7 @@ class HostChannel:
         on_cancelled_before_start: Called with a request that the guest cancelled before it was worked on.
         on_closed: Called when the guest's end is closed without a result, to find out why. Returns whether `serve`
             waits for effects in progress.
+        principal: Whose execution it is, for the share of the interpreter.
     """
 
     def __init__(
@@ -302,6 +303,7 @@ class HostChannel:
         on_wait: Callable[[int], None],
         on_cancelled_before_start: Callable[[Any], None] = lambda _: None,
         on_closed: Callable[[], Awaitable[bool]] = _waits_for_no_effect,
+        principal: str | None = None,
     ) -> None:
         self._writer = FrameWriter(stdin)
         self._stdout = stdout
@@ -334,7 +336,7 @@ class HostChannel:
         """What an interrupted cell's requests are answered with."""
         self._heard_at = time.monotonic()
         self._deaf = False
-        self._tenant = fair_share.Tenant()
+        self._tenant = fair_share.Tenant(owner=principal)
         self._together = 0
         self._begun_together = 0
         self._idle: list[asyncio.Future[_Job]] = []

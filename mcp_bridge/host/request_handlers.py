@@ -98,6 +98,7 @@ class Requests:
         session: str | None = None,
     ) -> None:
         self._sessions, self._session = sessions, session
+        self.principal = principal
         self._memories = memories
         self._files = files
         self._artifacts = artifacts

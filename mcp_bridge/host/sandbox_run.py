@@ -185,6 +185,7 @@ class SandboxRun:
             self._waits,
             requests.cancelled_before_start,
             self._closed,
+            requests.principal,
         )
 
     async def run(self) -> ExecutionRecord:
@@ -468,7 +469,10 @@ class SandboxRun:
                 return "the machine was out of memory, and its kernel killed the interpreter"
             return _SAID[sandbox_exits.HOST_SILENT] if said.code == sandbox_exits.HOST_SILENT else None
         # Process 1 always says how the guest has ended, and nothing in the sandbox can end process 1.
-        if ended is None or self._was_out_of_memory(ended):
+        if ended is None:
+            # Process 1 keeps its standard error open for as long as it lives.
+            return "its first process has ended, and how isn't known" if self._reported.is_set() else None
+        if self._was_out_of_memory(ended):
             return None
         if ended.code is None:
             return f"it {ended.lost or _SEVERED}"

@@ -297,3 +297,24 @@ async def test_the_compilers_process_gives_the_same_as_in_this_one():
         documents={"https://api.example.com/openapi.json": text},
     )
     assert (await compile_order(order)).service == compiled(text, uri=order.main, operations=None)
+
+
+def test_what_each_call_or_the_bridge_itself_looks_at_is_bounded():
+    """The document may be a stranger's: it is compiled elsewhere, but what comes of it isn't."""
+    keys = {f"k{number}": {"type": "apiKey", "in": "query", "name": f"q{number}"} for number in range(5000)}
+    keys["x" * 5000] = keys["k0"]
+    wanted = [{"unknown": []}, {"k0": [], "unknown": []}, *({name: []} for name in keys)]
+    service = compiled(
+        document(
+            {"/x": {"get": {"operationId": "x", "security": wanted}}}, components={"securitySchemes": keys | {"o": 1}}
+        )
+    )
+    assert len(service.schemes) == 200
+    assert max(map(len, service.schemes)) < 10
+    assert len(service.operations["x"].security) == 100
+    assert built(service, "x", credentials={"k7": "K"}).url.endswith("/x?q7=K")
+
+    elsewhere = {f"/{number}": {"$ref": f"part{number}.json"} for number in range(1001)}
+    outcome = compiled(document(elsewhere), outcome=True)
+    assert outcome.problem == "refers to more than 1000 other documents"
+    assert outcome.missing == ()

@@ -6,6 +6,7 @@ import statistics
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
 
 import pytest
 from tool_search import found as found_by_kind
@@ -19,6 +20,7 @@ from mcp_bridge.downstream.search import index_cache as store_module
 from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_action
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
 from mcp_bridge.downstream.search.index_cache import IndexStore
+from mcp_bridge.downstream.search.phrasings import Phrasings, phrasings
 from mcp_bridge.downstream.search.query import concepts
 from mcp_bridge.downstream.search.search import SearchIndex, ordered
 from mcp_bridge.downstream.search.spelling import Spelling
@@ -222,6 +224,50 @@ def test_the_thesaurus_says_what_is_used_for_what():
     assert (stem("delete"),) in known.others[tuple(map(stem, ["get", "rid", "of"]))]
     assert all(0 < weight <= 1 for row in known.others.values() for weight in row.values())
     assert all(term != other for term, row in known.others.items() for other in row)
+
+
+def phrases_of(**needs):
+    """Phrasings of needs, each with a stem that a tool has for it."""
+    return Phrasings([(((stem(term),),), [phrase.split() for phrase in phrases]) for term, phrases in needs.items()])
+
+
+def test_a_need_is_told_by_a_part_of_a_phrase_in_any_order_and_form():
+    known = phrases_of(branch=["separate line of development", "split off"], merge=["land the change"], sort=["line"])
+    [need, *others] = known.needs(split("which separately developed lines are there"))
+    assert need.terms == (("branch",),)
+    assert all(other.strength < need.strength <= 1 for other in others)
+    assert [need.terms for need in known.needs(["land", "changes"])] == [(("merg",),)]
+    assert known.needs(["the", "of"]) == known.needs(["zeppelin"]) == known.needs([]) == []
+
+
+def test_more_of_a_phrase_and_rarer_words_make_a_need_likelier():
+    rows = {f"need{number}": [f"page thing{number}"] for number in range(20)}
+    known = phrases_of(**rows, zoom=["page magnified strongly"])
+
+    def strength(*words):
+        return max(need.strength for need in known.needs(words) if need.terms == (("zoom",),))
+
+    assert strength("page", "magnified", "strongly") > strength("page", "magnified") > strength("magnified")
+    assert not [need for need in known.needs(["page", "strongly"])[1:] if need.terms == (("zoom",),)]
+
+
+def test_a_tool_is_found_by_a_phrase_with_which_it_shares_no_word(index):
+    assert index.search("bring up a picture of what the site looks like")[0].tool.name == "take_screenshot"
+    assert index.search("has anybody reported it already")[0].tool.name == "list_issues"
+    assert index.search("the article is obsolete")[0].tool.name == "delete_page"
+    assert index.search("the article is obsolete", strict=True) == []
+    allowed = index.search("the article is obsolete", allowed=lambda tool: tool.server != "wiki")
+    assert "wiki" not in {hit.tool.server for hit in allowed}
+
+
+def test_each_phrase_that_ships_tells_its_need():
+    text = (resources.files("mcp_bridge.downstream.search") / "phrasings.txt").read_text("utf-8")
+    rows = [line.partition(" : ") for line in text.splitlines() if line and not line.startswith("#")]
+    assert all(terms.strip() and phrases.strip() and ":" not in phrases for terms, _, phrases in rows)
+    words = [split(phrase) for _, _, phrases in rows for phrase in phrases.split(",")]
+    assert all(0 < len(phrase) <= 16 for phrase in words)
+    silent = [phrase for phrase in words if not phrasings().needs(phrase)]
+    assert silent == []
 
 
 # The index as bytes.

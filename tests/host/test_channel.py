@@ -76,6 +76,8 @@ def guest():
 class Waiting:
     """As `Requests`: each call waits for what nobody can give, until it is taken back."""
 
+    principal = "local"
+
     def __init__(self):
         self.hold = Hold()
         self.rested = self.hold.begun
@@ -111,6 +113,8 @@ async def run(guest, requests, recorded=None, live=None):
 
 class Told:
     """As `Requests` and `LiveOutput`: takes down what it is asked for, and told."""
+
+    principal = "local"
 
     def __init__(self):
         self.taken = []

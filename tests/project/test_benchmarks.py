@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from benchmarks import gateway, governed, kept, kernel, ledger, loop, registered, store
+from benchmarks import calls, gateway, governed, http_server, kept, kernel, ledger, loop, registered, store
 from benchmarks.bridge import Bench
 from benchmarks.measure import table
 
@@ -30,6 +30,8 @@ def bench(sandbox_state_dir, tmp_path):
         store.store,
         kept.kept,
         loop.loop,
+        calls.openapi,
+        http_server.team,
     ],
     ids=lambda m: m.__name__,
 )

@@ -74,6 +74,7 @@ COMMANDS = {
     "program list": [],
     "program show": ["looking"],
     "program save": ["mine", "program.yaml"],
+    "program from-execution": ["abc"],
     "program delete": ["mine"],
     "program plan": ["do something"],
     "execution list": [],

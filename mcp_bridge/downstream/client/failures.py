@@ -222,10 +222,9 @@ def _connect_failure(spec: ServerSpec, connection: ServerConnection) -> BridgeEr
 def _unauthorized(spec: ServerSpec, failure: RemoteFailure, tool: ToolInfo | None = None) -> BridgeError:
     message = f"server {spec.name!r} {failure.reason}: it wants other credentials. Nothing was called."
     extras: dict[str, Any] = {"tool": tool.name} if tool else {}
-    return error(spec, "server_unauthorized", message, hint=_CREDENTIALS, status=failure.status, **extras)
-
-
-_CREDENTIALS = "The operator puts the credentials into the server's headers in the configuration."
+    where = "credentials, by the names of the document's security schemes," if spec.openapi else "headers"
+    hint = f"The operator puts the credentials into the server's {where} in the configuration."
+    return error(spec, "server_unauthorized", message, hint=hint, status=failure.status, **extras)
 
 
 def _remote_call_failure(spec: ServerSpec, failure: RemoteFailure, tool: ToolInfo) -> BridgeError:

@@ -45,6 +45,12 @@ _NAMED = 8
 
 _MAX_VARIABLES = 20
 
+_MAX_MISSING = 1000
+"""Other documents that one may refer to. Each is looked at outside of this process."""
+
+_MAX_SCHEMES, _MAX_SCHEME_CHARS = 200, 200
+"""Security schemes, which each call looks at, and the characters of a name of one."""
+
 _order: TypeAdapter[Order] = TypeAdapter(Order)
 _outcome: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 
@@ -81,7 +87,10 @@ def compile_document(order: Order) -> Outcome:
     try:
         version = _version(documents[order.main])
         references = References(documents, refused)
-        if missing := references.missing():
+        missing = references.missing()
+        if len(missing) > _MAX_MISSING:
+            return Outcome(problem=f"refers to more than {_MAX_MISSING} other documents")
+        if missing:
             return Outcome(missing=tuple(missing))
         return Outcome(service=_service(order, documents[order.main], version, references))
     except DocumentError as error:
@@ -189,7 +198,7 @@ def _path_items(
             for method in METHODS
             if isinstance(item.value.get(method), dict)
         ]
-        if unknown := [key for key in ("query", "additionalOperations", "trace") if key in item.value]:
+        if unknown := [key for key in ("additionalOperations", "trace") if key in item.value]:
             problems.append(f"{path[:200]}: its {', '.join(unknown)} is left out")
         yield path, item, methods
 
@@ -277,7 +286,8 @@ def _schemes(root: Node, references: References) -> dict[str, SecurityScheme]:
             scheme = references.resolved(Node(each, root.uri)).value
         except DocumentError:
             continue
-        if isinstance(scheme, dict) and (known := _scheme(scheme)) is not None:
+        is_kept = len(found) < _MAX_SCHEMES and len(str(name)) <= _MAX_SCHEME_CHARS
+        if is_kept and isinstance(scheme, dict) and (known := _scheme(scheme)) is not None:
             found[str(name)] = known
     return found
 

@@ -180,7 +180,7 @@ class OpenApiConnection(ServerConnection):
     def _set(self, found: Found) -> None:
         schemes = found.service.schemes
         if unknown := self._values.keys() - schemes.keys():
-            known = ", ".join(sorted(schemes)) or "none"
+            known = ", ".join(sorted(schemes)[:20]) or "none"
             raise self._unusable(f"credentials.{min(unknown)} is no security scheme of its document; it has {known}.")
         for name, value in self._values.items():
             if schemes[name].place == "cookie" and not _COOKIE_VALUE.fullmatch(value):

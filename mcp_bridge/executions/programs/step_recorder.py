@@ -69,6 +69,9 @@ class StepCall:
         await self._record(CallDecision(Question(question), approved, "client"))
         return approved
 
+    def left_open(self, question: QuestionFields) -> None:
+        """As `Caller.left_open`: the program is interrupted, and asks again when it is resumed."""
+
     async def deny(self, tool: str, decider: str) -> None:
         """As `Caller.deny`."""
         await self._record(Denial(tool, decider))

@@ -64,6 +64,9 @@ class CallLog(Protocol):
     async def decide(self, call: str, question: QuestionFields, *, approved: bool) -> bool | None:
         """Record a decision on an open question. Returns the decision that counts; None without such a question."""
 
+    def left_open(self, call: CallRecorder, question: QuestionFields) -> None:
+        """Note that the client's person has gone without an answer."""
+
 
 class CallRecorder:
     """Records one call of a script. As `callers.Caller`.
@@ -155,6 +158,11 @@ class CallRecorder:
         ref = self._ref(question["tool"])
         await self._log.append(CallDecision(Question(question), approved, "client", ref))
         return approved
+
+    def left_open(self, question: QuestionFields) -> None:
+        """As `Caller.left_open`."""
+        if self.call is not None and not self.request.is_cancelled:
+            self._log.left_open(self, question)
 
     async def deny(self, tool: str, decider: str) -> None:
         """As `Caller.deny`."""

@@ -111,6 +111,8 @@ class ScriptRun:
         self.hold = Hold()
         self.made_now: str | None = None
         self.lent: dict[str, HeldCall] = {}
+        self._left_open: list[tuple[CallRecorder, QuestionFields]] = []
+        """The calls about which a client's person was asked, who has gone without an answer."""
         self._all_returned = anyio.Event()
         self._is_first = history is None
         self._store = store
@@ -293,6 +295,27 @@ class ScriptRun:
             return approved if await self._store.decide(row, decision, entry) else await self.decided(call, question)
         return None
 
+    def left_open(self, call: CallRecorder, question: QuestionFields) -> None:
+        """As `CallLog.left_open`."""
+        self._left_open.append((call, question))
+
+    async def waiting(self) -> dict[str, HeldCall]:
+        """The calls for which an ended run can be suspended, by their ids.
+
+        That is those that are held, and those about which a client's person was asked, who has gone.
+        """
+        left = {
+            call.call: HeldCall(call.call, await call.asked(), "approval", time.time(), question, {})
+            for call, question in self._left_open
+            if call.call is not None
+        }
+        return left | self.hold.calls
+
+    def generate_key(self) -> None:
+        """Give a run without a key one, by which it can be resumed."""
+        if self.key is None:
+            self.key = self.made_now = generated_key(self.execution)
+
     async def _asked_of(self, call: str, question: Mapping[str, Any]) -> list[Approval]:
         """The question that a person was asked already about exactly this call: one, or none."""
         if self._is_first:
@@ -322,8 +345,7 @@ class ScriptRun:
         asked = await call.asked()
         assert call.call is not None  # noqa: S101 - without a name it isn't held
         name = call.call
-        if self.key is None:
-            self.key = self.made_now = generated_key(self.execution)
+        self.generate_key()
 
         def let_go() -> None:
             # The script goes on without it.

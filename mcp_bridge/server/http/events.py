@@ -10,18 +10,25 @@ register the stream only after the replay, and an answer that came in between wo
 from __future__ import annotations
 
 import collections
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import mcp_types as types
-from mcp.server.streamable_http import EventMessage, EventStore
+from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage, EventStore
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http import EventCallback
 
 MAX_EVENTS = 1000
 """Events of one session, whatever their size."""
+
+MAX_UNANSWERED = 1000
+"""Streams of one session that have had no answer: what a client cancels gets none, and its stream never ends."""
+
+MAX_KEY_CHARS = 200
+"""Longer ids of a client's requests are kept as their hash."""
 
 MAX_TOTAL_BYTES = 64 << 20
 """Events of all sessions."""
@@ -102,11 +109,15 @@ class SessionEvents(EventStore):
 
     async def store_event(self, stream_id: str, message: types.JSONRPCMessage | None) -> str:
         """Keep an event; None begins the stream of a request. Returns the event's id."""
+        if len(stream_id) > MAX_KEY_CHARS:
+            stream_id = hashlib.sha256(stream_id.encode("utf-8", "surrogatepass")).hexdigest()
         stream = self._current.get(stream_id)
         if stream is None or (message is None and stream.ended):
             self._count += 1
             stream = _Stream(self._count)
             self._current[stream_id] = self._streams[stream.number] = stream
+            if len(self._current) > MAX_UNANSWERED:
+                self._give_up(next(key for key in self._current if key != GET_STREAM_KEY))
         self._count += 1
         number = stream.last = self._count
         size = EVENT_BYTES
@@ -152,6 +163,13 @@ class SessionEvents(EventStore):
         self._memory.remove(self, number)
         if event.stream.ended and event.stream.last == number:
             self._streams.pop(event.stream.number, None)
+
+    def _give_up(self, key: str) -> None:
+        """Forget a stream that has had no answer. If there is one yet, it can't be resumed."""
+        stream = self._current.pop(key)
+        self._streams.pop(stream.number, None)
+        stream.ended = True
+        stream.notify()
 
     def close(self) -> None:
         """Drop all events, and end the streams that are being resumed."""

@@ -5,14 +5,19 @@ import base64
 import contextlib
 import itertools
 import json
+import tracemalloc
 
 import anyio
+import anyio.lowlevel
 import httpx2
+import mcp_types as types
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
 from http_bridge import ACCEPT, serving
+from mcp.server.streamable_http import GET_STREAM_KEY
 
 from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.server.http.events import ReplayMemory, SessionEvents
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
 
@@ -287,7 +292,7 @@ async def test_a_client_that_sends_slowly_is_cut(configure):
         async def slow(beginning, status):
             async with bridge.connection() as (reader, writer):
                 writer.write(beginning)
-                said = asyncio.ensure_future(reader.read())
+                said = asyncio.ensure_future(reader.readline())
                 # A byte now and then doesn't extend the time.
                 while not said.done():
                     with contextlib.suppress(ConnectionError):
@@ -447,6 +452,42 @@ async def test_of_many_events_the_newest_are_kept(configure):
 
 
 # --- cancellation ---
+
+
+async def test_requests_that_are_never_answered_are_forgotten():
+    """What a client cancels gets no answer; its ids are as long as the client likes."""
+    events = SessionEvents(ReplayMemory(1 << 20))
+    own = await events.store_event(GET_STREAM_KEY, None)
+    tracemalloc.start()
+    try:
+        for number in range(3000):
+            await events.store_event(f"{number:0100000}", None)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 10 << 20
+
+    # The session's own stream is still resumed, and so is the newest of them.
+    said = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/message")
+    answer = types.JSONRPCResponse(jsonrpc="2.0", id=f"{2999:0100000}", result={})
+    newest = await events.store_event(f"{3000:0100000}", None)
+    await events.store_event(f"{3000:0100000}", said)
+    await events.store_event(f"{3000:0100000}", answer)
+    await events.store_event(GET_STREAM_KEY, said)
+    told = []
+
+    async def keep(event):
+        told.append(event.message)
+
+    await events.replay_events_after(newest, keep)
+    assert told == [said, answer]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(events.replay_events_after, own, keep)
+        with anyio.fail_after(DEADLINE_SECONDS):
+            while len(told) < 3:
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert told[2] == said
 
 
 @pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])
