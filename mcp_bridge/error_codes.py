@@ -172,37 +172,15 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Use 1 to 1000 printable characters as an idempotency key. Copy a public key as `mcp-bridge audit "
             "key` prints it.",
             exit_status=2),
+        "bad_session": Description(
+            "The text can't be the name of a session.",
+            "Use 1 to 64 letters, digits, dots, hyphens and underscores.", exit_status=2),
         "bad_timeout": Description(
             "`timeout` is not above 0, or is above `max_timeout`.",
             "Ask for a shorter time, or have the operator raise `max_timeout`.", exit_status=2),
         "busy": Description(
             "As many runs as `max_concurrent` allows are under way, and as many as `max_queued` allows wait.",
             "Try again when some have ended, or have the operator raise `max_queued`."),
-        "bad_session": Description(
-            "The text can't be the name of a session.",
-            "Use 1 to 64 letters, digits, dots, hyphens and underscores.", exit_status=2),
-        "session_exists": Description(
-            "A fork makes a new session, and there is one of that name.",
-            "Give the fork another name."),
-        "session_lost": Description(
-            "The session's sandbox is gone, and it can't be rebuilt: a cell did not do the same again, was interrupted "
-            "or is erased. The message names the cell, and has both sides.",
-            "Fork the session before that cell, or end it to begin anew."),
-        "session_not_rebuilt": Description(
-            "The session's sandbox is gone, and rebuilding it is switched off, or over its limits.",
-            "Have the operator change `[sessions]`, fork the session at an earlier cell, or end it."),
-        "session_waiting": Description(
-            "The session's last cell waits, for a person or an outcome.",
-            "Ask for the same code to go on with it, cancel its execution, or end the session."),
-        "too_many_sessions": Description(
-            "There are as many sessions as `max_sessions` allows.",
-            "End one that you don't need."),
-        "unknown_cell": Description(
-            "The session has no such cell, or that cell has left nothing to go on from.",
-            "See its cells with `mcp-bridge session show NAME`."),
-        "unknown_session": Description(
-            "There is no session of that name.",
-            "See those that there are with `await runtime.sessions()` or `mcp-bridge session list`."),
         "cancelled": Description(
             "The run, the program or the step was cancelled.",
             "Start it again if you still need it.", _SCRIPT | _CLIENT | _COMMAND),
@@ -267,14 +245,36 @@ GROUPS: Final[tuple[Group, ...]] = (
         "script_timeout": Description(
             "The script used up its own time; waiting for tools does not count.",
             "Ask for more with `timeout`, or do less."),
+        "session_exists": Description(
+            "A fork makes a new session, and there is one of that name.",
+            "Give the fork another name."),
+        "session_lost": Description(
+            "The session's sandbox is gone, and it can't be rebuilt: a cell did not do the same again, was interrupted "
+            "or is erased. The message names the cell, and has both sides.",
+            "Fork the session before that cell, or end it to begin anew."),
+        "session_not_rebuilt": Description(
+            "The session's sandbox is gone, and rebuilding it is switched off, or over its limits.",
+            "Have the operator change `[sessions]`, fork the session at an earlier cell, or end it."),
+        "session_waiting": Description(
+            "The session's last cell waits, for a person or an outcome.",
+            "Ask for the same code to go on with it, cancel its execution, or end the session."),
         "still_waiting": Description(
             "The execution still waits: for a person, a time or a payload.",
             "See what it waits for with `mcp-bridge execution show`, then go on with it.",
             _SCRIPT | _CLIENT | _COMMAND, exit_status=5),
         "syntax_error": Description("The code does not compile.", "Fix the code: the answer has the line."),
+        "too_many_sessions": Description(
+            "There are as many sessions as `max_sessions` allows.",
+            "End one that you don't need."),
+        "unknown_cell": Description(
+            "The session has no such cell, or that cell has left nothing to go on from.",
+            "See its cells with `mcp-bridge session show NAME`."),
         "unknown_run": Description(
             "No run was given this idempotency key, which looks like one that the bridge makes.",
             "Ask without a key, or with one of your own.", exit_status=2),
+        "unknown_session": Description(
+            "There is no session of that name.",
+            "See those that there are with `await runtime.sessions()` or `mcp-bridge session list`."),
         "wall_timeout": Description(
             "The run took longer than a whole run may, with all waiting counted.",
             "Do less in one run."),
@@ -313,6 +313,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "calls_too_large": Description(
             "The requests of this run are larger than `max_call_size` together.",
             "Pass less, or have the operator raise `max_call_size`.", _SCRIPT | _CLIENT),
+        "cell_ended": Description(
+            "A thread or task that a session's earlier cell has left made a call.",
+            "Start it again in the cell that needs it."),
         "connection_lost": Description(
             "The connection to a remote server broke, or a gateway answered in its place, after the call was sent: the "
             "call may have happened.",
@@ -331,9 +334,6 @@ GROUPS: Final[tuple[Group, ...]] = (
         "login_unavailable": Description(
             "The authorization server of a remote server gives no token at the moment. The call was not made.",
             "Try again later."),
-        "cell_ended": Description(
-            "A thread or task that a session's earlier cell has left made a call.",
-            "Start it again in the cell that needs it."),
         "not_awaited": Description("A call was written without `await`, so it never ran.", "Write `await` before it."),
         "record_limit": Description(
             "This run has recorded as much as `max_run_size` allows. The call was not made.",

@@ -113,7 +113,7 @@ def _description(settings: Settings) -> str:
         "last expression.\n"
         "from mcp.servers import NAME; await NAME.tool(arg=1)  # data; text stays text. asyncio.gather: side by side\n"
         "runtime.discovered_servers(); dir(NAME); help(NAME.tool); await runtime.search('words')\n"
-        "display(figure); artifact(path). session: keeps names. runtime.save_memory. help(mcp.programs)"
+        "display(figure); artifact(path). session keeps names. runtime.save_memory. help(mcp.programs)"
     )
 
 

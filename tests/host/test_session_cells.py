@@ -8,7 +8,7 @@ from execution_fixtures import printed, until
 from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.session_settings import SessionSettings
+from mcp_bridge.executions.sessions.config import SessionSettings
 
 pytestmark = pytest.mark.xdist_group("sessions")
 

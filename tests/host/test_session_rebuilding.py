@@ -5,9 +5,9 @@ import pytest
 from execution_fixtures import printed, until
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.sessions.config import SessionSettings
 from mcp_bridge.ledger.log.payloads import ScriptEnd, ScriptStart, understood
 from mcp_bridge.server.ui import views
-from mcp_bridge.session_settings import SessionSettings
 
 pytestmark = pytest.mark.xdist_group("sessions")
 
