@@ -77,8 +77,7 @@ async def replayed_script(
     _require(stored)
     history = CallHistory(entries)
     record = stored.record or {}
-    bundle = stored.bundle
-    job = Job(bundle["code"], bundle["servers"], bundle["timeout"], Client(began=time.monotonic()))
+    job = Job.from_stored(stored, Client(began=time.monotonic()))
     reading = ReadingRecorder(recorder)
     try:
         gate = runner.gate(stored.id, job.client, job.servers, reading)
