@@ -36,7 +36,7 @@ NEXT_CHARS = 100
 
 
 async def listed(bridge: Bridge) -> list[types.Resource]:
-    """The schema, the list of sessions, the programs, and the newest artifacts.
+    """The schema, the list of sessions if there are any, the programs, and the newest artifacts.
 
     Traces and outputs aren't listed: the answers that refer to them contain their URIs.
     """
@@ -49,7 +49,8 @@ async def listed(bridge: Bridge) -> list[types.Resource]:
     )
     return [
         schema,
-        sessions,
+        # Most clients never have one.
+        *([sessions] if await bridge.sessions.listed() else ()),
         *(
             types.Resource(
                 uri=f"{PROGRAM_SCHEME}://{quote(row['name'], safe='')}",

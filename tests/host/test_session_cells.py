@@ -1,5 +1,6 @@
 """Sessions: cells that run one after the other in one namespace, and what a cell can't do to the next."""
 
+import json
 from contextlib import asynccontextmanager
 
 import anyio
@@ -9,6 +10,7 @@ from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.sessions.config import SessionSettings
+from mcp_bridge.server import resources
 
 pytestmark = pytest.mark.xdist_group("sessions")
 
@@ -151,6 +153,15 @@ async def test_only_so_many_idle_sessions_keep_a_sandbox_the_ones_used_last(sand
         assert (await bridge.run("x", session="a")).value == "'a'"
         states = {row["name"]: row["state"] for row in await bridge.listed_sessions()}
         assert states == {"a": "ready", "b": "idle", "c": "ready"}
+
+
+async def test_a_resource_lists_the_sessions_there_are(sandboxes):
+    async with sandboxes.open() as bridge:
+        assert "sessions://all" not in [str(row.uri) for row in await resources.listed(bridge)]
+        await bridge.run("x = 1", session="s")
+        assert "sessions://all" in [str(row.uri) for row in await resources.listed(bridge)]
+        (row,) = json.loads((await resources.read(bridge, "sessions://all")).text)["sessions"]
+        assert (row["name"], row["cells"], row["state"]) == ("s", 1, "ready")
 
 
 async def test_a_session_that_is_ended_begins_anew_from_inside_too(sandboxes):
