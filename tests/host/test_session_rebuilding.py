@@ -23,6 +23,17 @@ def put_away(bridge):
     bridge._shared.live_sessions.end_all()
 
 
+async def all_put_away(sandboxes, *bridges):
+    """Two bridges of one process: each would find the other's containers at its end."""
+    for bridge in bridges:
+        put_away(bridge)
+
+    async def are_gone():
+        return await sandboxes.containers() == []
+
+    await until(are_gone)
+
+
 async def refused(work, *args, **options):
     with pytest.raises(BridgeError) as caught:
         await work(*args, **options)
@@ -127,8 +138,7 @@ async def test_another_bridge_on_the_same_store_goes_on_and_the_first_one_notice
             assert (record.value, record.session["rebuilt"]) == ("2", 1)
             back = await one.run("x", session="s")
             assert (back.value, back.session) == ("2", {"name": "s", "cell": 3, "rebuilt": 2})
-            put_away(other)
-            put_away(one)
+            await all_put_away(sandboxes, one, other)
     assert made() == ["one", "two"]
 
 
@@ -152,8 +162,7 @@ async def test_two_bridges_that_use_a_session_at_once_take_turns_or_are_told_bus
         assert done == [str(number) for number in range(1, len(done) + 1)]
         assert set(busy) <= {"busy"}
         assert len(done) >= 3
-        put_away(one)
-        put_away(other)
+        await all_put_away(sandboxes, one, other)
 
 
 async def test_a_cell_that_does_another_thing_stops_the_rebuilding_with_both_sides(sandboxes):
