@@ -8,12 +8,10 @@ The position is kept in a context variable, which threads and tasks inherit as a
 """
 
 import sys
-import threading
-from collections.abc import Callable, Iterator
 from contextvars import ContextVar, copy_context
 from itertools import count
 
-from mcp_bridge.wire.annotations import Any
+from mcp_bridge.wire.annotations import Any, Callable, Iterator
 from mcp_bridge.wire.messages import CallId
 
 MAX_NAME_CHARS = 100
@@ -81,8 +79,14 @@ def begin_cell(number: int) -> None:
 
 
 def begin() -> None:
-    """Make this thread the main one; threads started from now on get their own lines."""
+    """Make this thread the main one."""
     _line.set(Line("0"))
+
+
+def follow_threads() -> None:
+    """Give the threads that are started from now on their own lines. Called once `threading` is imported."""
+    import threading
+
     start = threading.Thread.start
 
     def start_with_line(self: threading.Thread) -> None:
@@ -103,7 +107,9 @@ def current() -> Line:
     line = _line.get(None)
     if line is None:
         # A thread that wasn't started by `threading` is numbered by its first call.
-        line = threading.current_thread().__dict__.get(_ATTRIBUTE) or Line(f"t{next(_unknown)}", Running.cell)
+        current_thread = getattr(sys.modules.get("threading"), "current_thread", None)
+        known = None if current_thread is None else current_thread().__dict__.get(_ATTRIBUTE)
+        line = known or Line(f"t{next(_unknown)}", Running.cell)
         _line.set(line)
     return line
 
@@ -194,7 +200,7 @@ def wait_for_pools() -> None:
         wait([_submitted.pop(0)])
 
 
-def is_of_pool(thread: threading.Thread) -> bool:
+def is_of_pool(thread: Any) -> bool:
     """Whether a thread is a thread pool's."""
     # Whether a pool starts another thread depends on timing, too.
     pools = sys.modules.get("concurrent.futures.thread")

@@ -1,7 +1,6 @@
 """What code finds in the interpreter besides Python's own: the `mcp` package, names that need no import, and hooks."""
 
 import sys
-from collections.abc import Callable
 
 from mcp_bridge.guest import call_ids, output, proxies, runner, runtime
 from mcp_bridge.guest.channel import Channel
@@ -9,7 +8,7 @@ from mcp_bridge.guest.display import Display
 from mcp_bridge.guest.modules import Modules
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.proxies import Calls
-from mcp_bridge.wire.annotations import Any
+from mcp_bridge.wire.annotations import Any, Callable
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import ExecutionFinish, ExecutionStart
 
@@ -44,6 +43,7 @@ class Environment:
         self.shower = Display(channel, capture)
         self._prepared = prepared | {
             "ctypes": output.unbuffer_c,
+            "threading": call_ids.follow_threads,
             "asyncio": call_ids.follow_tasks,
             "concurrent.futures.thread": call_ids.follow_pools,
             "inspect": proxies.show_asynchronous,

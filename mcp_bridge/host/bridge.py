@@ -30,14 +30,14 @@ from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.early_erasure import make_room
 from mcp_bridge.executions.erasure import sweep as sweep_files
 from mcp_bridge.executions.memories import Memories
-from mcp_bridge.executions.own_files import OwnFiles
+from mcp_bridge.executions.principal_artifacts import OwnFiles
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, policy_over, refuse_local
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal, fewer, restricted
 from mcp_bridge.governance.search_embedder import search_embedder
 from mcp_bridge.governance.server_credentials import login_store, remote_access
 from mcp_bridge.governance.server_environment import environment
-from mcp_bridge.governance.server_output import shown_output
+from mcp_bridge.governance.server_output_masking import shown_output
 from mcp_bridge.governance.tool_names import servers_named
 from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.engine_setup import not_enforced
@@ -557,10 +557,10 @@ class Bridge:
                 replays = bool(script.history.calls) or not script.live
                 first = self._start_line(execution, job, replays=replays)
                 make_run = functools.partial(self.run_in, active, artifacts)
-                process, requests, record = await self.sandboxes.run(execution, first, limit, make_run)
+                process, acknowledgement, requests, record = await self.sandboxes.run(execution, first, limit, make_run)
                 if record.status in {"success", "error", "exit"} and script.course.divergence is None:
                     # The answer doesn't wait for the container's removal; leaving the bridge does.
-                    self.sandboxes.removals.leave(process)
+                    self.sandboxes.removals.leave(process, acknowledgement)
                 else:
                     await process.aclose()
             await record.project(gate.values)

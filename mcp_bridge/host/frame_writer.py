@@ -47,12 +47,16 @@ class FrameWriter:
         self._has_rest = anyio.Event()
         self._is_closed = False
 
-    def close(self) -> None:
-        """Write nothing more: the guest has had what it needs, and the next cell of its session has its own writer."""
+    async def close(self) -> None:
+        """Write no frame that isn't begun: the guest has had what it needs, and whoever writes next begins a frame."""
         self._is_closed = True
         while self._frames:
             if (written := self._frames.popleft().written) is not None:
                 written()
+        if self._has_rest.is_set():
+            is_written = anyio.Event()
+            self._written.append(is_written.set)
+            await is_written.wait()
 
     def post(self, data: bytes, written: Callable[[], None] | None = None, *, at_once: bool = False) -> None:
         """Write a frame at the end of this turn of the event loop, or as soon as the guest reads.

@@ -7,10 +7,10 @@ import yaml
 from openapi_calls import built, compiled, document
 
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
-from mcp_bridge.downstream.openapi import reading
+from mcp_bridge.downstream.openapi import document_fetching
+from mcp_bridge.downstream.openapi.document_fetching import compile_order
 from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
 from mcp_bridge.downstream.openapi.plan import Order
-from mcp_bridge.downstream.openapi.reading import compile_order
 
 PET = {
     "type": "object",
@@ -278,9 +278,9 @@ async def test_a_document_that_takes_more_than_it_may_ends_its_own_process(monke
     lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}], k{n}: 1}}" for n in range(1, 30)]
     order = Order(server="x", main="file:///x", documents={"file:///x": "\n".join([*lines, "paths: {}"])})
     monkeypatch.setattr(
-        reading,
+        document_fetching,
         "_LOADER",
-        reading._LOADER.replace(
+        document_fetching._LOADER.replace(
             "main()",
             "import mcp_bridge.downstream.openapi.compiler as c\nc.MEMORY_BYTES = 300 << 20\nc.CPU_SECONDS = 3\nmain()",
         ),

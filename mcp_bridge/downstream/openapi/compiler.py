@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from mcp_bridge.downstream.catalog.listing_limits import MAX_LISTING_BYTES, MAX_TOOL_BYTES, MAX_TOOLS, size_of
 from mcp_bridge.downstream.configuration.remote_entries import RESERVED_HEADERS, is_header_name
-from mcp_bridge.downstream.openapi.document import Document
+from mcp_bridge.downstream.openapi.document_parts import Document
 from mcp_bridge.downstream.openapi.document_text import DocumentError, parse
 from mcp_bridge.downstream.openapi.naming import Names
 from mcp_bridge.downstream.openapi.operations import Limits, compile_operation

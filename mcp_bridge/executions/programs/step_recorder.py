@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.programs.run import ProgramRun
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Effect
-    from mcp_bridge.ledger.log.payloads import Payload, QuestionFields, ToolIntent
+    from mcp_bridge.ledger.log.payload_base import Payload
+    from mcp_bridge.ledger.log.payloads import QuestionFields, ToolIntent
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.policy.rules.call import StepContext
 

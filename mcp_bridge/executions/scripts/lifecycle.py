@@ -1,7 +1,7 @@
 """Scripts as durable executions: started, suspended, resumed, finished; one a key.
 
 What a script asks for is recorded by its `ScriptRun`; this module is what is around that.
-A run without a key that is suspended is given one (`generated_keys`).
+A run without a key that is suspended is given one (`runs_without_key`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.commands import Client
-from mcp_bridge.executions.idempotency.generated_keys import (
+from mcp_bridge.executions.idempotency.keyed_requests import KeyedRequest, find_or_start
+from mcp_bridge.executions.idempotency.keys import Key, whole_key
+from mcp_bridge.executions.idempotency.request_identity import script_macs
+from mcp_bridge.executions.idempotency.runs_without_key import (
     assign_generated_key,
     execution_of,
     if_generated,
@@ -24,9 +27,6 @@ from mcp_bridge.executions.idempotency.generated_keys import (
     release_generated_key,
     suspended_run_of_code,
 )
-from mcp_bridge.executions.idempotency.keyed_requests import KeyedRequest, find_or_start
-from mcp_bridge.executions.idempotency.keys import Key, whole_key
-from mcp_bridge.executions.idempotency.request_identity import script_macs
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.readiness import can_resume
 from mcp_bridge.executions.record import ExecutionRecord

@@ -256,7 +256,7 @@ class CellRunner:
         if sandbox is None:
             self._live.make_room()
             try:
-                _, requests, record = await host.sandboxes.run(script.execution, first, limit, make_run, hash_seed)
+                ran = await host.sandboxes.run(script.execution, first, limit, make_run, hash_seed)
             except BaseException:
                 for opened, _ in made:
                     opened.end()
@@ -264,7 +264,9 @@ class CellRunner:
             for opened, _ in made[:-1]:
                 opened.end()
             opened, run = made[-1]
-            return opened, run, Ran(requests, record)
+            opened.acknowledgement = run.acknowledgement
+            return opened, run, Ran(ran.requests, ran.record)
+        first = sandbox.acknowledgement + first
         run, requests = host.run_in(active, artifacts, sandbox.cell(script.execution), first, limit)
         try:
             record = await run.run()
@@ -273,4 +275,5 @@ class CellRunner:
             raise
         finally:
             await requests.close()
+        sandbox.acknowledgement = run.acknowledgement
         return sandbox, run, Ran(requests, record)

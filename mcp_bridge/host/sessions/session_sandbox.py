@@ -47,12 +47,14 @@ class SessionSandbox:
     Attributes:
         head: The execution of the last cell whose names it has; empty before the first.
         place: The place of that cell; None before the first.
+        acknowledgement: What the guest is sent before the next cell, upon which it leaves the last one behind.
     """
 
     def __init__(self, process: SandboxProcess, tasks: TaskGroup, max_idle_bytes: int) -> None:
         self.process = process
         self.head = ""
         self.place: Cell | None = None
+        self.acknowledgement = b""
         self._tasks = tasks
         self._max_idle_bytes = max_idle_bytes
         self.decoder = LineDecoder()

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import decide, require_approver
-from mcp_bridge.executions.comments import check_text
+from mcp_bridge.executions.decision_comments import check_text
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.sessions import chain
 from mcp_bridge.executions.status import effective_status

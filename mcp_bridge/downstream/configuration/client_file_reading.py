@@ -18,7 +18,7 @@ from mcp_bridge.workspace.folder_content import read_regular, why
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_bridge.downstream.configuration.clients import Client, Syntax
+    from mcp_bridge.downstream.configuration.known_clients import Client, Syntax
     from mcp_bridge.error_codes import Code
 
 Table = dict[str, Any]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.cli.client_setup.file_edits import ConfigurationFile
-from mcp_bridge.cli.client_setup.server_entries import NotTransferableError, as_table
-from mcp_bridge.downstream.configuration.client_files import is_group
+from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
+from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table
+from mcp_bridge.downstream.configuration.client_file_reading import is_group
 from mcp_bridge.downstream.configuration.discovery import is_the_bridge
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_bridge.cli.client_setup.installation_records import Installation
-    from mcp_bridge.downstream.configuration.clients import Client
+    from mcp_bridge.cli.configuration_edits.installation_records import Installation
+    from mcp_bridge.downstream.configuration.known_clients import Client
 
 
 @dataclass(slots=True)

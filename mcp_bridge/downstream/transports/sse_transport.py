@@ -14,9 +14,9 @@ from urllib.parse import urljoin
 import anyio
 import httpx2
 
-from mcp_bridge.downstream.client.http_transport import HttpTransport, Post, is_stream, start_of_body
 from mcp_bridge.downstream.configuration.remote_entries import url_problem
 from mcp_bridge.downstream.http.http_client import Attempt, RemoteFailure, RequestFailedError, refusal
+from mcp_bridge.downstream.transports.http_transport import HttpTransport, Post, is_stream, start_of_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

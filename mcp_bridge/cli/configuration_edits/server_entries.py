@@ -16,7 +16,7 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mcp_bridge.downstream.configuration.clients import Client, ClientName, Variables
+    from mcp_bridge.downstream.configuration.known_clients import Client, ClientName, Variables
 
 Table = dict[str, Any]
 

@@ -48,11 +48,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_bridge import fair_share
-from mcp_bridge.downstream.client.large_parts import is_oversized
-from mcp_bridge.downstream.client.lines import Oversized
-from mcp_bridge.downstream.client.messages import MessageReader, encoded, encoded_large
-from mcp_bridge.downstream.client.pending_requests import PendingRequests, connection_closed, given_up
-from mcp_bridge.downstream.client.server_log import LogRing
+from mcp_bridge.downstream.client.log_tail import LogRing
 from mcp_bridge.downstream.http.hidden_credentials import HiddenCredentials
 from mcp_bridge.downstream.http.http_client import (
     Attempt,
@@ -66,6 +62,10 @@ from mcp_bridge.downstream.http.http_client import (
 )
 from mcp_bridge.downstream.http.retries import sent_until_read
 from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
+from mcp_bridge.downstream.transports.large_parts import is_oversized
+from mcp_bridge.downstream.transports.lines import Oversized
+from mcp_bridge.downstream.transports.messages import MessageReader, encoded, encoded_large
+from mcp_bridge.downstream.transports.pending_requests import PendingRequests, connection_closed, given_up
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
@@ -77,9 +77,9 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-    from mcp_bridge.downstream.client.pending_requests import Progressed
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
+    from mcp_bridge.downstream.transports.pending_requests import Progressed
 
 logger = logging.getLogger(__name__)
 

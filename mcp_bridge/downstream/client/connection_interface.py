@@ -9,7 +9,7 @@ import anyio
 
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog.tools import Listing
-from mcp_bridge.downstream.client.server_log import logger
+from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.offload import detach_from_time_limits
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, InputRequiredResult
 
     from mcp_bridge.downstream.catalog.bound_tool import Listener
-    from mcp_bridge.downstream.client.server_log import LogRing
+    from mcp_bridge.downstream.client.log_tail import LogRing
     from mcp_bridge.downstream.configuration.spec import ServerSpec
 
 

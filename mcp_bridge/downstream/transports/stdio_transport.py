@@ -30,11 +30,11 @@ from mcp_types import (
 )
 
 from mcp_bridge import fair_share
-from mcp_bridge.downstream.client.large_parts import is_oversized
-from mcp_bridge.downstream.client.lines import LineSplitter
-from mcp_bridge.downstream.client.messages import MessageReader, encoded, encoded_large
-from mcp_bridge.downstream.client.pending_requests import PendingRequests, connection_closed, given_up
-from mcp_bridge.downstream.client.server_log import LogRing
+from mcp_bridge.downstream.client.log_tail import LogRing
+from mcp_bridge.downstream.transports.large_parts import is_oversized
+from mcp_bridge.downstream.transports.lines import LineSplitter
+from mcp_bridge.downstream.transports.messages import MessageReader, encoded, encoded_large
+from mcp_bridge.downstream.transports.pending_requests import PendingRequests, connection_closed, given_up
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteReceiveStream, ByteSendStream, Process, TaskGroup
 
-    from mcp_bridge.downstream.client.pending_requests import Progressed
+    from mcp_bridge.downstream.transports.pending_requests import Progressed
 
 # How long the process may take to exit by itself after its stdin was closed.
 EXIT_GRACE = 2.0

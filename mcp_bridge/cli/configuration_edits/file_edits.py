@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.atomic_files import create_private, sync_directory, write_private
-from mcp_bridge.downstream.configuration import client_files, jsonc
+from mcp_bridge.downstream.configuration import client_file_reading, jsonc
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.large_json import MAX_DEPTH
 from mcp_bridge.offload import is_deep
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from mcp_bridge.downstream.configuration.clients import Syntax
+    from mcp_bridge.downstream.configuration.known_clients import Syntax
 
 Table = dict[str, Any]
 
@@ -65,15 +65,15 @@ class ConfigurationFile:
         self.syntax: Syntax = syntax
         try:
             self.target = path.resolve(strict=path.is_symlink())
-            self.old: bytes | None = read_regular(self.target, client_files.MAX_USER_BYTES)
+            self.old: bytes | None = read_regular(self.target, client_file_reading.MAX_USER_BYTES)
         except FileNotFoundError:
             if path.is_symlink():
                 raise _bad(path, "it is a link to a file that isn't there") from None
             self.old = None
         except (OSError, RuntimeError) as exc:
             raise _bad(path, why(exc) if isinstance(exc, OSError) else "it is a link to itself") from None
-        problems: list[client_files.Problem] = []
-        self.content = client_files.parse(self.old or _empty(syntax), path, syntax, problems)
+        problems: list[client_file_reading.Problem] = []
+        self.content = client_file_reading.parse(self.old or _empty(syntax), path, syntax, problems)
         if problems:
             raise _bad(path, problems[0].message.removesuffix("."), problems[0].line)
         if is_deep(self.content, MAX_DEPTH):
@@ -134,14 +134,14 @@ class ConfigurationFile:
     def replace(self, data: bytes) -> None:
         """Replace the whole content by bytes that the file had before."""
         self._bom, self._text = "", data.decode()
-        self.content = client_files.loads(data or _empty(self.syntax), self.syntax)
+        self.content = client_file_reading.loads(data or _empty(self.syntax), self.syntax)
 
     def diff(self) -> list[str]:
         """The changes as a unified diff. Values of `env` and `headers` are masked: the diff may end up in a log."""
         before, after = (self.old or b"").decode("utf-8-sig").splitlines(), self._text.splitlines()
         values = _secrets(self.content)
         if self.old is not None:
-            values |= _secrets(client_files.loads(self.old or _empty(self.syntax), self.syntax))
+            values |= _secrets(client_file_reading.loads(self.old or _empty(self.syntax), self.syntax))
         # Without what is equal at both ends: the time to compare grows with the square, and histories are long.
         ends = _equal(before, after), _equal(before[::-1], after[::-1])
         start = max(0, ends[0] - _CONTEXT)
@@ -211,7 +211,7 @@ class ConfigurationFile:
     def _refuse_change(self) -> None:
         """Clients write these files, too. What one has written since must not be lost."""
         try:
-            now: bytes | None = read_regular(self.target, client_files.MAX_USER_BYTES)
+            now: bytes | None = read_regular(self.target, client_file_reading.MAX_USER_BYTES)
         except FileNotFoundError:
             now = None
         if now != self.old:
@@ -268,7 +268,7 @@ class ConfigurationFile:
         if self._crlf:
             text = text.replace("\r\n", "\n").replace("\n", "\r\n")
         try:
-            said = client_files.loads(text.encode(), self.syntax)
+            said = client_file_reading.loads(text.encode(), self.syntax)
         except (ValueError, RecursionError) as exc:
             raise self._uneditable(str(exc)) from None
         if _pruned(said) != _pruned(content):

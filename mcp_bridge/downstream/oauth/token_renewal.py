@@ -22,7 +22,7 @@ from mcp_bridge.downstream.oauth.failures import (
     oauth_error,
 )
 from mcp_bridge.downstream.oauth.login_record import keep_login, read_login
-from mcp_bridge.downstream.oauth.token_requests import (
+from mcp_bridge.downstream.oauth.oauth_flow import (
     FlowError,
     MachineProvider,
     RefreshProvider,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import json
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -26,7 +25,6 @@ from mcp_types import (
     ListToolsRequest,
     ListToolsResult,
     LoggingLevel,
-    LoggingMessageNotificationParams,
     PaginatedRequestParams,
     PingRequest,
     ToolListChangedNotification,
@@ -38,15 +36,16 @@ from pydantic import TypeAdapter
 from mcp_bridge import __version__, fair_share
 from mcp_bridge.downstream.catalog.listing_limits import MAX_PAGES, MAX_TOOLS, BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
-from mcp_bridge.downstream.client.http_transport import HttpTransport
-from mcp_bridge.downstream.client.large_parts import detached_parts, reattach, tools_of
-from mcp_bridge.downstream.client.messages import OversizedResult
-from mcp_bridge.downstream.client.server_connection import ServerConnection
-from mcp_bridge.downstream.client.server_log import logger
+from mcp_bridge.downstream.client.call_listeners import CallListeners
+from mcp_bridge.downstream.client.connection_interface import ServerConnection
+from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.client.server_spans import server_span, with_trace_context
-from mcp_bridge.downstream.client.sse_transport import SseTransport
-from mcp_bridge.downstream.client.stdio_transport import StdioTransport
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
+from mcp_bridge.downstream.transports.http_transport import HttpTransport
+from mcp_bridge.downstream.transports.large_parts import detached_parts, reattach, tools_of
+from mcp_bridge.downstream.transports.messages import OversizedResult
+from mcp_bridge.downstream.transports.sse_transport import SseTransport
+from mcp_bridge.downstream.transports.stdio_transport import StdioTransport
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
 from mcp_bridge.workspace.folder_content import changed
@@ -55,12 +54,11 @@ from mcp_bridge.workspace.folder_content import changed
 from mcp.shared.exceptions import MCPError  # isort: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from anyio.abc import TaskStatus
 
     from mcp_bridge.downstream.catalog.bound_tool import Listener
-    from mcp_bridge.downstream.client.pending_requests import Progressed
     from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 
@@ -78,9 +76,6 @@ LOG_LEVEL: LoggingLevel = "info"
 SUBSCRIBE_TIMEOUT = 2.0
 
 # How often to look whether the calls of a retired connection have ended.
-SEVERAL = 2
-"""From so many principals on, log messages of a server can't be attributed to one."""
-
 _RETIRED_POLL = 0.05
 
 # The wait before a remote server is asked again to announce changes; each further one doubles it.
@@ -140,9 +135,7 @@ class Connection(ServerConnection):
                 tenant=tenant,
             )
         super().__init__(spec, alias, mode, transport)
-        self._listeners: list[Listener] = []
-        self._principals: set[str] = set()
-        """Who has called a tool over this connection: one, or two of several."""
+        self._listeners = CallListeners(spec.name)
 
     @property
     def _is_ready(self) -> bool:
@@ -165,7 +158,7 @@ class Connection(ServerConnection):
             mode=self.mode,
             client_info=_IMPLEMENTATION,
             message_handler=self._on_message,
-            logging_callback=self._on_log,
+            logging_callback=self._listeners.on_log,
             log_level=LOG_LEVEL,
             cache=None,
         )
@@ -202,9 +195,7 @@ class Connection(ServerConnection):
         Args:
             name: The tool's name.
             arguments: Argument values by the schema's names.
-            listener: Who it is made for. It is told the server's progress with this call, and what the server logs: a
-                log message may be about any call in flight, so each call gets all of them. Once calls have been made
-                for a second principal, log messages are told to nobody: they may be about an earlier call, too.
+            listener: Who it is made for, and is told what the server says meanwhile (`CallListeners`).
 
         Raises:
             MCPError: The server answered with an error, or the connection ended.
@@ -213,10 +204,7 @@ class Connection(ServerConnection):
         client = self._open_client()
         progressed = None
         if listener is not None:
-            if len(self._principals) < SEVERAL:
-                self._principals.add(listener.principal)
-            self._listeners.append(listener)
-            progressed = None if listener.tell is None else _progress_teller(listener.tell)
+            progressed = self._listeners.add(listener)
         try:
             with server_span(name, self._spec, client.protocol_version) as span:
                 params = with_trace_context({"name": name, "arguments": arguments, **self._meta})
@@ -320,18 +308,6 @@ class Connection(ServerConnection):
             wait = _LISTEN_WAIT if anyio.current_time() - began > _LISTEN_WAIT_CAP else min(_LISTEN_WAIT_CAP, wait * 2)
             await anyio.sleep(wait)
 
-    async def _on_log(self, params: LoggingMessageNotificationParams) -> None:
-        if params.level == "debug":
-            return
-        said = params.data if isinstance(params.data, str) else json.dumps(params.data, ensure_ascii=False)
-        # Treated like stderr output: the operator's log is masked.
-        logger.info("server %r logs (%s): %s", self._spec.name, params.level, said)
-        if len(self._principals) >= SEVERAL:
-            return
-        for listener in list(self._listeners):
-            if listener.tell is not None:
-                listener.tell(said if params.level == "info" else f"{params.level}: {said}")
-
     async def _on_message(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
             self.stale = True
@@ -360,14 +336,6 @@ def _call_result(raw: dict[str, Any], version: str) -> CallToolResult | InputReq
     if version not in MODERN_PROTOCOL_VERSIONS and not _MODERN_FIELDS.isdisjoint(raw):
         raw = {name: value for name, value in raw.items() if name not in _MODERN_FIELDS}
     return _CallResult.validate_python(raw, by_name=False)
-
-
-def _progress_teller(on_message: Callable[[str], None]) -> Progressed:
-    def progressed(progress: float, total: float | None, message: str | None) -> None:
-        done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
-        on_message(f"{done} {message}" if message else done)
-
-    return progressed
 
 
 def _let_through(spec: ServerSpec, alias: str, tools: list[dict[str, Any]]) -> Listing:

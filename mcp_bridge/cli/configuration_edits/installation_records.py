@@ -15,7 +15,7 @@ from mcp_bridge.private_files import private_directory, state_directory
 from mcp_bridge.workspace.folder_content import read_regular, why
 
 if TYPE_CHECKING:
-    from mcp_bridge.downstream.configuration.clients import ClientName
+    from mcp_bridge.downstream.configuration.known_clients import ClientName
 
 Table = dict[str, Any]
 

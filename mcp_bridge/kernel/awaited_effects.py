@@ -1,30 +1,21 @@
-"""A transition under way: the state that it changes, the effects that it asks for, and the work that it may do."""
+"""The effects that an execution asks for and awaits, and their deadlines; the state that they belong to."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.events import Effect, EffectKind, StepResult, new
-from mcp_bridge.kernel.language.references import Lookup, measured
-from mcp_bridge.kernel.program_limits import MAX_WORK
+from mcp_bridge.kernel.program_limits import WEIGHED_BELOW, WorkLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcp_bridge.kernel.program_flow import Level, Task
-
-MAX_REASONS = 100
-"""Conditions of which a machine keeps why they failed, or counted a reference as None."""
-
-_UNWEIGHED_STEPS = 2
-"""The first steps of a transition, whose values aren't weighed. In most programs there are no more."""
-
-WEIGHED_BELOW = MAX_WORK - _UNWEIGHED_STEPS
-"""The work left from which on values are weighed."""
+    from mcp_bridge.kernel.program_flow import Level
+    from mcp_bridge.kernel.tasks import Task
 
 
-class Transition:
-    """The state of an execution, and what every part of a transition does to it.
+class AwaitedEffects(WorkLimit):
+    """The state of an execution, and how its effects are asked for, awaited and cancelled.
 
     Attributes:
         level: Of the program itself.
@@ -48,13 +39,8 @@ class Transition:
     last_effect: int
     reasons: dict[int, str]
 
-    _work_left = MAX_WORK
-    """Of the transition under way."""
-
     _read: Callable[[str], Any]
     """Parses texts, for the transition under way."""
-
-    # --- effects ---
 
     def _emit(
         self, task: Task, kind: EffectKind, name: str, arguments: dict[str, Any], timeout: float | None = None
@@ -92,29 +78,3 @@ class Transition:
     def _emit_cancel(self, task: Task, number: int) -> None:
         self.last_effect += 1
         self.effects.append(Effect(self.last_effect, "cancel", task.path, task.attempt, "", {"effects": [number]}))
-
-    # --- the bound on one transition ---
-
-    def _weigh(self, value: Any) -> None:
-        """Count a value that the transition moves after its first steps."""
-        characters, values = measured(value)
-        self._work_left -= characters // 1000 + values // 50
-
-    def _weighed(self, lookup: Lookup) -> Lookup:
-        """The lookup, or after the transition's first steps one that counts what it gives."""
-        if self._work_left >= WEIGHED_BELOW:
-            return lookup
-
-        def weighed(root: str, path: tuple[str, ...]) -> Any:
-            value = lookup(root, path)
-            self._weigh(value)
-            return value
-
-        return weighed
-
-    # --- why conditions failed ---
-
-    def _explain(self, why: str) -> None:
-        """Keep why the condition whose row is the next one failed."""
-        if why and len(self.reasons) < MAX_REASONS:
-            self.reasons[len(self.rows)] = why

@@ -13,7 +13,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.keys.signing_key_files import own_signer
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log import Log, Posted
-from mcp_bridge.ledger.log.payloads import AcceptedLoss, to_entry
+from mcp_bridge.ledger.log.log_payloads import AcceptedLoss
+from mcp_bridge.ledger.log.payloads import to_entry
 from mcp_bridge.ledger.log.reading import master_of, open_ledger
 from mcp_bridge.ledger.log.transaction import posted, run
 from mcp_bridge.ledger.storage.failures import unusable

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import settings
 from mcp_bridge.cli import configuring
-from mcp_bridge.cli.client_setup.installation_records import Installation, hash_of
-from mcp_bridge.cli.client_setup.server_entries import bridge_entry, own_command
-from mcp_bridge.cli.client_setup.take_over import Change, entries_of, move_servers, servers_path
+from mcp_bridge.cli.configuration_edits.installation_records import Installation, hash_of
+from mcp_bridge.cli.configuration_edits.server_entries import bridge_entry, own_command
+from mcp_bridge.cli.configuration_edits.take_over import Change, entries_of, move_servers, servers_path
 from mcp_bridge.downstream.configuration.discovery import is_the_bridge
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_bridge.cli.client_setup.file_edits import ConfigurationFile
-    from mcp_bridge.downstream.configuration.clients import Client, ClientName
+    from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
+    from mcp_bridge.downstream.configuration.known_clients import Client, ClientName
 
 
 @dataclass(frozen=True, slots=True)

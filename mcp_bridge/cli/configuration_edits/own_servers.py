@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import escaping, settings
 from mcp_bridge.cli import asking, exit_statuses, showing
-from mcp_bridge.cli.client_setup.file_edits import ConfigurationFile
-from mcp_bridge.cli.client_setup.installation_records import Installations
-from mcp_bridge.cli.client_setup.server_entries import NotTransferableError, as_table
-from mcp_bridge.downstream.configuration import client_files
-from mcp_bridge.downstream.configuration.clients import CLIENTS
+from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
+from mcp_bridge.cli.configuration_edits.installation_records import Installations
+from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table
+from mcp_bridge.downstream.configuration import client_file_reading
 from mcp_bridge.downstream.configuration.discovery import is_the_bridge
+from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcp_bridge.downstream.configuration.clients import ClientName
+    from mcp_bridge.downstream.configuration.known_clients import ClientName
 
 Table = dict[str, Any]
 
@@ -75,8 +75,8 @@ def import_(
     client = CLIENTS[client_name]
     file = ConfigurationFile(config or settings.user_file(), "toml")
     theirs = ConfigurationFile(client.user_path(Path.home(), os.environ), client.syntax)
-    problems: list[client_files.Problem] = []
-    found = client_files.entries(client, theirs.content, theirs.path, problems)
+    problems: list[client_file_reading.Problem] = []
+    found = client_file_reading.entries(client, theirs.content, theirs.path, problems)
     entries = {name: entry for name, entry in found.items() if not is_the_bridge(entry)}
     if missing := [name for name in names if name not in entries]:
         raise BridgeError(

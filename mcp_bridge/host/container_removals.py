@@ -1,11 +1,13 @@
 """Removes containers after their executions have answered.
 
-An answer doesn't wait for the removal of its container, which can take longer than the execution. But removals are
+An answer doesn't wait for the removal of its container, which can take longer than the execution. Nor does the guest
+leave before the answer is given: the end of two processes and their namespaces takes the processors. But removals are
 counted: executions wait while too many are under way, so that containers don't pile up under sustained load.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -46,31 +48,42 @@ class Removals:
         while self.under_way >= self._limit:
             await self._gone.wait()
 
-    def leave(self, process: SandboxProcess) -> None:
-        """Remove a container that has delivered its result, once it has ended."""
-        self._add(process, LEAVE_SECONDS)
+    def leave(self, process: SandboxProcess, acknowledgement: bytes) -> None:
+        """Remove a container that has delivered its result, once it has ended.
+
+        Args:
+            process: The container.
+            acknowledgement: The frame upon which its guest leaves.
+        """
+        self._add(process, acknowledgement)
 
     def end(self, process: SandboxProcess) -> None:
         """Kill and remove a container."""
-        self._add(process, 0)
+        self._add(process, b"")
 
-    def _add(self, process: SandboxProcess, seconds: float) -> None:
+    def _add(self, process: SandboxProcess, acknowledgement: bytes) -> None:
         self.under_way += 1
-        self._tasks.start_soon(self._remove, process, seconds)
+        self._tasks.start_soon(self._remove, process, acknowledgement)
 
-    async def _remove(self, process: SandboxProcess, seconds: float) -> None:
+    async def _remove(self, process: SandboxProcess, acknowledgement: bytes) -> None:
         try:
             with anyio.CancelScope(shield=True):
-                if seconds:
+                if acknowledgement:
                     await anyio.sleep(PAUSE_SECONDS)
-                    await process.stdin.aclose()
-                    with anyio.move_on_after(seconds):
-                        try:
-                            await process.wait()
-                        except BridgeError as exc:
-                            logger.debug("the container of a finished execution: %s", exc)
+                    with anyio.move_on_after(LEAVE_SECONDS):
+                        await _dismiss(process, acknowledgement)
                 await process.aclose()
         finally:
             self.under_way -= 1
             self._gone.set()
             self._gone = anyio.Event()
+
+
+async def _dismiss(process: SandboxProcess, acknowledgement: bytes) -> None:
+    """Let a guest leave that has delivered its result, and wait until its container has ended."""
+    with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        await process.stdin.send(acknowledgement)
+    try:
+        await process.wait()
+    except BridgeError as exc:
+        logger.debug("the container of a finished execution: %s", exc)

@@ -27,14 +27,14 @@ from mcp_types import (
 from pydantic import TypeAdapter
 
 from mcp_bridge import fair_share, large_json
-from mcp_bridge.downstream.client.large_parts import LARGE_VALUES, detach, is_oversized
-from mcp_bridge.downstream.client.lines import Oversized, request_id_of
-from mcp_bridge.downstream.client.pending_requests import PendingRequests, number_of
+from mcp_bridge.downstream.transports.large_parts import LARGE_VALUES, detach, is_oversized
+from mcp_bridge.downstream.transports.lines import Oversized, request_id_of
+from mcp_bridge.downstream.transports.pending_requests import PendingRequests, number_of
 from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
 
 if TYPE_CHECKING:
-    from mcp_bridge.downstream.client.server_log import LogRing
+    from mcp_bridge.downstream.client.log_tail import LogRing
 
 # Maximum blocks of one result, and tools of one listing page: the SDK takes about 15 µs for each.
 MAX_BLOCKS = 4_000

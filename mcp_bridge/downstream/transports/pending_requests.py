@@ -17,7 +17,7 @@ from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, JSONRPCError, JSONRPCResponse
 
-from mcp_bridge.downstream.client.server_log import logger
+from mcp_bridge.downstream.client.log_tail import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
