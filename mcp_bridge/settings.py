@@ -28,10 +28,10 @@ from mcp_bridge.downstream.configuration.env_pass import env_pass as chosen_vari
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, ClientName
 from mcp_bridge.downstream.search.config import SearchConfig
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.sessions.config import SessionSettings
 from mcp_bridge.http_settings import HttpSettings
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.near_names import spelled_like
+from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.telemetry.config import TelemetryConfig
 from mcp_bridge.toml_line_numbers import line_of

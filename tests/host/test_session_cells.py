@@ -9,7 +9,7 @@ from execution_fixtures import printed, until
 from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.sessions.config import SessionSettings
+from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server import resources
 
 pytestmark = pytest.mark.xdist_group("sessions")

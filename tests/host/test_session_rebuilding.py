@@ -5,8 +5,8 @@ import pytest
 from execution_fixtures import printed, until
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.sessions.config import SessionSettings
 from mcp_bridge.ledger.log.payloads import ScriptEnd, ScriptStart, understood
+from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server.ui import views
 
 pytestmark = pytest.mark.xdist_group("sessions")
