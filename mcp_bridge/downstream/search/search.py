@@ -10,7 +10,7 @@ from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_a
 from mcp_bridge.downstream.search.index import MOST_IMPACT, InvertedIndex
 from mcp_bridge.downstream.search.meaning import fused
 from mcp_bridge.downstream.search.phrasings import phrasings
-from mcp_bridge.downstream.search.query import concepts, query_words
+from mcp_bridge.downstream.search.query import WORDS_USED, concepts, query_words
 from mcp_bridge.downstream.search.spelling import Spelling
 from mcp_bridge.downstream.search.thesaurus import thesaurus
 from mcp_bridge.downstream.search.words import is_stop_word, split, stem
@@ -115,7 +115,7 @@ class SearchIndex:
         wanted = concepts(query, self.inverted, self._spelling)
         scores = self._scores(wanted)
         if strict:
-            having = self._having_all(words)
+            having = self._having_all(split(query)[:WORDS_USED])
             scores = {number: score for number, score in scores.items() if number in having}
         if allowed is not None:
             scores = {number: score for number, score in scores.items() if allowed(self.tools[number])}
