@@ -24,8 +24,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.rules.policy_settings import Source, read
-from mcp_bridge.toml_lines import line_of
-from mcp_bridge.toml_tables import bad_config, decode
+from mcp_bridge.toml_decoding import bad_config, decode
+from mcp_bridge.toml_line_numbers import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

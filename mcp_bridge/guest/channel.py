@@ -6,18 +6,19 @@ reads them itself: to be woken by a thread takes it longer than to read. The thr
 else waits, and when the loop is busy with something else for too long.
 """
 
+import _thread
 import os
-import threading
-from collections.abc import Callable
 
 from mcp_bridge.guest import call_ids
 from mcp_bridge.wire import jsonrpc, sandbox_exits
-from mcp_bridge.wire.annotations import Any, NoReturn
+from mcp_bridge.wire.annotations import Any, Callable, NoReturn
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder
 from mcp_bridge.wire.messages import NAMES, CallTaken, RequestCancel, encode_params, notification
 
 READ_BYTES = 262_144
+
+CELL_ENDED = "what makes this call was left by a cell that has ended; start it again in this one"
 
 PARKED_SECONDS = 0.5
 """How long an event loop that reads may leave what has come unread, until the thread reads again."""
@@ -49,6 +50,34 @@ class InLoop:
         self.settle = settle
 
 
+class _Turn:
+    """A reentrant lock, and a wait of the one thread that reads: as `threading.Condition`."""
+
+    def __init__(self) -> None:
+        self._lock = _thread.RLock()
+        self._told = _thread.allocate_lock()
+        self._told.acquire()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Release the lock, which is held once, until `notify`, maybe an old one; return whether that came in time."""
+        self._lock.release()
+        try:
+            return self._told.acquire(timeout=seconds)
+        finally:
+            self._lock.acquire()
+
+    def notify(self) -> None:
+        """Wake the thread that waits, or its next wait. The lock is held."""
+        if self._told.locked():
+            self._told.release()
+
+
 class Channel:
     """Requests to the host, and notifications in both directions.
 
@@ -62,12 +91,12 @@ class Channel:
         self._write_fd = write_fd
         self._on_notification = on_notification
         self._frames = frames
-        self._write_lock = threading.Lock()
+        self._write_lock = _thread.allocate_lock()
         self._waiting: dict[int, Callable[[Answer], None] | InLoop] = {}
         self._outside: set[int] = set()
         """Those of the requests whose answers no event loop waits for."""
         self._decoder = LineDecoder()
-        self._turn = threading.Condition()
+        self._turn = _Turn()
         """Guards who reads."""
         self._loop: Any = None
         """The event loop that reads; None while the thread does."""
@@ -80,12 +109,15 @@ class Channel:
         self._next_id = 0
         self.replays = False
         """Whether the guest must acknowledge answers by `call.taken`."""
+        self.is_between = False
+        """Whether a session's cell has ended, and the next one hasn't begun: nothing can be asked for."""
         self._pid = os.getpid()
         os.register_at_fork(after_in_child=self._after_fork)
 
     def start(self) -> None:
         """Start the reader thread."""
-        threading.Thread(target=self._read, name="bridge-channel", daemon=True).start()
+        # Not by `threading`, whose import takes a tenth of a container's start, and of its memory while it waits.
+        _thread.start_new_thread(self._read, ())
 
     def notify(self, params: Any) -> None:
         """Send a notification."""
@@ -97,7 +129,7 @@ class Channel:
         Raises:
             RequestError: The host answered with an error.
         """
-        done = threading.Lock()
+        done = _thread.allocate_lock()
         done.acquire()
         answers: list[Answer] = []
 
@@ -146,6 +178,8 @@ class Channel:
 
     def send(self, params: Any, take: Callable[[Answer], None] | InLoop) -> int:
         """Send a request and return its number. A `take` that is a function is called on the reader thread."""
+        if self.is_between:
+            raise RequestError(CELL_ENDED, {"code": "cell_ended"})
         body = encode_params(params)
         with self._write_lock:
             self._next_id += 1
@@ -165,6 +199,14 @@ class Channel:
         if self.drop(number):
             self.notify(RequestCancel(number))
 
+    def end_cell(self) -> None:
+        """Refuse what is asked for until the next cell begins, and what is still waited for."""
+        self.is_between = True
+        for number in list(self._waiting):
+            if (take := self._waiting.pop(number, None)) is not None:
+                self._outside.discard(number)
+                self._settle(take, jsonrpc.ErrorResponse(number, 0, CELL_ENDED, {"code": "cell_ended"}), None)
+
     def drop(self, number: int) -> bool:
         """Ignore a request's answer; return whether the request was still open."""
         self._outside.discard(number)
@@ -173,7 +215,7 @@ class Channel:
     def _write(self, line: bytes) -> None:
         if self._pid != os.getpid():
             raise RuntimeError("the bridge can't be reached from a forked process; call tools in the main process")
-        if self._taking == threading.get_ident():
+        if self._taking == _thread.get_ident():
             self._collected.append(line)
         else:
             self._write_out(line)
@@ -248,7 +290,7 @@ class Channel:
                     return
                 # It doesn't wait: nobody else reads meanwhile.
                 self._reads += 1
-                self._taking, self._collected = threading.get_ident(), lines
+                self._taking, self._collected = _thread.get_ident(), lines
                 try:
                     self._receive(loop)
                 finally:
@@ -264,6 +306,15 @@ class Channel:
             chunk = os.read(self._read_fd, READ_BYTES)
         except OSError:
             os._exit(sandbox_exits.CHANNEL_CLOSED)
+        self.take(chunk, loop)
+
+    def take(self, chunk: bytes, loop: Any = None) -> None:
+        """Take what was read; nothing is the end of the host's stream.
+
+        Args:
+            chunk: What was read.
+            loop: The running event loop that has read it, or None.
+        """
         if not chunk:
             os._exit(sandbox_exits.HOST_GONE)
         self._frames.mark()
@@ -278,18 +329,23 @@ class Channel:
             take = self._waiting.pop(message.id, None)
             self._outside.discard(message.id)
             self._last = take.loop if isinstance(take, InLoop) else None
-            if not isinstance(take, InLoop):
-                if take is not None:
-                    take(message)
-            elif take.loop is loop:
-                take.settle(message)
-            else:
-                try:
-                    take.loop.call_soon_threadsafe(take.settle, message)
-                except RuntimeError:
-                    pass  # The loop was closed: nobody waits.
+            if take is not None:
+                self._settle(take, message, loop)
         elif isinstance(message, jsonrpc.Notification):
             self._on_notification(message.method, message.params)
+
+    @staticmethod
+    def _settle(take: Callable[[Answer], None] | InLoop, answer: Answer, loop: Any) -> None:
+        """Give an answer to who waits for it; `loop` is the running event loop that does, or None."""
+        if not isinstance(take, InLoop):
+            take(answer)
+        elif take.loop is loop:
+            take.settle(answer)
+        else:
+            try:
+                take.loop.call_soon_threadsafe(take.settle, answer)
+            except RuntimeError:
+                pass  # The loop was closed: nobody waits.
 
     def _after_fork(self) -> None:
         # A forked child that kept the write end open would hide the guest's death from the host.
@@ -319,8 +375,17 @@ def _line(number: int, method: str, body: dict[str, Any]) -> bytes:
 
 
 def _named(params: Any) -> Any:
-    """A call is named in the task or thread that makes it."""
-    return params._replace(call=call_ids.current().call()) if getattr(params, "call", "") is None else params
+    """A call is named in the task or thread that makes it.
+
+    Raises:
+        RequestError: That belongs to a cell that has ended: the cell that runs now would have its calls.
+    """
+    if getattr(params, "call", "") is not None:
+        return params
+    line = call_ids.current()
+    if line.cell != call_ids.Running.cell:
+        raise RequestError(CELL_ENDED, {"code": "cell_ended"})
+    return params._replace(call=line.call())
 
 
 def _result(answer: Answer) -> Any:

@@ -1,6 +1,6 @@
 # The text of the container's `python3 -c`: takes a bundle of modules from standard input and starts process 1.
-# A bundle is twelve decimal digits (the length) and a marshalled dict
-# {name: (is_package, is_compiled, marshalled code or source)}.
+# A bundle is twelve decimal digits (the length) and a marshalled dict {name: (is_package, form, data)}.
+# The data are source ("source"), marshalled code ("code"), or that compressed by zlib ("compressed").
 import gc
 import marshal
 import os
@@ -9,8 +9,15 @@ import sys
 # Nothing that is loaded is garbage. The collector is enabled again in `init.main`, when all is there.
 gc.disable()
 
+OURS = ("PYTHONHASHSEED", "PYTHONSAFEPATH")
+
 if sys.version_info < (3, 11):
     os._exit(78)
+
+
+# Ours, for this interpreter alone (`host/sandboxes.INTERPRETER`).
+for name in [name for name in os.environ if name.startswith("PYTHON") and (not os.environ[name] or name in OURS)]:
+    del os.environ[name]
 
 
 def read_exactly(count):
@@ -42,11 +49,15 @@ class Bundle:
 
     @staticmethod
     def exec_module(module):
-        _, compiled, code = modules.pop(module.__name__)
-        if compiled:
-            code = marshal.loads(code)
+        _, form, data = modules.pop(module.__name__)
+        if form == "compressed":
+            import zlib
+
+            data = zlib.decompress(data)
+        if form == "source":
+            code = compile(data, "<bridge>/" + module.__name__, "exec", dont_inherit=True)
         else:
-            code = compile(code, "<bridge>/" + module.__name__, "exec", dont_inherit=True)
+            code = marshal.loads(data)
         exec(code, module.__dict__)
 
 

@@ -1,47 +1,47 @@
-"""The guest's main function: receives an execution from the host, runs it, and exits once the host has acknowledged."""
+"""The guest's main function: receives an execution from the host, runs it, and exits once the host has acknowledged.
+
+Until the host says anything, a guest does nothing: all its memory is shared with process 1, from which it was forked.
+The first frame wakes it. A heartbeat, which the host sends when a request has come, lets it copy that memory and start
+its threads before it has its execution.
+"""
 
 import builtins
 import errno
-import fcntl
 import os
 import sys
 from _queue import SimpleQueue  # `queue` itself would cost each waiting container memory
 
-from mcp_bridge.guest import call_ids, output, proxies, runner, runtime
-from mcp_bridge.guest.channel import Channel
-from mcp_bridge.guest.display import Display
-from mcp_bridge.guest.modules import Modules
+from mcp_bridge.guest import call_ids, runner
+from mcp_bridge.guest.channel import READ_BYTES, Channel
+from mcp_bridge.guest.environment import SITE_PACKAGES, Environment
 from mcp_bridge.guest.output import Capture
-from mcp_bridge.guest.proxies import Calls
 from mcp_bridge.guest.unsent_output import Unsent
-from mcp_bridge.wire import sandbox_exits
+from mcp_bridge.wire import jsonrpc, sandbox_exits
 from mcp_bridge.wire.annotations import Any, NoReturn
-from mcp_bridge.wire.errors import LocalMessageError, WireError
+from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.messages import (
+    NAMES,
     ExecutionBegun,
     ExecutionFinish,
+    ExecutionInterrupt,
     ExecutionStart,
-    GuestReady,
     HostBeat,
     decode_params,
+    encode_params,
     method_params,
+    notification,
 )
-
-SITE_PACKAGES = "/opt/site-packages"
 
 SHELL = "/bin/sh"
 
-SAFE_VALUE_CHARS = 1_000_000
-"""A value of this length fits into a frame, whatever its characters."""
-
 PRIVATE_FD = 100
-"""The channel's descriptors are moved here and above, away from those that a script opens and closes."""
+"""The channel's descriptors are this and the next, away from those that a script opens and closes."""
 
 
 def main(
     outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent, Unsent], frames: Any, handover: Any
 ) -> NoReturn:
-    """Run one execution. Never returns.
+    """Run one execution, or the cells of a session. Never returns.
 
     Args:
         outputs: The pipes behind descriptors 1 and 2.
@@ -51,10 +51,11 @@ def main(
     """
     os.close(handover.guarded[1])
     os.close(handover.begun[0])
-    read_fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
-    write_fd = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
+    read_fd = os.dup2(0, PRIVATE_FD, inheritable=False)
+    write_fd = os.dup2(1, PRIVATE_FD + 1, inheritable=False)
     _redirect(outputs)
     starts: SimpleQueue[ExecutionStart] = SimpleQueue()
+    interrupts: list[Any] = []
 
     def on_notification(method: str, params: dict[str, Any]) -> None:
         try:
@@ -63,79 +64,56 @@ def main(
             os._exit(sandbox_exits.BAD_FRAME)
         if isinstance(message, ExecutionStart):
             starts.put(message)
+        elif isinstance(message, ExecutionInterrupt):
+            for interrupt in interrupts:
+                interrupt(message.execution)
         elif not isinstance(message, HostBeat):
             os._exit(sandbox_exits.BAD_FRAME)
 
+    first = os.read(read_fd, READ_BYTES)
     channel = Channel(read_fd, write_fd, on_notification, frames)
     capture = Capture(channel, (outputs[0][0], outputs[1][0]), unsent)
+    channel.take(first)
     channel.start()
     capture.start()
     _prepare_interpreter()
-    channel.notify(GuestReady("{}.{}.{}".format(*sys.version_info)))
+    if starts.empty():
+        _rehearse()
     start = starts.get()
     os.close(handover.begun[1])
     os.read(handover.guarded[0], 1)
     os.close(handover.guarded[0])
+    if start.seed is not None:
+        # Imported late: most containers run one script.
+        from mcp_bridge.guest.session.cells import Session
+
+        session = Session(channel, capture, start)
+        interrupts.append(session.interrupt)
+        while True:
+            session.run(start)
+            start = starts.get()
     channel.notify(ExecutionBegun())
     execute(channel, capture, start)
     os._exit(0)
 
 
+def _rehearse() -> None:
+    """Do what every execution does first, without any effect: the first time takes twice as long."""
+    line = jsonrpc.encode(notification(ExecutionStart("", "None", [], 0)))
+    message = jsonrpc.decode(line)
+    assert isinstance(message, jsonrpc.Notification)  # noqa: S101 - for the type checker
+    decode_params(method_params(message.method), message.params)
+    jsonrpc.encode(jsonrpc.Request(1, NAMES[ExecutionFinish], encode_params(ExecutionFinish(0))))
+    exec(runner.compile_script("None", lambda _code, _exc: None), {})  # noqa: S102
+
+
 def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     """Run the script and send its outcome; return when the host has acknowledged it."""
     channel.replays = start.replays
-    calls = Calls(channel)
-    shower = Display(channel, capture)
-    shower.max_value = start.max_value_bytes
     source = runner.Source(start.code)
     call_ids.begin()
-    prepared = {
-        "ctypes": output.unbuffer_c,
-        "linecache": source.register_in_linecache,
-        "asyncio": call_ids.follow_tasks,
-        "concurrent.futures.thread": call_ids.follow_pools,
-        "inspect": proxies.show_asynchronous,
-        "warnings": calls.unawaited.follow_coroutines,
-        "matplotlib.figure": shower.follow_figures,
-    }
-    for name in [name for name in prepared if name in sys.modules]:
-        prepared.pop(name)()
-    modules = Modules(channel, calls, start.servers, prepared)
-    names: dict[str, Any] = {
-        "display": runtime.awaited_or_not(shower.display),
-        "artifact": shower.artifact,
-        "progress": runtime.awaited_or_not(shower.progress),
-    }
-    for name, value in names.items():
-        setattr(sys.modules["mcp"], name, value)
-
-    def advise(exc: BaseException) -> None:
-        # Imported late: most scripts don't fail, and no start should wait for it.
-        from mcp_bridge.guest.advice import advice, script_environment
-
-        advice.add_to(exc, script_environment.World(start.code, start.servers, modules.known_tools, SITE_PACKAGES))
-
-    def repair(code: str, exc: SyntaxError) -> Any:
-        from mcp_bridge.guest.advice.syntax import repaired
-
-        return repaired(code, exc)
-
-    def show(value: Any) -> str | None:
-        return shower.show(None if isinstance(value, runtime.Nothing) else value)
-
-    hooks = runner.Hooks(show, calls.unawaited.check_awaited, calls.unawaited.report_unfinished, advise, repair)
-    outcome = runner.run(source, names | modules.names(start.servers), hooks)
-    error = outcome.error
-    if error and error["type"] != "NotAwaitedError" and (note := calls.unawaited.unawaited_note()):
-        error["message"] += f" ({note})"
-        error["traceback"] += f"\n({note})"
-    capture.finish()
-    try:
-        channel.request(ExecutionFinish(outcome.exit_code, outcome.value, error))
-    except LocalMessageError:
-        # Control characters take six bytes each: a value within the limit may exceed the frame's.
-        shown = runner.cut(outcome.value, SAFE_VALUE_CHARS) if outcome.value else None
-        channel.request(ExecutionFinish(outcome.exit_code, shown, error))
+    world = Environment(channel, capture, start, {"linecache": source.register_in_linecache})
+    world.finish(runner.run(source, world.names(), world.hooks()))
 
 
 def _redirect(outputs: tuple[tuple[int, int], tuple[int, int]]) -> None:

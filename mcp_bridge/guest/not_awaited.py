@@ -1,13 +1,12 @@
 """Calls that a script wrote without `await`: they never ran, which is an error and not a silent success."""
 
+import _thread
 import sys
-import threading
 import types
-from collections.abc import Callable, Coroutine, Generator
 
 from mcp_bridge.guest import runner
 from mcp_bridge.guest.host_requests import MCPError
-from mcp_bridge.wire.annotations import Any
+from mcp_bridge.wire.annotations import Any, Callable, Coroutine, Generator
 
 
 class NotAwaitedError(MCPError):
@@ -29,6 +28,11 @@ class UnawaitedCalls:
         self._forgotten: list[tuple[str, int | None]] = []
         self._serial = 0
 
+    def begin(self) -> None:
+        """Begin a session's cell: what an earlier one has forgotten isn't its fault."""
+        self._unawaited.clear()
+        self._forgotten.clear()
+
     def track(self, work: Coroutine[Any, Any, Any], shown: str, depth: int) -> "PendingCall":
         """A call that starts when it is awaited.
 
@@ -41,7 +45,7 @@ class UnawaitedCalls:
         serial = self._serial
         frame = sys._getframe(depth)  # noqa: SLF001
         # The caller may be a library, such as a thread pool.
-        line = frame.f_lineno if frame.f_code.co_filename == runner.FILENAME else None
+        line = frame.f_lineno if frame.f_code.co_filename == runner.Source.running else None
         self._unawaited[serial] = (shown if _may_await() else f"{IN_THREAD}{shown}", line)
         return PendingCall(work, lambda: self._unawaited.pop(serial, None), shown)
 
@@ -69,8 +73,8 @@ class UnawaitedCalls:
 
         def warn(coroutine: Any) -> None:
             frame = sys._getframe(1)  # noqa: SLF001
-            if getattr(getattr(coroutine, "cr_code", None), "co_filename", "") == runner.FILENAME:
-                line = frame.f_lineno if frame.f_code.co_filename == runner.FILENAME else None
+            if runner.is_script(getattr(getattr(coroutine, "cr_code", None), "co_filename", "")):
+                line = frame.f_lineno if frame.f_code.co_filename == runner.Source.running else None
                 self._forgotten.append((coroutine.__qualname__, line))
             else:
                 original(coroutine)
@@ -101,10 +105,13 @@ def _is_unstarted(coroutine: Any) -> bool:
 
 IN_THREAD = "in a thread, "
 
+_MAIN_THREAD = _thread.get_ident()
+"""The thread that imports this, and runs the script; a fork keeps its number."""
+
 
 def _may_await() -> bool:
     """Whether a call can be awaited here; False in a thread without an event loop."""
-    if threading.current_thread() is threading.main_thread():
+    if _thread.get_ident() == _MAIN_THREAD:
         return True
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001

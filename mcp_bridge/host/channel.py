@@ -28,12 +28,12 @@ from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder, excerpt
 
 if TYPE_CHECKING:
-    import json
     from collections.abc import Awaitable, Callable, Iterator
 
     from anyio.abc import ByteReceiveStream, ByteSendStream, TaskGroup
 
     from mcp_bridge.error_codes import Code
+    from mcp_bridge.wire.json_codec import Encoder
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +96,8 @@ FROM_GUEST = frozenset(
         messages.MemoryLoad,
         messages.MemoryDelete,
         messages.MemoryList,
+        messages.SessionList,
+        messages.SessionEnd,
         messages.ArtifactWrite,
         messages.OutputRead,
         messages.ProgramStart,
@@ -326,10 +328,14 @@ class HostChannel:
         """When a request last arrived or ended, on the monotonic clock."""
         self.finished = False
         """Whether the guest has sent its result. It needs no other answers then."""
+        self.acknowledgement = b""
+        """The answer to the guest's result, upon which it leaves. It is sent when its container is removed."""
         self._total = 0
         self._size = 0
         self._refused = 0
         self._refusing = False
+        self._interruption: BridgeError | None = None
+        """What an interrupted cell's requests are answered with."""
         self._heard_at = time.monotonic()
         self._deaf = False
         self._tenant = fair_share.Tenant(owner=principal)
@@ -339,9 +345,9 @@ class HostChannel:
         """The futures on which idle tasks wait for a request."""
         self._reading = anyio.CancelScope()
 
-    async def start(self, data: bytes) -> None:
-        """Send the guest's code and the script."""
-        await self._writer.send(data)
+    def start(self, data: bytes) -> None:
+        """Send the guest's code and the script: what the pipe takes at once, and the rest while `serve` runs."""
+        self._writer.post(data, at_once=True)
 
     async def beat(self) -> None:
         """Send the heartbeat at intervals; runs until cancelled."""
@@ -369,12 +375,25 @@ class HostChannel:
         for request in self.requests.values():
             request.scope.cancel()
 
+    def interrupt(self, execution: str, error: BridgeError) -> None:
+        """Interrupt a session's cell: as `refuse`, but the guest is told, and its result is still taken.
+
+        May be called again: a script can hold off an interruption.
+
+        Args:
+            execution: The cell's execution.
+            error: What requests are answered with from now on.
+        """
+        self._interruption = error
+        self.refuse()
+        self._writer.post(jsonrpc.encode(messages.notification(messages.ExecutionInterrupt(execution))))
+
     def hang_up(self) -> None:
         """Stop reading: the guest can't be reached, even if its end isn't closed."""
         self._reading.cancel()
 
     async def serve(self) -> messages.ExecutionFinish | None:
-        """Read until the guest finishes (its result is acknowledged) or its end of the channel closes (None).
+        """Read until the guest finishes or its end of the channel closes (None).
 
         Raises:
             WireError: The guest sent an invalid message.
@@ -467,12 +486,13 @@ class HostChannel:
     async def _take_request(
         self, number: int, params: Any, line: bytes, tasks: TaskGroup
     ) -> messages.ExecutionFinish | None:
-        if isinstance(params, messages.ExecutionFinish) and not self._refusing:
+        if isinstance(params, messages.ExecutionFinish) and (self._interruption is not None or not self._refusing):
             # As for a cancellation.
             await anyio.lowlevel.checkpoint_if_cancelled()
             # What the script leaves behind at its end, it no longer wants.
             self.finished = True
-            await self._writer.send(jsonrpc.encode(jsonrpc.Response(number, {})))
+            self.acknowledgement = jsonrpc.encode(jsonrpc.Response(number, {}))
+            await self._writer.close()
             return params
         self._tenant.mark_active()
         # A script that asks one thing after the other can't take more time than its answers do.
@@ -480,6 +500,8 @@ class HostChannel:
         self._tenant.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
         await self._turn()
         self.moved_at = time.monotonic()
+        if self._interruption is not None:
+            self._writer.post(jsonrpc.encode(error_response(number, self._interruption)))
         if self._refusing:
             return None
         if number in self.requests:
@@ -676,7 +698,7 @@ def _encoded_large(answer: jsonrpc.Response | jsonrpc.ErrorResponse) -> bytes:
 
 
 def _encoded(
-    answer: jsonrpc.Response | jsonrpc.ErrorResponse, dumps: Callable[[Any, json.JSONEncoder], str] = jsonrpc.dumps
+    answer: jsonrpc.Response | jsonrpc.ErrorResponse, dumps: Callable[[Any, Encoder], str] = jsonrpc.dumps
 ) -> bytes:
     try:
         return jsonrpc.encode(answer, dumps=dumps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import signal
 import time
@@ -22,9 +23,7 @@ from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from anyio.abc import TaskGroup
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from mcp_bridge.error_codes import Code
     from mcp_bridge.errors import ErrorRecord
@@ -47,6 +46,10 @@ LAST_WORDS_SECONDS = 5.0
 WIND_DOWN_SECONDS = 2.5
 """How long a container whose time is up may take to tell what was printed and to end, before it is killed. Process 1
 gives a guest that is stuck one second."""
+
+INTERRUPTIONS = 8
+INTERRUPTION_SECONDS = 0.5
+"""How often a cell is interrupted, and the time that it has for what it does then, before its session is given up."""
 
 LATE_WORDS_SECONDS = 0.5
 """How long to look for what process 1 has said, where the end of that may never come."""
@@ -117,6 +120,10 @@ class SandboxRun:
         live: Tells what the script prints while it runs.
         recorded: Waits until the execution's start is durable, which may raise BridgeError `not_recorded`; None if it
             is. Nothing that the sandbox sends is read before.
+        is_cell: Whether it is a cell of a session, whose sandbox goes on: it is interrupted when its time is up.
+
+    Attributes:
+        has_finished: Whether the guest has sent the script's result, also one that came after its time was up.
     """
 
     def __init__(
@@ -130,7 +137,11 @@ class SandboxRun:
         began: float,
         live: LiveOutput | None = None,
         recorded: Callable[[], Awaitable[None]] | None = None,
+        *,
+        is_cell: bool = False,
     ) -> None:
+        self.has_finished = False
+        self._is_cell = is_cell
         self._process = process
         self._execution = execution
         self._first = first
@@ -188,13 +199,18 @@ class SandboxRun:
             tasks.start_soon(self._read_reports)
             with self._scope:
                 async with anyio.create_task_group() as watchers:
-                    watchers.start_soon(self._channel.start, self._first)
+                    self._channel.start(self._first)
                     # It may have the guest's modules in it, which an idle bridge has once already.
                     self._first = b""
+                    # They begin to wait while the disk is written to.
+                    for watcher in self._watchers():
+                        watchers.start_soon(watcher)
                     if await self._is_recorded():
-                        finish = await self._served(watchers)
+                        watchers.start_soon(self._watch_start)
+                        finish = await self._served()
                     watchers.cancel_scope.cancel()
-            if self._ending is not None and self._ending.status == "timeout":
+            self.has_finished = finish is not None
+            if self._ending is not None and self._ending.status == "timeout" and not self.has_finished:
                 with anyio.move_on_after(WIND_DOWN_SECONDS):
                     await self._reported.wait()
             tasks.cancel_scope.cancel()
@@ -216,20 +232,22 @@ class SandboxRun:
         self._last_beat = time.monotonic()
         return True
 
-    async def _served(self, watchers: TaskGroup) -> messages.ExecutionFinish | None:
-        """Answer the guest, within all limits, until it has sent its result, or is ended: None."""
-        for watcher in (
-            self._watch_start,
+    def _watchers(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        """What holds the limits, and runs until it is cancelled."""
+        watchers: list[Callable[[], Coroutine[Any, Any, None]]] = [
             self._watch_clock,
             self._watch_silence,
             self._watch_engine,
             self._watch_hold,
             self._watch_divergence,
             self._channel.beat,
-        ):
-            watchers.start_soon(watcher)
+        ]
         if self._live is not None:
-            watchers.start_soon(self._live.follow, self._outputs, self._requests.project)
+            watchers.append(functools.partial(self._live.follow, self._outputs, self._requests.project))
+        return watchers
+
+    async def _served(self) -> messages.ExecutionFinish | None:
+        """Answer the guest, within all limits, until it has sent its result, or is ended: None."""
         try:
             return await self._channel.serve()
         except WireError as exc:
@@ -239,6 +257,11 @@ class SandboxRun:
         except OutputLimitError as exc:
             self._over_output(exc)
         return None
+
+    @property
+    def acknowledgement(self) -> bytes:
+        """As `HostChannel.acknowledgement`."""
+        return self._channel.acknowledgement
 
     @property
     def has_begun(self) -> bool:
@@ -345,10 +368,18 @@ class SandboxRun:
         if self._ending is not None:
             return
         self._ending = _Ending("timeout", code, message, hint)
+        if self._is_cell:
+            await self._interrupt(BridgeError(code, message))
         self._channel.refuse()
         await self._process.stdin.aclose()
         await anyio.sleep(WIND_DOWN_SECONDS)
         self._scope.cancel()
+
+    async def _interrupt(self, error: BridgeError) -> None:
+        """Interrupt a cell. If it ends by that, this is cancelled; else its sandbox has to be ended."""
+        for _ in range(INTERRUPTIONS):
+            self._channel.interrupt(self._execution, error)
+            await anyio.sleep(INTERRUPTION_SECONDS)
 
     async def _watch_start(self) -> None:
         with anyio.move_on_after(self._limits.start):

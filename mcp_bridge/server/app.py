@@ -65,6 +65,8 @@ class RunArguments(BaseModel):
     servers: list[str] | None = None
     timeout: Annotated[float, Field(allow_inf_nan=False)] | None = None
     idempotency_key: str | None = None
+    session: str | None = None
+    fork: str | None = None
 
 
 @contextlib.asynccontextmanager
@@ -258,7 +260,7 @@ async def _end_on_signal(scope: anyio.CancelScope) -> None:
 
 _OF_A_SANDBOX = ("mcp_bridge.sandbox.open_driver", "mcp_bridge.sandbox.image.image", "mcp_bridge.sandbox.engine_choice")
 _OF_A_CALL = ("mcp_bridge.executions.scripts.lifecycle", "mcp_bridge.host.request_handlers", "mcp_bridge.gate.gate")
-_OF_A_SERVER = ("mcp_bridge.downstream.client.connection", "jsonschema.validators", "jsonschema_specifications")
+_OF_A_SERVER = ("mcp_bridge.downstream.client.mcp_connection", "jsonschema.validators", "jsonschema_specifications")
 """Modules that the first sandbox needs, those that the first call imports, and those that the first call of a server's
 tool imports."""
 
@@ -309,6 +311,8 @@ async def _run(
                 servers=request.servers,
                 timeout=request.timeout,
                 key=request.idempotency_key,
+                session=request.session,
+                fork=request.fork,
                 progress=reporter.progress,
                 notify=reporter.notify,
                 asker=questions,
@@ -341,7 +345,7 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
     return BridgeError(
         "bad_arguments",
         f"{name}: {first['msg']}.",
-        hint=f"{TOOL} takes code, and optionally servers, timeout and idempotency_key.",
+        hint=f"{TOOL} takes code, and optionally servers, timeout, idempotency_key, session and fork.",
     )
 
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.cli.app import app
-from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES
+from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES
 from mcp_bridge.workspace.folder_content import CLIENT_FILES
 
 pytest_plugins = ["bridge_fixtures"]
@@ -82,6 +82,9 @@ COMMANDS = {
     "execution resume": ["abc"],
     "execution settle": ["abc", "--happened"],
     "execution cancel": ["abc", "--reason", "x"],
+    "session list": [],
+    "session show": ["mine"],
+    "session end": ["mine"],
     "approvals list": [],
     "approvals show": ["abc.1"],
     "approvals approve": ["abc.1"],

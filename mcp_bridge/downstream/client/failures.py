@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_bridge.downstream.client.server_log import logger
+from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.configuration.remote_entries import shown_origin
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import ToolInfo
-    from mcp_bridge.downstream.client.server_connection import ServerConnection
+    from mcp_bridge.downstream.client.connection_interface import ServerConnection
     from mcp_bridge.downstream.configuration.environment import Environment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.http_client import RemoteFailure
@@ -296,7 +296,7 @@ def _slow_hint(spec: ServerSpec) -> str:
 def _too_large(failure: BaseException | None, connection: ServerConnection) -> str:
     """The size and limit of an oversized answer before the server was ready; empty if that wasn't the failure."""
     # The SDK is loaded already: a connection exists.
-    from mcp_bridge.downstream.client.messages import OversizedResult  # noqa: PLC0415
+    from mcp_bridge.downstream.transports.messages import OversizedResult  # noqa: PLC0415
 
     data = getattr(failure, "data", None)
     if isinstance(data, OversizedResult):
@@ -335,7 +335,7 @@ async def call_failure(
     # The SDK is loaded already: a connection exists.
     from mcp.shared.exceptions import MCPError  # noqa: PLC0415
 
-    from mcp_bridge.downstream.client.messages import OversizedResult  # noqa: PLC0415
+    from mcp_bridge.downstream.transports.messages import OversizedResult  # noqa: PLC0415
 
     what = f"{spec.name}.{tool.name}"
     told = cause if isinstance(cause, BridgeError) else getattr(cause, "data", None)

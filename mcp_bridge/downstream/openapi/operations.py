@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.downstream.openapi.bodies import Body
-from mcp_bridge.downstream.openapi.document import MEDIA_TYPE, is_json
+from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE, is_json
 from mcp_bridge.downstream.openapi.document_text import DocumentError
 from mcp_bridge.downstream.openapi.parameters import TEMPLATE, arguments_of
 from mcp_bridge.downstream.openapi.plan import OperationPlan
@@ -20,7 +20,7 @@ from mcp_bridge.downstream.openapi.references import Node
 from mcp_bridge.downstream.openapi.schemas import SchemaSet
 
 if TYPE_CHECKING:
-    from mcp_bridge.downstream.openapi.document import Document, Json
+    from mcp_bridge.downstream.openapi.document_parts import Document, Json
 
 _MAX_DESCRIPTION = 1500
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.ledger.log.payloads import CallDecision, Denial, ModelIntent, Question, StepDecision, to_entry
@@ -13,7 +12,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.programs.run import ProgramRun
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Effect
-    from mcp_bridge.ledger.log.payloads import Payload, QuestionFields, ToolIntent
+    from mcp_bridge.ledger.log.payload_base import Payload
+    from mcp_bridge.ledger.log.payloads import QuestionFields, ToolIntent
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.policy.rules.call import StepContext
 
@@ -80,7 +80,7 @@ class StepCall:
         """As `Caller.begin`. From here on the call may have happened."""
         if not is_repeatable:
             self._run.begins(self.effect.id)
-        await self._record(replace(intent, effect=self.effect.id))
+        await self._record(intent.of_effect(self.effect.id))
 
     async def ask(self, arguments: Any) -> None:
         """As `ModelCaller.ask`."""

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.gate.request_context import RequestContext
-    from mcp_bridge.ledger.log.payloads import Payload, QuestionFields, Result, ToolIntent
+    from mcp_bridge.ledger.log.payload_base import Payload
+    from mcp_bridge.ledger.log.payloads import QuestionFields, Result, ToolIntent
 
 NOT_TAKEN = frozenset({"record_limit", "ledger_full"})
 """Codes of calls that were refused because the ledger had no space; there is none for their arguments either."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.idempotency.generated_keys import generated_key
+from mcp_bridge.executions.idempotency.runs_without_key import generated_key
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.divergence import Divergence, RecordedCourse
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.log.entries import Entry
-    from mcp_bridge.ledger.log.payloads import Payload, QuestionFields
+    from mcp_bridge.ledger.log.payload_base import Payload
+    from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
     from mcp_bridge.wire.messages import ToolCall

@@ -18,7 +18,8 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
-from mcp_bridge.ledger.log.payloads import Erasure, to_entry
+from mcp_bridge.ledger.log.log_payloads import Erasure
+from mcp_bridge.ledger.log.payloads import to_entry
 from mcp_bridge.ledger.storage import retention
 from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_macs
 from mcp_bridge.ledger.storage.old_references import erase_value, forget_execution

@@ -20,8 +20,8 @@ from mcp_bridge.ledger.keys.signing_key_files import (
 )
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
-from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
-from mcp_bridge.ledger.log.payloads import KeyEvent
+from mcp_bridge.ledger.log.log import INSERT_ENTRY, Log, Posted, prepare_to_append
+from mcp_bridge.ledger.log.log_payloads import KeyEvent
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.merkle import empty_root
 from mcp_bridge.ledger.proofs.notes import open_checkpoint
@@ -29,7 +29,7 @@ from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.failures import code_of
 from mcp_bridge.ledger.storage.old_references import forget_erased_values, old_requests, remove_key
-from mcp_bridge.ledger.storage.restoring import is_unfinished, tidy_up
+from mcp_bridge.ledger.storage.restore_staging import is_unfinished, tidy_up
 from mcp_bridge.ledger.storage.rollback_detection import PositionFile, position_of, read_head
 from mcp_bridge.ledger.storage.schema import migrate, refuse_newer
 from mcp_bridge.ledger.storage.sealing import damaged, naming_file, wrong_master_key
@@ -198,6 +198,7 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
             # A process of a later version may have been quicker.
             refuse_newer(connection, path)
             compact_small(connection, path)
+        prepare_to_append(connection)
     except BaseException:
         connection.close()
         raise
@@ -300,6 +301,4 @@ def _begin(
 
 def write_entries(connection: sqlite3.Connection, log: Log, posted: Sequence[Posted]) -> None:
     """Append entries, one by one."""
-    entries, payloads = log.append(connection, posted)
-    connection.executemany(INSERT_ENTRY, entries)
-    connection.executemany(INSERT_PAYLOAD, payloads)
+    connection.executemany(INSERT_ENTRY, log.append(connection, posted))

@@ -65,7 +65,7 @@ class _Stream:
 
 
 class ReplayMemory:
-    """What all sessions keep together. The oldest events are dropped first.
+    """What all sessions keep together. Where there is no room, the oldest event goes of the owner who has the most.
 
     Args:
         per_session: Bytes of one session.
@@ -75,20 +75,24 @@ class ReplayMemory:
     def __init__(self, per_session: int, total: int = MAX_TOTAL_BYTES) -> None:
         self.per_session = per_session
         self.total = total
-        self._order: collections.OrderedDict[tuple[SessionEvents, int], int] = collections.OrderedDict()
-        self._bytes = 0
+        self._kept: dict[str, collections.OrderedDict[tuple[SessionEvents, int], int]] = {}
+        self._bytes: collections.Counter[str] = collections.Counter()
 
     def add(self, session: SessionEvents, number: int, size: int) -> None:
-        """Count an event, and drop the oldest ones that it leaves no room for."""
-        self._order[session, number] = size
-        self._bytes += size
-        while self._bytes > self.total:
-            oldest, position = next(iter(self._order))
+        """Count an event, and drop those that it leaves no room for."""
+        self._kept.setdefault(session.owner, collections.OrderedDict())[session, number] = size
+        self._bytes[session.owner] += size
+        while self._bytes.total() > self.total:
+            owner = max(self._bytes, key=lambda each: self._bytes[each])
+            oldest, position = next(iter(self._kept[owner]))
             oldest.drop(position)
 
     def remove(self, session: SessionEvents, number: int) -> None:
         """Forget a dropped event."""
-        self._bytes -= self._order.pop((session, number), 0)
+        kept = self._kept[session.owner]
+        self._bytes[session.owner] -= kept.pop((session, number))
+        if not kept:
+            del self._kept[session.owner], self._bytes[session.owner]
 
 
 class SessionEvents(EventStore):
@@ -96,10 +100,12 @@ class SessionEvents(EventStore):
 
     Args:
         memory: What all sessions share.
+        owner: Whose session it is.
     """
 
-    def __init__(self, memory: ReplayMemory) -> None:
+    def __init__(self, memory: ReplayMemory, owner: str = "") -> None:
         self._memory = memory
+        self.owner = owner
         self._events: dict[int, _Event] = {}
         self._bytes = 0
         self._count = 0

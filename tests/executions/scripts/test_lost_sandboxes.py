@@ -31,7 +31,7 @@ from mcp_bridge.host.channel import HostChannel
 from mcp_bridge.host.sandbox_run import SandboxRun
 from mcp_bridge.host.warm_pool import WarmPool
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.sandbox import cli_engine
+from mcp_bridge.sandbox import cli_engine, container_monitors
 from mcp_bridge.sandbox.cli_engine import CliEngine
 from mcp_bridge.sandbox.engine import ExitStatus
 from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
@@ -148,7 +148,7 @@ def _parent(process: CliProcess | OciProcess) -> int:
 
 
 def _monitor(process: CliProcess) -> int | None:
-    text = cli_engine._text_of(process._folder / cli_engine.MONITOR_NAME)
+    text = container_monitors.text_of(process._folder / container_monitors.MONITOR_NAME)
     return int(text) if text else None
 
 
@@ -163,10 +163,10 @@ def _first(process: CliProcess | OciProcess) -> int | None:
 def _first_of_supervisor(process: OciProcess) -> int | None:
     """The supervisor's child that has the number, in its namespace, that the runtime has written down."""
     folder = process._engine._containers / process._id
-    inside = cli_engine._text_of(folder / "pid")
+    inside = container_monitors.text_of(folder / "pid")
     parent = _parent(process)
-    for child in cli_engine._text_of(Path(f"/proc/{parent}/task/{parent}/children")).split():
-        for line in cli_engine._text_of(Path(f"/proc/{child}/status")).splitlines():
+    for child in container_monitors.text_of(Path(f"/proc/{parent}/task/{parent}/children")).split():
+        for line in container_monitors.text_of(Path(f"/proc/{child}/status")).splitlines():
             if line.startswith("NSpid:") and inside and line.split()[2] == inside:
                 return int(child)
     return None

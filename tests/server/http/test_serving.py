@@ -163,6 +163,7 @@ async def test_a_question_that_nobody_is_left_to_answer_waits_for_anybody_else(
             os.kill(bridge.pid, signal.SIGTERM)
             await bridge.ended()
         (question,) = [row["question"] for row in await until(waiting)]
+        calling.cancel()
         await asyncio.wait([calling])
     assert question["tool"] == "git.git_status"
     assert question["arguments"] == {"repo_path": str(git_repository)}
