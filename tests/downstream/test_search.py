@@ -3,6 +3,7 @@
 import json
 import os
 import statistics
+import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -285,6 +286,22 @@ def test_each_phrase_that_ships_tells_its_need():
     assert all(0 < len(phrase) <= 16 for phrase in words)
     silent = [phrase for phrase in words if not phrasings().needs(phrase)]
     assert silent == []
+
+
+def test_phrases_weigh_the_same_in_every_process():
+    """Words of one stem, of which one says nothing, are in a set, whose order is another in each process."""
+    code = "from mcp_bridge.downstream.search.phrasings import phrasings as p; print(sorted(p()._weights.items()))"
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(printed) == 1
 
 
 # The index as bytes.

@@ -67,11 +67,10 @@ class Phrasings:
         self._terms = [terms for terms, _ in rows]
         self.words = frozenset(word for _, phrases in rows for phrase in phrases for word in phrase)
         in_rows = Counter(part for _, phrases in rows for part in {stem(word) for phrase in phrases for word in phrase})
-        self._weights = {
-            stem(word): (_STOP_WORD if is_stop_word(word) else 1.0)
-            * math.log(1 + len(rows) / (in_rows[stem(word)] + 0.5))
-            for word in self.words - _IGNORED
-        }
+        self._weights: dict[str, float] = {}
+        for word in sorted(self.words - _IGNORED):
+            weight = math.log(1 + len(rows) / (in_rows[stem(word)] + 0.5)) * (_STOP_WORD if is_stop_word(word) else 1.0)
+            self._weights[stem(word)] = max(weight, self._weights.get(stem(word), 0.0))
         # By a stem the phrases that have it, and the needs; of each phrase its need's number, and its stems' weight.
         self._phrases: dict[str, array[int]] = {part: array("H") for part in self._weights}
         self._needs: dict[str, array[int]] = {part: array("H") for part in self._weights}
@@ -86,7 +85,7 @@ class Phrasings:
                     for part in stems:
                         self._phrases[part].append(len(self._whole))
                     self._need_of.append(number)
-                    self._whole.append(sum(self._weights[part] for part in stems))
+                    self._whole.append(math.fsum(self._weights[part] for part in stems))
 
     def needs(self, words: Iterable[str]) -> list[Need]:
         """What a query's words ask for, the likeliest first."""
