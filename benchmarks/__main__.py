@@ -47,6 +47,8 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
     "sustained": sustained.sustained,
     "proxied": calls.proxied,
     "http_server": http_server.http_server,
+    "team": http_server.team,
+    "openapi": calls.openapi,
     "registered": registered.registered,
     "kernel": kernel.kernel,
     "governed": governed.governed,

@@ -169,11 +169,25 @@ async def client(
 @asynccontextmanager
 async def over_http(name: str) -> AsyncGenerator[str]:
     """One of `benchmarks.servers`, over HTTP; its address."""
+    async with _listening([*ours(name), "http"]) as port:
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+@asynccontextmanager
+async def service() -> AsyncGenerator[str]:
+    """A service that OpenAPI describes; its address."""
+    async with _listening(ours("service")) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@asynccontextmanager
+async def _listening(command: Sequence[str]) -> AsyncGenerator[int]:
+    """A process that prints the port it listens on."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    process = await anyio.open_process([*ours(name), "http"], stderr=subprocess.DEVNULL, env=environment)
+    process = await anyio.open_process(command, stderr=subprocess.DEVNULL, env=environment)
     try:
         assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(await process.stdout.receive())}/mcp"
+        yield int(await process.stdout.receive())
     finally:
         process.kill()
         await process.aclose()

@@ -11,14 +11,15 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import httpx2
 from mcp import Client
 
-from benchmarks.bridge import CACHE, COMMAND, Bench, client, ours, over_http, run_python, without_pool
+from benchmarks.bridge import CACHE, COMMAND, Bench, client, ours, over_http, run_python, service, without_pool
 from benchmarks.measure import Row, interleaved, timed
 from benchmarks.runtime import UnavailableError, bundle, prepared_engine, sandbox_argv
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from mcp_bridge.host.engine_setup import Prepared
 
@@ -153,6 +154,41 @@ async def proxied(bench: Bench) -> list[Row]:
     return rows + await _proxied(bench, "server-everything echo", everything, "echo", {"message": "hi"})
 
 
+async def openapi(bench: Bench) -> list[Row]:
+    """An operation of a service that OpenAPI describes, called from inside, against httpx2 directly."""
+    rates: dict[str, list[float]] = {"inside": [], "direct": []}
+    count = 320
+    code = INSIDE.format(tool="get_thing", arguments="id=1", count=count, width=IN_FLIGHT)
+    async with AsyncExitStack() as stack:
+        base = await stack.enter_async_context(service())
+        tables = f'[servers.target]\nopenapi = "{base}/openapi.json"\nbase_url = "{base}"\n'
+        environment = bench.environment(tables=tables)
+        bridge = await stack.enter_async_context(client([COMMAND], environment, log=bench.work / "bridge.log"))
+        direct = await stack.enter_async_context(httpx2.AsyncClient(base_url=base))
+
+        async def ask() -> None:
+            (await direct.get("/things/1")).json()
+
+        async def inside() -> float:
+            alone, rate = json.loads(await run_python(bridge, code))
+            rates["inside"].append(rate)
+            await bench.settled()
+            return float(alone)
+
+        async def straight() -> float:
+            alone, rate = await _direct(ask, count)
+            rates["direct"].append(rate)
+            return alone
+
+        p50 = await interleaved(bench.rounds(15), {"inside": inside, "direct": straight})
+    per_call = {key: 1000 / statistics.median(values[1:]) for key, values in rates.items()}
+    note = "Every call is an entry of the signed log, on the disk before it is made."
+    return [
+        Row("OpenAPI call, one by one", p50["inside"], p50["direct"], "ms", "httpx2, direct", note=note),
+        Row(f"… ms a call at {IN_FLIGHT} in flight", per_call["inside"], per_call["direct"], "ms", "httpx2, direct"),
+    ]
+
+
 async def _proxied(bench: Bench, name: str, server: list[str] | str, tool: str, arguments: dict[str, Any]) -> list[Row]:
     """The rows of one server: a command line, or an address."""
     count = 320
@@ -178,7 +214,7 @@ async def _proxied(bench: Bench, name: str, server: list[str] | str, tool: str, 
             return float(alone)
 
         async def straight() -> float:
-            alone, rate = await _direct(direct, tool, arguments, count)
+            alone, rate = await _direct(lambda: direct.call_tool(tool, arguments), count)
             rates["direct"].append(rate)
             return alone
 
@@ -196,10 +232,8 @@ async def _proxied(bench: Bench, name: str, server: list[str] | str, tool: str, 
     ]
 
 
-async def _direct(connected: Client, tool: str, arguments: dict[str, Any], count: int) -> tuple[float, float]:
-    async def one() -> None:
-        await connected.call_tool(tool, arguments)
-
+async def _direct(one: Callable[[], Coroutine[Any, Any, object]], count: int) -> tuple[float, float]:
+    """The median of calls one by one, in milliseconds, and calls a second with many in flight."""
     for _ in range(20):
         await one()
     alone = statistics.median([await timed(one) for _ in range(count)])

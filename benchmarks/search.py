@@ -62,6 +62,8 @@ async def search(bench: Bench) -> list[Row]:
         "held out": [query for query in queries if query.held_out],
         "blind": tool_search.queries("blind_queries.tsv"),
         "unseen": tool_search.queries("unseen_queries.tsv"),
+        "drawn": tool_search.queries("drawn_queries.tsv"),
+        "kept back": tool_search.queries("kept_back_queries.tsv"),
     }
     ours, peer = SearchIndex(tools), PlainBM25(tools)
     rows = []

@@ -71,6 +71,10 @@ SEARCHES = (
 """A model finds a tool by one of these, looks at the first hit's signature, and would then call it."""
 
 
+CALL = {"source_timezone": "Europe/Berlin", "time": "12:00", "target_timezone": "Asia/Tokyo"}
+"""The arguments of the conversation's call."""
+
+
 def count(text: str) -> int:
     """Tokens of a text."""
     return len(bpe_openai.get_encoding("o200k_base").encode(text))
@@ -108,6 +112,14 @@ async def tokens(bench: Bench) -> list[Row]:
                 raise RuntimeError(f"no hit for {query!r}: {found}")
             shown, _ = await _turn(bridge, f"from mcp import runtime\nprint(await runtime.describe({first[0]!r}))")
             counted.append(hits + shown)
+        turns = (
+            "from mcp import runtime\nawait runtime.search('convert a time to another timezone')",
+            "from mcp import runtime\nprint(await runtime.describe('time.convert_time'))",
+            f"from mcp.servers import time\nprint(await time.convert_time(**{CALL}))",
+        )
+        spoken = [await _turn(bridge, code) for code in turns]
+    conversation = listed + sum(tokens for tokens, _ in spoken)
+    direct = everything + count(json.dumps(CALL)) + count(spoken[-1][1])
     worst = SEARCHES[counted.index(max(counted))]
     note = (
         f"{TOOLS} tools on {len(servers)} servers, made from {sum(map(len, sources.values()))} real ones. Code and "
@@ -125,6 +137,13 @@ async def tokens(bench: Bench) -> list[Row]:
             "≤ 300",
             median <= 300,
             note,
+        ),
+        Row(
+            "9 conversation: tool list, search, describe, call",
+            conversation,
+            direct,
+            "tokens",
+            "577 tools in context, the call and its result",
         ),
     ]
 

@@ -59,7 +59,8 @@ Code = Literal[
     "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge",
     "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "not_a_principal",
     "not_allowed", "not_asked",
-    "not_awaited", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded", "not_replayable",
+    "not_awaited", "not_derivable", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded",
+    "not_replayable",
     "not_resumable", "not_suspended", "not_trusted", "nothing_is_lost", "nothing_to_erase", "nothing_to_trust",
     "oci_runtime_unusable", "oci_unused", "other_log", "other_program", "other_version", "out_of_memory",
     "output_limit", "output_unwritable", "packages_failed", "payload_too_large", "pids_not_enforced", "plan_failed",
@@ -783,6 +784,8 @@ GROUPS: Final[tuple[Group, ...]] = (
         "ledger_missing": Description(
             "The ledger's key is there, and the ledger is gone.",
             "Put it back, or restore a backup elsewhere."),
+        "not_derivable": Description(
+            "No program can be made from the execution.", "Read the reason in the message.", _COMMAND),
         "not_recorded": Description(
             "The ledger can't be written, so nothing is done any more.",
             "Read the reason; fix the disk, and start again.", _SCRIPT | _CLIENT | _COMMAND | _VIEWER),

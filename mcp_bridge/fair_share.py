@@ -2,7 +2,8 @@
 
 A *tenant* is an execution, or a server's connection. The work for a tenant is charged to it, in seconds of the
 interpreter. It may use some of them at once (`BURST_SECONDS`). A tenant that has used more is *over its share*: while
-others are active, all such tenants together get a fraction of the time (`SHARE`). If no others are active, nobody
+others are active, all such tenants together get a fraction of the time (`SHARE`), divided among their owners first: a
+principal with many executions gets no more of it than one with a single execution. If no others are active, nobody
 waits. This is a token bucket for each tenant, filled at the rate of its share.
 
 Work for an execution that makes one call after the other, with values of ordinary size, isn't charged: the rate of its
@@ -12,6 +13,7 @@ calls is bounded by the time that each takes.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -21,7 +23,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
 SHARE = 0.1
 """The fraction of the interpreter's time for all tenants over their share, while others are active."""
@@ -46,12 +48,12 @@ class FairShare:
         clock: Returns monotonic time in seconds.
 
     Attributes:
-        waiting: The number of tenants that wait for their turn, each with any number of tasks.
+        waiting: The number of tenants that wait for their turn, each with any number of tasks, by their owners.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.waiting = 0
+        self.waiting: Counter[Hashable] = Counter()
         self._tenants: WeakSet[Tenant] = WeakSet()
 
     def join(self, tenant: Tenant) -> None:
@@ -63,9 +65,15 @@ class FairShare:
         least = self.clock() - AT_WORK_SECONDS
         return any(each is not tenant and each.at_work > least and not each.is_over() for each in self._tenants)
 
-    def rate(self) -> float:
-        """The fraction of the time for each waiting tenant."""
-        return SHARE / max(1, self.waiting)
+    def rate(self, owner: Hashable) -> float:
+        """The fraction of the time for each waiting tenant of an owner."""
+        return SHARE / max(1, len(self.waiting)) / max(1, self.waiting[owner])
+
+    def wait(self, owner: Hashable, count: int) -> None:
+        """Count a tenant that begins to wait (1) or has its turn (-1)."""
+        self.waiting[owner] += count
+        if not self.waiting[owner]:
+            del self.waiting[owner]
 
 
 class Tenant:
@@ -73,10 +81,12 @@ class Tenant:
 
     Args:
         shared: The tenants with which it shares; by default those of the running event loop.
+        owner: Whose it is; by default nobody else's.
     """
 
-    def __init__(self, shared: FairShare | None = None) -> None:
+    def __init__(self, shared: FairShare | None = None, *, owner: Hashable = None) -> None:
         self._shared = shared or _of_this_loop()
+        self._owner = id(self) if owner is None else owner
         self._credit = BURST_SECONDS
         self._counted = self._shared.clock()
         self._waiting = 0
@@ -108,22 +118,24 @@ class Tenant:
         if self.has_turn():
             return
         until = self._shared.clock() + MAX_WAIT_SECONDS
-        self._shared.waiting += not self._waiting
+        if not self._waiting:
+            self._shared.wait(self._owner, 1)
         self._waiting += 1
         try:
             while self._credit < 0 and (now := self._shared.clock()) < until and self._shared.is_shared(self):
                 # Checked at intervals, because the number of other tenants may change.
-                await anyio.sleep(min(-self._credit / self._shared.rate(), until - now, _LOOK_SECONDS))
+                await anyio.sleep(min(-self._credit / self._shared.rate(self._owner), until - now, _LOOK_SECONDS))
                 self._count()
         finally:
             self._waiting -= 1
-            self._shared.waiting -= not self._waiting
+            if not self._waiting:
+                self._shared.wait(self._owner, -1)
 
     def _count(self) -> bool:
         """Add the credit since the last update, all elapsed time if the tenant is alone; return whether it isn't."""
         now = self._shared.clock()
         is_shared = self._shared.is_shared(self)
-        rate = self._shared.rate() if is_shared else 1.0
+        rate = self._shared.rate(self._owner) if is_shared else 1.0
         self._credit = min(BURST_SECONDS, self._credit + (now - self._counted) * rate)
         self._counted = now
         return is_shared

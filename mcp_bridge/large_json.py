@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 from json.decoder import JSONDecodeError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_bridge.offload import is_deep, is_large
 
@@ -19,6 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Scan = Callable[[str, int], tuple[Any, int]]
+
+
+class Decoder(Protocol):
+    """A `json.JSONDecoder`, or what decodes as one; it also has `scan_once`."""
+
+    def decode(self, s: str, /) -> Any:
+        """As `json.JSONDecoder.decode`."""
+
+
+class Encoder(Protocol):
+    """A `json.JSONEncoder`, or what encodes as one."""
+
+    item_separator: str
+
+    def encode(self, o: Any, /) -> str:
+        """As `json.JSONEncoder.encode`."""
+
 
 LARGE_CHARS = 128 << 10
 """A shorter text is decoded in one step, which takes about a millisecond."""
@@ -59,7 +76,7 @@ def _past_spaces(text: str, at: int) -> int:
     return match.end()
 
 
-def loads(data: bytes, decoder: json.JSONDecoder) -> Any:
+def loads(data: bytes, decoder: Decoder) -> Any:
     """Decode a JSON document.
 
     Args:
@@ -177,7 +194,7 @@ class _Reader:
         return self._names.setdefault(name, name), _past_spaces(text, at + 1)
 
 
-def dumps(value: Any, encoder: json.JSONEncoder) -> str:
+def dumps(value: Any, encoder: Encoder) -> str:
     """Encode a value.
 
     Args:
@@ -191,7 +208,7 @@ def dumps(value: Any, encoder: json.JSONEncoder) -> str:
     return "".join(_parts(value, encoder)) if is_large(value, chars=LARGE_CHARS) else encoder.encode(value)
 
 
-def _parts(value: Any, encoder: json.JSONEncoder) -> Iterator[str]:
+def _parts(value: Any, encoder: Encoder) -> Iterator[str]:
     if not isinstance(value, (dict, list, tuple)) or not is_large(value, chars=LARGE_CHARS, values=_STEP_VALUES):
         yield encoder.encode(value)
         return

@@ -16,6 +16,7 @@ _CHARS = 200
 _OPTIONS = 5_000
 
 _CUTOFF = 0.6
+_ORDERED_CUTOFF = 0.8
 _WORD = re.compile(r"[A-Z]*[a-z0-9]+|[A-Z]+")
 _WORD_CHARS = 3
 
@@ -46,15 +47,17 @@ def nearest(name: str, options: Iterable[str], *, count: int = 3) -> list[str]:
     """Up to `count` of `options` that a person may have meant by `name`, best first.
 
     Words in another order are near, too: `read_file` and `fileRead`. When no option is spelled similarly, options that
-    share a word are returned: `source` and `source_timezone`. As to its bounds, see `spelled_like`.
+    share a telling word are returned: `source` and `source_timezone`. As to its bounds, see `spelled_like`.
     """
     if len(name) > _CHARS:
         return []
     known = list(_folded(options).values())
     if close := _similar(name, known, count):
         return close
-    name_words = _words(name)
-    shared = {option: len(name_words & _words(option)) for option in known}
+    words = {option: _words(option) for option in known}
+    # A word that most of them have says nothing: all of a server's tools may begin with its name.
+    telling = {word for word in _words(name) if sum(word in each for each in words.values()) <= max(1, len(known) / 2)}
+    shared = {option: len(telling & each) for option, each in words.items()}
     best = sorted((option for option, number in shared.items() if number), key=lambda option: (-shared[option], option))
     return best[:count]
 
@@ -64,9 +67,10 @@ def _similar(name: str, known: list[str], count: int) -> list[str]:
     from rapidfuzz import fuzz, process  # noqa: PLC0415 - as above
 
     scores: dict[str, float] = {}
-    for form in (str.casefold, _in_order):
+    # With its words in order a name is like many that it shares one word with.
+    for form, cutoff in ((str.casefold, _CUTOFF), (_in_order, _ORDERED_CUTOFF)):
         forms = [form(option) for option in known]
-        close = process.extract(form(name), forms, scorer=fuzz.ratio, score_cutoff=100 * _CUTOFF, limit=count)
+        close = process.extract(form(name), forms, scorer=fuzz.ratio, score_cutoff=100 * cutoff, limit=count)
         for _, score, place in close:
             scores[known[place]] = max(score, scores.get(known[place], 0.0))
     return sorted(scores, key=lambda option: -scores[option])[:count]

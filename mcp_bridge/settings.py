@@ -23,9 +23,9 @@ import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mcp_bridge import toml_reader
-from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, ClientName
 from mcp_bridge.downstream.configuration.env_pass import EnvPass
 from mcp_bridge.downstream.configuration.env_pass import env_pass as chosen_variables
+from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, ClientName
 from mcp_bridge.downstream.search.config import SearchConfig
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.http_settings import HttpSettings
@@ -33,7 +33,7 @@ from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.near_names import spelled_like
 from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.telemetry.config import TelemetryConfig
-from mcp_bridge.toml_lines import line_of
+from mcp_bridge.toml_line_numbers import line_of
 from mcp_bridge.workspace.folder_content import CONFIG_NAME, real_folder
 from mcp_bridge.workspace.trust import IgnoredFile, TrustStore, trusted
 

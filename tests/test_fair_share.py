@@ -118,7 +118,7 @@ async def test_those_that_wait_share_one_share(clock, shared):
 
     def looks():
         nonlocal waits
-        waits = max(waits, shared.waiting)
+        waits = max(waits, shared.waiting.total())
 
     clock.meanwhile.append(looks)
     began = clock.now
@@ -128,8 +128,32 @@ async def test_those_that_wait_share_one_share(clock, shared):
             for each in heavy:
                 tasks.start_soon(each.turn)
     assert waits == len(heavy)
-    assert shared.waiting == 0
+    assert not shared.waiting
     assert clock.now - began >= MAX_WAIT_SECONDS, "what one alone would have to wait for is more"
+
+
+async def test_a_principal_with_many_executions_gets_no_more_than_one_with_a_single_one(clock, shared):
+    many = [Tenant(shared, owner="many") for _ in range(9)]
+    single, light = Tenant(shared, owner="single"), Tenant(shared)
+    clock.meanwhile = [light.mark_active]
+    light.mark_active()
+    for each in (*many, single):
+        each.charge(BURST_SECONDS + 0.1)
+    ended = {}
+
+    async def one(tenant):
+        await tenant.turn()
+        ended[tenant] = clock.now
+
+    began = clock.now
+    async with anyio.create_task_group() as tasks:
+        for each in (*many, single):
+            tasks.start_soon(one, each)
+        await anyio.lowlevel.checkpoint()
+        assert shared.rate("single") == pytest.approx(SHARE / 2)
+        assert shared.rate("many") == pytest.approx(SHARE / 2 / 9)
+    assert ended[single] < min(ended[each] for each in many)
+    assert ended[single] > began
 
 
 async def test_two_that_are_over_their_share_do_not_wait_for_each_other(clock, shared):

@@ -35,7 +35,7 @@ from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, NEXT_KEY_FILE, PU
 from mcp_bridge.ledger.log.reading import open_ledger, require
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.storage import old_references, sealing
-from mcp_bridge.ledger.storage.restoring import RESTORING
+from mcp_bridge.ledger.storage.restore_staging import RESTORING
 from mcp_bridge.ledger.storage.rollback_detection import PositionFile
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.witness import files as witness_files

@@ -1,22 +1,19 @@
 """A state directory from a backup: everything is read, checked and written beside first, and then put in its place.
 
-The ledger is placed last, and no bridge begins one while a restore is under way (`ledger.storage.restoring`). So
+The ledger is placed last, and no bridge begins one while a restore is under way (`ledger.storage.restore_staging`). So
 a directory is as it was, or restored; one whose restore has died says so, and can be restored again.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import stat
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.atomic_files import create_private, rename_noreplace, sync_directory, sync_file, write_private
+from mcp_bridge.atomic_files import create_private, write_private
 from mcp_bridge.backup import age, archive
 from mcp_bridge.backup.age import damaged
 from mcp_bridge.backup.create import (
@@ -25,17 +22,16 @@ from mcp_bridge.backup.create import (
     KEYS,
     MASTER,
     MAX_SMALL_BYTES,
-    OF_THIS_LEDGER,
     OLD_KEY,
     needs,
     read_private,
     signing_key,
     signs,
 )
+from mcp_bridge.backup.placement import place_all, refuse_occupied, staging_directory
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.artifacts import FOLDERS, is_kept
-from mcp_bridge.file_locks import locked_directory
-from mcp_bridge.ledger.admin import accepted_losses, key_rotation
+from mcp_bridge.executions.artifacts import is_kept
+from mcp_bridge.ledger.admin import key_rotation, recorded_losses
 from mcp_bridge.ledger.audit import copies, file_verification
 from mcp_bridge.ledger.audit.table_audit import check_master
 from mcp_bridge.ledger.keys import master_key_sources
@@ -43,11 +39,10 @@ from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, NEXT_KEY_FILE
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import sealing
-from mcp_bridge.ledger.storage.restoring import AWAY, PLACING, RESTORING, has_ledger, is_unfinished, move_back
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.witness import files as witness_files
 from mcp_bridge.ledger.witness import rollback_detection as witness_rollback
-from mcp_bridge.private_files import KEY_BYTES, private_directory, state_directory
+from mcp_bridge.private_files import KEY_BYTES, private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -151,10 +146,10 @@ def restore(file: Path, directory: Path, master: str | Sequence[str], means: Mea
     """
     with ExitStack() as stack:
         stack.enter_context(_naming(file))
-        _refuse_occupied(directory)
+        refuse_occupied(directory)
         reader = _opened(file, means, stack)
         _require(file, reader, means, master, directory)
-        staging = stack.enter_context(_staging(directory))
+        staging = stack.enter_context(staging_directory(directory))
         try:
             found = _read(file, reader, _Place(staging, master, whole=True), means)
             if found.apart:
@@ -163,8 +158,8 @@ def restore(file: Path, directory: Path, master: str | Sequence[str], means: Mea
             lost = KEY_FILE in means.lost
             vkey = key_rotation.replace_lost_key(staging / FILE_NAME, master) if lost else None
             # Before it is in its place: a restore that was done has said so, once, whenever its process was killed.
-            entry = accepted_losses.record_restore(staging / FILE_NAME, master, means.by, found.restored.made)
-            _settle(staging, directory)
+            entry = recorded_losses.record_restore(staging / FILE_NAME, master, means.by, found.restored.made)
+            place_all(staging, directory)
         except OSError as exc:
             raise BridgeError(
                 "restore_failed", f"{directory} can't be restored: {exc.strerror}.", hint="Nothing has changed."
@@ -470,133 +465,3 @@ def _give_back(own: bytes, master: str | Sequence[str], directory: Path) -> None
             f"{what} another master key than the backup's.",
             hint='Restore it with master_key = "file" in [ledger].',
         )
-
-
-@contextmanager
-def _staging(directory: Path) -> Iterator[Path]:
-    """A directory in the state directory, for this restore alone."""
-    is_new = not directory.exists()
-    state_directory(directory, durable=True)
-    staging = directory / RESTORING
-    try:
-        with locked_directory(directory) as is_mine:
-            if not is_mine:
-                raise BridgeError("restore_busy", f"Another restore into {directory} is under way.")
-            try:
-                _clear(directory, staging)
-                # Once more, now that nobody else restores.
-                _refuse_occupied(directory)
-                staging.mkdir(mode=0o700)
-            except OSError as exc:
-                raise BridgeError("restore_failed", f"{exc.filename} can't be made: {exc.strerror}.") from None
-            try:
-                yield staging
-            finally:
-                # Also what another interruption has left undone.
-                with suppress(OSError):
-                    _clear(directory, staging)
-    finally:
-        if is_new:
-            with suppress(OSError):
-                directory.rmdir()
-
-
-def _settle(staging: Path, directory: Path) -> None:
-    """Put everything in its place, the ledger last; or nothing."""
-    for at, _, names in os.walk(staging, topdown=False):
-        for name in names:
-            sync_file(Path(at) / name)
-        sync_directory(Path(at))
-    order = [name for name in (*FOLDERS, *KEYS, *CREDENTIALS, *reversed(DATABASES)) if (staging / name).exists()]
-    marks = {name: _mark(staging / name) for name in order}
-    write_private(staging / PLACING, json.dumps(marks).encode(), durable=True)
-    try:
-        for name in order:
-            if (staging / name).is_dir():
-                # Onto an empty one at most.
-                (staging / name).rename(directory / name)
-                continue
-            if name == FILE_NAME:
-                _put_away(directory, staging)
-                # Everything else before it: with it, the directory is a ledger's.
-                sync_directory(directory)
-            rename_noreplace(staging / name, directory / name)
-        sync_directory(directory)
-    except BaseException:
-        _undo(directory, staging)
-        raise
-
-
-def _mark(path: Path) -> list[int] | None:
-    """By which a file is known that nobody has changed or replaced, and a directory; None where nothing is."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return None
-    return [status.st_ino, 0 if stat.S_ISDIR(status.st_mode) else status.st_mtime_ns]
-
-
-def _put_away(directory: Path, staging: Path) -> None:
-    """Take the names of another ledger's files away."""
-    for name in OF_THIS_LEDGER:
-        if os.path.lexists(directory / name):
-            (directory / name).rename(staging / f"{AWAY}{name}")
-
-
-def _undo(directory: Path, staging: Path) -> None:
-    """Take back what was put in its place, the ledger first, and put back what was put away.
-
-    What somebody has made or changed since stays. Whoever is interrupted at this can do it again.
-    """
-    try:
-        marks = json.loads((staging / PLACING).read_bytes())
-    except (FileNotFoundError, ValueError):
-        # That is written first, and whole: nothing was placed.
-        marks = {}
-    if has_ledger(directory) and _mark(directory / FILE_NAME) != marks.get(FILE_NAME):
-        # A bridge has begun to work with it.
-        return
-    for name in reversed(marks):
-        placed, back = directory / name, staging / name
-        if _mark(placed) == marks[name]:
-            if os.path.lexists(back):
-                # Two names of one file, which no renaming makes one.
-                placed.unlink()
-            else:
-                placed.rename(back)
-        elif placed.is_file() and not placed.stat().st_size and os.path.lexists(back):
-            # Where there are no links, `place` begins with an empty file.
-            placed.unlink()
-    move_back(directory)
-
-
-def _clear(directory: Path, staging: Path) -> None:
-    """Remove what a restore that has died has left."""
-    if not staging.is_dir():
-        return
-    if is_unfinished(directory) and not has_ledger(directory):
-        _undo(directory, staging)
-    shutil.rmtree(staging)
-
-
-def _ours() -> tuple[str, ...]:
-    return (*FOLDERS, *KEYS, *CREDENTIALS, *DATABASES, *(f"{name}-wal" for name in DATABASES))
-
-
-def _refuse_occupied(directory: Path) -> None:
-    """See that there is nothing where something would be put."""
-    if (directory / RESTORING / PLACING).exists() and is_unfinished(directory) and not has_ledger(directory):
-        # It is what a restore has left that has died, which takes it back first; the rest is refused then.
-        return
-    there = [name for name in _ours() if os.path.lexists(directory / name) and not _is_empty(directory / name)]
-    if there:
-        raise BridgeError(
-            "restore_exists",
-            f"{directory} has {there[0]} already: a backup is restored into a directory of its own.",
-            hint="Move that directory away, or name another one (MCP_BRIDGE_STATE_DIR). Its keys can be used with"
-            " --keys.",
-        )
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink() and not any(path.iterdir())

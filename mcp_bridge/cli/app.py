@@ -25,7 +25,7 @@ from mcp_bridge.cli.commands.servers import servers
 from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.usage_errors import Commands
-from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, ClientName
+from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, ClientName
 
 app = typer.Typer(
     name="mcp-bridge",
@@ -265,8 +265,8 @@ def install(
 ) -> None:
     """Put the bridge behind a client. Shows the change of the client's file first, asks, and keeps a backup."""
     from mcp_bridge.cli import configuring
-    from mcp_bridge.cli.client_setup.planned_changes import Request
     from mcp_bridge.cli.commands import install as work
+    from mcp_bridge.cli.configuration_edits.planned_changes import Request
 
     def done() -> int:
         named = config or ctx.obj

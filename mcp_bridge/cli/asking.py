@@ -49,6 +49,9 @@ def terminal() -> Asker | None:
 class Terminal:
     """Implements `bridge.gate.Asker`. Asks one question at a time, and ignores input typed before it was displayed."""
 
+    may_vanish = False
+    """Who interrupts the command wants no more of it."""
+
     def __init__(self) -> None:
         self._turn = anyio.Lock()
 

@@ -16,7 +16,7 @@ from mcp_bridge.telemetry.log_format import formatter
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mcp_bridge.downstream.configuration.client_files import Problem
+    from mcp_bridge.downstream.configuration.client_file_reading import Problem
     from mcp_bridge.downstream.configuration.discovery import Discovery
     from mcp_bridge.governance.governance import Governance
     from mcp_bridge.workspace.trust import IgnoredFile

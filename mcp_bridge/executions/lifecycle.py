@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.idempotency.keys import Key
     from mcp_bridge.executions.idempotency.request_identity import Keys
     from mcp_bridge.ledger.log.entries import Entry, Recorded
-    from mcp_bridge.ledger.log.payloads import Payload
+    from mcp_bridge.ledger.log.payload_base import Payload
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
     from mcp_bridge.policy.secrets.value_references import Scalar

@@ -49,6 +49,13 @@ class Caller(Protocol):
             What counts: where the question is open elsewhere, too, somebody may have been quicker.
         """
 
+    def left_open(self, question: QuestionFields) -> None:
+        """Note that the client's person has gone without an answer.
+
+        Args:
+            question: As they were asked it, projected.
+        """
+
     async def deny(self, tool: str, decider: str) -> None:
         """Record that the policy denies the call.
 

@@ -50,7 +50,8 @@ class ExecutionValues:
     async def projector(self) -> Projector:
         """Projects values. The first use reads the secrets, which may wait for a keyring."""
         if self._projector is None:
-            secrets = await anyio.to_thread.run_sync(self._vault.load)
+            vault = self._vault
+            secrets = vault.load() if vault.is_empty else await anyio.to_thread.run_sync(vault.load)
             self.secrets = secrets if self._usable is None else secrets.limited(self._usable)
             self._projector = Projector(self.secrets, self._references, self._patterns)
         return self._projector

@@ -27,6 +27,7 @@ from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.rules.budgets import Amounts, Budget, Share, cut_short
 from mcp_bridge.policy.rules.trusted_hints import is_trusted_idempotent
+from mcp_bridge.registered.current_call import made_for
 from mcp_bridge.telemetry import measurements, tracing
 
 if TYPE_CHECKING:
@@ -155,7 +156,11 @@ class Gate:
                 self.values.keep(caller.execution, [admitted.asked, admitted.recorded])
                 await caller.begin(admitted.intent(), is_repeatable=self._is_idempotent(admitted.tool))
                 try:
-                    with measurements.call(tool.info.server, tool.info.name), _span_of_own_tool(tool):
+                    with (
+                        measurements.call(tool.info.server, tool.info.name),
+                        _span_of_own_tool(tool),
+                        made_for(self._principal, caller.execution),
+                    ):
                         result = await admitted.tool.call(admitted.prepared, self._listener(tool, projector), raw=raw)
                     result = await off_loop(
                         [result.value, result.raw], functools.partial(_projected, result, projector, raw=raw)

@@ -15,6 +15,8 @@ import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import anyio
+
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.tool_names import tool_names
 from mcp_bridge.ledger.log.payloads import ToolIntent
@@ -44,6 +46,10 @@ MAX_DECISIONS = 5
 
 class Asker(Protocol):
     """Asks a person."""
+
+    @property
+    def may_vanish(self) -> bool:
+        """Whether the person may go without a word, so that a question that is cancelled stays open."""
 
     async def ask(self, question: QuestionFields) -> bool | None:
         """Whether the person approves; None if nobody can be asked now."""
@@ -256,7 +262,12 @@ class Admission:
             if self._asker is not None:
                 given = case.filled.arguments if case.is_filled else case.arguments
                 shown = await off_loop(given, projector.person, given, case.names)
-                answer = await self._asker.ask(question | {"arguments": shown, "announced": case.left})
+                try:
+                    answer = await self._asker.ask(question | {"arguments": shown, "announced": case.left})
+                except anyio.get_cancelled_exc_class():
+                    if self._asker.may_vanish:
+                        caller.left_open(question)
+                    raise
             if answer is None:
                 raise ApprovalNeededError(decision, question)
             answer = await caller.decide(question, approved=answer)

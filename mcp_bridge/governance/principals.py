@@ -24,8 +24,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.rules.policy_settings import Source, read
-from mcp_bridge.toml_lines import line_of
-from mcp_bridge.toml_tables import bad_config, decode
+from mcp_bridge.toml_decoding import bad_config, decode
+from mcp_bridge.toml_line_numbers import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +88,8 @@ def restricted(start: Principal, now: Principal) -> Principal:
         may_approve=start.may_approve and now.may_approve,
         may_see_all=start.may_see_all and now.may_see_all,
         policy=now.policy,
-        secrets=_fewer(start.secrets, now.secrets),
+        servers=fewer(start.servers, now.servers),
+        secrets=fewer(start.secrets, now.secrets),
         limits=PrincipalLimits(
             _lower(start.limits.max_concurrent, now.limits.max_concurrent),
             _lower(start.limits.max_queued, now.limits.max_queued),
@@ -97,7 +98,8 @@ def restricted(start: Principal, now: Principal) -> Principal:
     )
 
 
-def _fewer(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+def fewer(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    """The names in both sets, of which None has all."""
     return one if other is None else other if one is None else one & other
 
 

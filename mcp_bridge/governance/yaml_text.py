@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
+from mcp_bridge.escaping import escape_controls, escape_line
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from yaml.nodes import Node
 
 MAX_DEPTH = 64
 """Nesting of lists and mappings, aliases included; values may have less."""
+
+_LINE_CHARS = 110
+"""After how many characters a line is broken where it can be."""
 
 _BOOLEAN = "tag:yaml.org,2002:bool"
 
@@ -125,3 +131,22 @@ def _check_names(node: yaml.MappingNode) -> None:
 
 def _fault(at: Any, message: str) -> ValueError:
     return ValueError(f"line {at.start_mark.line + 1}: {message}")
+
+
+def dump(data: Any, comments: Sequence[str] = ()) -> str:
+    """A text of which `load` makes this value: readable, with small lists and mappings on a line.
+
+    Args:
+        data: Normal JSON.
+        comments: Lines for people, first.
+    """
+    text = _dumped(data, allow_unicode=True)
+    if escape_controls(text) != text or load(text) != data:
+        text = _dumped(data, allow_unicode=False)
+    return "".join(f"# {escape_line(comment)}\n" for comment in comments) + text
+
+
+def _dumped(data: Any, *, allow_unicode: bool) -> str:
+    return yaml.safe_dump(
+        data, default_flow_style=None, sort_keys=False, width=_LINE_CHARS, allow_unicode=allow_unicode
+    )

@@ -8,12 +8,10 @@ The position is kept in a context variable, which threads and tasks inherit as a
 """
 
 import sys
-import threading
-from collections.abc import Callable, Iterator
 from contextvars import ContextVar, copy_context
 from itertools import count
 
-from mcp_bridge.wire.annotations import Any
+from mcp_bridge.wire.annotations import Any, Callable, Iterator
 from mcp_bridge.wire.messages import CallId
 
 MAX_NAME_CHARS = 100
@@ -57,8 +55,14 @@ _ATTRIBUTE = "_bridge_line"
 
 
 def begin() -> None:
-    """Make this thread the main one; threads started from now on get their own lines."""
+    """Make this thread the main one."""
     _line.set(Line("0"))
+
+
+def follow_threads() -> None:
+    """Give the threads that are started from now on their own lines. Called once `threading` is imported."""
+    import threading
+
     start = threading.Thread.start
 
     def start_with_line(self: threading.Thread) -> None:
@@ -79,7 +83,9 @@ def current() -> Line:
     line = _line.get(None)
     if line is None:
         # A thread that wasn't started by `threading` is numbered by its first call.
-        line = threading.current_thread().__dict__.get(_ATTRIBUTE) or Line(f"t{next(_unknown)}")
+        current_thread = getattr(sys.modules.get("threading"), "current_thread", None)
+        known = None if current_thread is None else current_thread().__dict__.get(_ATTRIBUTE)
+        line = known or Line(f"t{next(_unknown)}")
         _line.set(line)
     return line
 
@@ -155,7 +161,7 @@ def _on_line(line: Line, function: Any, args: Any, kwargs: Any) -> Any:
         _line.reset(token)
 
 
-def _is_of_pool(thread: threading.Thread) -> bool:
+def _is_of_pool(thread: Any) -> bool:
     # Whether a pool starts another thread depends on timing, too.
     pools = sys.modules.get("concurrent.futures.thread")
     return pools is not None and getattr(thread, "_target", None) is getattr(pools, "_worker", pools)

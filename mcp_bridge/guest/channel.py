@@ -6,13 +6,12 @@ reads them itself: to be woken by a thread takes it longer than to read. The thr
 else waits, and when the loop is busy with something else for too long.
 """
 
+import _thread
 import os
-import threading
-from collections.abc import Callable
 
 from mcp_bridge.guest import call_ids
 from mcp_bridge.wire import jsonrpc, sandbox_exits
-from mcp_bridge.wire.annotations import Any, NoReturn
+from mcp_bridge.wire.annotations import Any, Callable, NoReturn
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder
 from mcp_bridge.wire.messages import NAMES, CallTaken, RequestCancel, encode_params, notification
@@ -49,6 +48,34 @@ class InLoop:
         self.settle = settle
 
 
+class _Turn:
+    """A reentrant lock, and a wait of the one thread that reads: as `threading.Condition`."""
+
+    def __init__(self) -> None:
+        self._lock = _thread.RLock()
+        self._told = _thread.allocate_lock()
+        self._told.acquire()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Release the lock, which is held once, until `notify`, maybe an old one; return whether that came in time."""
+        self._lock.release()
+        try:
+            return self._told.acquire(timeout=seconds)
+        finally:
+            self._lock.acquire()
+
+    def notify(self) -> None:
+        """Wake the thread that waits, or its next wait. The lock is held."""
+        if self._told.locked():
+            self._told.release()
+
+
 class Channel:
     """Requests to the host, and notifications in both directions.
 
@@ -62,12 +89,12 @@ class Channel:
         self._write_fd = write_fd
         self._on_notification = on_notification
         self._frames = frames
-        self._write_lock = threading.Lock()
+        self._write_lock = _thread.allocate_lock()
         self._waiting: dict[int, Callable[[Answer], None] | InLoop] = {}
         self._outside: set[int] = set()
         """Those of the requests whose answers no event loop waits for."""
         self._decoder = LineDecoder()
-        self._turn = threading.Condition()
+        self._turn = _Turn()
         """Guards who reads."""
         self._loop: Any = None
         """The event loop that reads; None while the thread does."""
@@ -85,7 +112,8 @@ class Channel:
 
     def start(self) -> None:
         """Start the reader thread."""
-        threading.Thread(target=self._read, name="bridge-channel", daemon=True).start()
+        # Not by `threading`, whose import takes a tenth of a container's start, and of its memory while it waits.
+        _thread.start_new_thread(self._read, ())
 
     def notify(self, params: Any) -> None:
         """Send a notification."""
@@ -97,7 +125,7 @@ class Channel:
         Raises:
             RequestError: The host answered with an error.
         """
-        done = threading.Lock()
+        done = _thread.allocate_lock()
         done.acquire()
         answers: list[Answer] = []
 
@@ -173,7 +201,7 @@ class Channel:
     def _write(self, line: bytes) -> None:
         if self._pid != os.getpid():
             raise RuntimeError("the bridge can't be reached from a forked process; call tools in the main process")
-        if self._taking == threading.get_ident():
+        if self._taking == _thread.get_ident():
             self._collected.append(line)
         else:
             self._write_out(line)
@@ -248,7 +276,7 @@ class Channel:
                     return
                 # It doesn't wait: nobody else reads meanwhile.
                 self._reads += 1
-                self._taking, self._collected = threading.get_ident(), lines
+                self._taking, self._collected = _thread.get_ident(), lines
                 try:
                     self._receive(loop)
                 finally:
@@ -264,6 +292,15 @@ class Channel:
             chunk = os.read(self._read_fd, READ_BYTES)
         except OSError:
             os._exit(sandbox_exits.CHANNEL_CLOSED)
+        self.take(chunk, loop)
+
+    def take(self, chunk: bytes, loop: Any = None) -> None:
+        """Take what was read; nothing is the end of the host's stream.
+
+        Args:
+            chunk: What was read.
+            loop: The running event loop that has read it, or None.
+        """
         if not chunk:
             os._exit(sandbox_exits.HOST_GONE)
         self._frames.mark()

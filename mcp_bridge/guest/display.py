@@ -1,6 +1,5 @@
 """`display`, `artifact` and `progress`, and the text form of the last expression's value."""
 
-import binascii
 import os
 import sys
 import types
@@ -104,8 +103,7 @@ class Display:
             chunk = file.read(ARTIFACT_CHUNK_BYTES)
             while True:
                 following = file.read(ARTIFACT_CHUNK_BYTES)
-                text = binascii.b2a_base64(chunk, newline=False).decode("ascii")
-                result = call_host(self._channel, ArtifactWrite(name, text, first, not following))
+                result = call_host(self._channel, ArtifactWrite(name, _base64(chunk), first, not following))
                 if not following:
                     return str(result["uri"])
                 chunk, first = following, False
@@ -229,6 +227,8 @@ def fitting(mime: str, body: str) -> dict[str, Any]:
     size = blocks.size(body)
     if size <= MAX_IMAGE_BYTES:
         return {mime: body}
+    import binascii
+
     try:
         made, data, said = _scaled(binascii.a2b_base64(body))
     except Exception as exc:  # noqa: BLE001  (no Pillow here, or no image that it reads)
@@ -314,4 +314,6 @@ def rich_form(thing: Any) -> dict[str, Any] | None:
 
 
 def _base64(data: bytes) -> str:
+    import binascii
+
     return binascii.b2a_base64(data, newline=False).decode("ascii")

@@ -13,13 +13,19 @@ import mmap
 import os
 import resource
 import select
-import signal
+import sys
 import time
 
 from mcp_bridge.guest.unsent_output import Unsent
 from mcp_bridge.wire import jsonrpc, sandbox_exits
-from mcp_bridge.wire.annotations import NamedTuple, NoReturn
-from mcp_bridge.wire.messages import InitBeat, InitExited, OutputWrite, notification
+from mcp_bridge.wire.annotations import TYPE_CHECKING, NamedTuple, NoReturn
+from mcp_bridge.wire.messages import GuestReady, InitBeat, InitExited, OutputWrite, notification
+
+if TYPE_CHECKING:
+    import signal
+else:
+    # Without the enumerations that `signal` makes of all its constants.
+    import _signal as signal
 
 BEAT_SECONDS = 5.0
 """The heartbeat's interval."""
@@ -135,6 +141,8 @@ def main(words: list[str]) -> NoReturn:
     runner.compile_script("None", lambda _code, _exc: None)
     _trim()
     gc.enable()
+    # What is sent now waits in the channel. The guest itself is to touch nothing before it is needed.
+    os.write(1, jsonrpc.encode(notification(GuestReady("{}.{}.{}".format(*sys.version_info)))))
     # Otherwise the first collection of garbage in either process would copy every page with an object on it.
     gc.freeze()
     child = os.fork()

@@ -1,6 +1,6 @@
 # The text of the container's `python3 -c`: takes a bundle of modules from standard input and starts process 1.
-# A bundle is twelve decimal digits (the length) and a marshalled dict
-# {name: (is_package, is_compiled, marshalled code or source)}.
+# A bundle is twelve decimal digits (the length) and a marshalled dict {name: (is_package, form, data)}.
+# The data are source ("source"), marshalled code ("code"), or that compressed by zlib ("compressed").
 import gc
 import marshal
 import os
@@ -42,11 +42,15 @@ class Bundle:
 
     @staticmethod
     def exec_module(module):
-        _, compiled, code = modules.pop(module.__name__)
-        if compiled:
-            code = marshal.loads(code)
+        _, form, data = modules.pop(module.__name__)
+        if form == "compressed":
+            import zlib
+
+            data = zlib.decompress(data)
+        if form == "source":
+            code = compile(data, "<bridge>/" + module.__name__, "exec", dont_inherit=True)
         else:
-            code = compile(code, "<bridge>/" + module.__name__, "exec", dont_inherit=True)
+            code = marshal.loads(data)
         exec(code, module.__dict__)
 
 

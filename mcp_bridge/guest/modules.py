@@ -2,12 +2,11 @@
 
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
 
 from mcp_bridge.guest import runtime
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.proxies import Calls, ServerModule
-from mcp_bridge.wire.annotations import Any
+from mcp_bridge.wire.annotations import Any, Callable, Iterator, Mapping
 
 
 class Modules:

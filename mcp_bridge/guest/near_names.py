@@ -14,7 +14,8 @@ def near(name: str, known: list[str]) -> list[str]:
     words = set(name.lower().split("_")) - {""}
     by_order = {_in_order(other): other for other in known}
     spelled = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    ordered = [by_order[other] for other in difflib.get_close_matches(_in_order(name), by_order, n=3, cutoff=0.5)]
+    # In order a name is like many that it shares one word with.
+    ordered = [by_order[other] for other in difflib.get_close_matches(_in_order(name), by_order, n=3, cutoff=0.8)]
     close = sorted({*spelled, *ordered}, key=lambda other: (-_likeness(name, other), other))[:3]
     return close or [other for other in known if words & set(other.lower().split("_"))][:3]
 

@@ -1,13 +1,12 @@
 """Calls that a script wrote without `await`: they never ran, which is an error and not a silent success."""
 
+import _thread
 import sys
-import threading
 import types
-from collections.abc import Callable, Coroutine, Generator
 
 from mcp_bridge.guest import runner
 from mcp_bridge.guest.host_requests import MCPError
-from mcp_bridge.wire.annotations import Any
+from mcp_bridge.wire.annotations import Any, Callable, Coroutine, Generator
 
 
 class NotAwaitedError(MCPError):
@@ -101,10 +100,13 @@ def _is_unstarted(coroutine: Any) -> bool:
 
 IN_THREAD = "in a thread, "
 
+_MAIN_THREAD = _thread.get_ident()
+"""The thread that imports this, and runs the script; a fork keeps its number."""
+
 
 def _may_await() -> bool:
     """Whether a call can be awaited here; False in a thread without an event loop."""
-    if threading.current_thread() is threading.main_thread():
+    if _thread.get_ident() == _MAIN_THREAD:
         return True
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001

@@ -4,12 +4,11 @@ Each stream is one pipe, so the order within a stream is the order of the writes
 writes are ordered by emptying the pipes at each switch.
 """
 
-import binascii
+import _thread
 import io
 import os
 import select
 import sys
-import threading
 from time import sleep
 
 from mcp_bridge.guest.channel import Channel
@@ -35,7 +34,7 @@ class Capture:
         self._readers = readers
         self._unsent = unsent
         self._sent = [0, 0]
-        self._lock = threading.Lock()
+        self._lock = _thread.allocate_lock()
         self._pending = [b"", b""]
         self._pid = os.getpid()
         self.current = 1
@@ -47,7 +46,7 @@ class Capture:
         sys.stdout = self._text(1)
         sys.stderr = self._text(2)
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
-        threading.Thread(target=self._pump, name="bridge-output", daemon=True).start()
+        _thread.start_new_thread(self._pump, ())
 
     def drain(self) -> None:
         """Send everything written so far."""
@@ -120,6 +119,8 @@ class Capture:
         try:
             self._channel.notify(OutputWrite(stream, text=whole.decode("utf-8")))
         except UnicodeDecodeError:
+            import binascii
+
             self._channel.notify(OutputWrite(stream, base64=binascii.b2a_base64(whole, newline=False).decode("ascii")))
         # Only now: unsent bytes stay in shared memory, where process 1 finds them.
         self._pending[index] = data[cut:]

@@ -2,14 +2,13 @@
 
 import sys
 import types
-from collections.abc import Callable, Iterator
 
 from mcp_bridge.guest.channel import Channel, RequestError
 from mcp_bridge.guest.host_requests import MCPError, call_host, tool_error
 from mcp_bridge.guest.not_awaited import PendingCall, UnawaitedCalls
 from mcp_bridge.guest.values import blocks, jsontext
 from mcp_bridge.guest.values.arguments import normalise, spread
-from mcp_bridge.wire.annotations import Any
+from mcp_bridge.wire.annotations import Any, Callable, Iterator
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import CatalogCheck, CatalogTools, ToolCall
 

@@ -6,9 +6,8 @@ import errno
 import os
 import sys
 import types
-from collections.abc import Callable
 
-from mcp_bridge.wire.annotations import Any, NamedTuple
+from mcp_bridge.wire.annotations import Any, Callable, NamedTuple
 
 FILENAME = "<script>"
 USER_DIRECTORIES = ("/workspace/", "/tmp/")  # noqa: S108
@@ -20,6 +19,9 @@ VALUE_NAME = "__last_value__"
 MAX_MESSAGE = 20_000
 MAX_TRACEBACK = 40_000
 NOTE_CHARS = 60
+
+LEAST_RECURSION = 1000
+"""Python's own default."""
 
 
 class Outcome(NamedTuple):
@@ -176,9 +178,8 @@ def _end_threads() -> None:
 
     Uses the interpreter's own function, which also stops the idle threads of executors that were not shut down.
     """
-    import threading
-
-    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+    if (threading := sys.modules.get("threading")) is not None:
+        threading._shutdown()  # noqa: SLF001
 
 
 def _exit_outcome(exc: SystemExit) -> Outcome:
@@ -222,12 +223,17 @@ def describe(exc: BaseException) -> dict[str, Any]:
 
     `out_of_memory` is present and true if the interpreter, a library or the system reported a lack of memory.
     """
+    limit = sys.getrecursionlimit()
+    # A script may have lowered it to less than an import takes.
+    sys.setrecursionlimit(max(limit, LEAST_RECURSION))
     try:
         return _describe(exc) | ({"out_of_memory": True} if _for_memory(exc) else {})
     except BaseException as second:  # noqa: BLE001  (no memory left, or a script that has sabotaged the library)
         name = _name(exc)
         told = {"type": name, "message": f"(no text: {_name(second)})", "line": None, "traceback": name}
         return told | ({"out_of_memory": True} if _for_memory(exc) else {})
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def _for_memory(exc: BaseException) -> bool:

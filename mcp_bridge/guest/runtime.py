@@ -6,7 +6,6 @@ earlier bridge offered the same.
 
 import sys
 import types
-from collections.abc import Callable, Generator
 
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.host_requests import MCPError, ToolError, call_host
@@ -18,7 +17,7 @@ from mcp_bridge.guest.proxies import (
     OMITTED,
     Calls,
 )
-from mcp_bridge.wire.annotations import Any
+from mcp_bridge.wire.annotations import Any, Callable, Generator
 from mcp_bridge.wire.messages import (
     CatalogDescribe,
     CatalogSearch,

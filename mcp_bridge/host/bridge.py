@@ -29,16 +29,15 @@ from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.early_erasure import make_room
 from mcp_bridge.executions.erasure import sweep as sweep_files
-from mcp_bridge.executions.erasure import tidy
 from mcp_bridge.executions.memories import Memories
-from mcp_bridge.executions.own_files import OwnFiles
+from mcp_bridge.executions.principal_artifacts import OwnFiles
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, policy_over, refuse_local
-from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal, restricted
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal, fewer, restricted
 from mcp_bridge.governance.search_embedder import search_embedder
 from mcp_bridge.governance.server_credentials import login_store, remote_access
 from mcp_bridge.governance.server_environment import environment
-from mcp_bridge.governance.server_output import shown_output
+from mcp_bridge.governance.server_output_masking import shown_output
 from mcp_bridge.governance.tool_names import servers_named
 from mcp_bridge.host.channel import ChannelLimits, start_line
 from mcp_bridge.host.engine_setup import not_enforced
@@ -47,7 +46,7 @@ from mcp_bridge.host.loop_watch import LoopWatch, watched
 from mcp_bridge.host.run_queue import RunQueue
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
 from mcp_bridge.host.sandboxes import Sandboxes
-from mcp_bridge.host.upkeep import upkeep
+from mcp_bridge.host.upkeep import tidy_at_start, upkeep
 from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.log.usage_store import UsageStore
@@ -289,12 +288,12 @@ class Bridge:
     @property
     def _usable_secrets(self) -> frozenset[str] | None:
         """The secrets that both the principal of the start and that of now may use; None for all."""
-        return _in_both(self._own.secrets, self.principal.secrets)
+        return fewer(self._own.secrets, self.principal.secrets)
 
     @property
     def _usable_servers(self) -> frozenset[str] | None:
         """The servers that both the principal of the start and that of now may use; None for all."""
-        return _in_both(self._own.servers, self.principal.servers)
+        return fewer(self._own.servers, self.principal.servers)
 
     @property
     def loop_watch(self) -> LoopWatch:
@@ -460,10 +459,10 @@ class Bridge:
             replays = bool(script.history.calls) or not script.live
             first = self._start_line(execution, job, replays=replays)
             make_run = functools.partial(self._sandbox_run, active, artifacts)
-            process, requests, record = await self.sandboxes.run(execution, first, limit, make_run)
+            process, acknowledgement, requests, record = await self.sandboxes.run(execution, first, limit, make_run)
             if record.status in {"success", "error", "exit"} and script.course.divergence is None:
                 # The answer doesn't wait for the container's removal; leaving the bridge does.
-                self.sandboxes.removals.leave(process)
+                self.sandboxes.removals.leave(process, acknowledgement)
             else:
                 await process.aclose()
             await record.project(gate.values)
@@ -675,11 +674,6 @@ class Bridge:
         return self.fleet.missing if self._usable_servers is None else ()
 
 
-def _in_both(own: frozenset[str] | None, now: frozenset[str] | None) -> frozenset[str] | None:
-    """The names in both sets, of which None has all."""
-    return own if now is None else now if own is None else own & now
-
-
 def _looked_for_a_server(record: ExecutionRecord) -> bool:
     """Whether a script has failed for a name that may be a server's."""
     message = "" if record.error is None else record.error["message"].lower()
@@ -727,7 +721,7 @@ async def open_bridge(
             files = Files(settings.state_dir, settings.ledger.max_files_size)
             if database.is_new:
                 logger.warning("a ledger begins in %s. %s", settings.state_dir, settings.ledger.retention())
-            await tidy(database, files, settings.ledger)
+            is_tidy = await tidy_at_start(database, files, settings.ledger)
             database.reclaim = functools.partial(make_room, database, files, settings.ledger)
             kept = UsageStore(database)
             usages = Usages(await kept.load(), kept.add, unkept={LOCAL_PRINCIPAL.name})
@@ -746,7 +740,7 @@ async def open_bridge(
                     missing=missing,
                 ) as fleet,
                 anyio.create_task_group() as tasks,
-                upkeep(database, files, settings.ledger, publisher, tasks),
+                upkeep(database, files, settings.ledger, publisher, tasks, is_tidy=is_tidy),
             ):
                 _warn_of_unknown_servers(governance.principals.values(), {*fleet.servers, LOCAL})
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.

@@ -28,12 +28,12 @@ from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder, excerpt
 
 if TYPE_CHECKING:
-    import json
     from collections.abc import Awaitable, Callable, Iterator
 
     from anyio.abc import ByteReceiveStream, ByteSendStream, TaskGroup
 
     from mcp_bridge.error_codes import Code
+    from mcp_bridge.wire.json_codec import Encoder
 
 logger = logging.getLogger(__name__)
 
@@ -288,6 +288,7 @@ class HostChannel:
         on_cancelled_before_start: Called with a request that the guest cancelled before it was worked on.
         on_closed: Called when the guest's end is closed without a result, to find out why. Returns whether `serve`
             waits for effects in progress.
+        principal: Whose execution it is, for the share of the interpreter.
     """
 
     def __init__(
@@ -300,6 +301,7 @@ class HostChannel:
         on_wait: Callable[[int], None],
         on_cancelled_before_start: Callable[[Any], None] = lambda _: None,
         on_closed: Callable[[], Awaitable[bool]] = _waits_for_no_effect,
+        principal: str | None = None,
     ) -> None:
         self._writer = FrameWriter(stdin)
         self._stdout = stdout
@@ -324,22 +326,24 @@ class HostChannel:
         """When a request last arrived or ended, on the monotonic clock."""
         self.finished = False
         """Whether the guest has sent its result. It needs no other answers then."""
+        self.acknowledgement = b""
+        """The answer to the guest's result, upon which it leaves. It is sent when its container is removed."""
         self._total = 0
         self._size = 0
         self._refused = 0
         self._refusing = False
         self._heard_at = time.monotonic()
         self._deaf = False
-        self._tenant = fair_share.Tenant()
+        self._tenant = fair_share.Tenant(owner=principal)
         self._together = 0
         self._begun_together = 0
         self._idle: list[asyncio.Future[_Job]] = []
         """The futures on which idle tasks wait for a request."""
         self._reading = anyio.CancelScope()
 
-    async def start(self, data: bytes) -> None:
-        """Send the guest's code and the script."""
-        await self._writer.send(data)
+    def start(self, data: bytes) -> None:
+        """Send the guest's code and the script: what the pipe takes at once, and the rest while `serve` runs."""
+        self._writer.post(data, at_once=True)
 
     async def beat(self) -> None:
         """Send the heartbeat at intervals; runs until cancelled."""
@@ -372,7 +376,7 @@ class HostChannel:
         self._reading.cancel()
 
     async def serve(self) -> messages.ExecutionFinish | None:
-        """Read until the guest finishes (its result is acknowledged) or its end of the channel closes (None).
+        """Read until the guest finishes or its end of the channel closes (None).
 
         Raises:
             WireError: The guest sent an invalid message.
@@ -470,7 +474,7 @@ class HostChannel:
             await anyio.lowlevel.checkpoint_if_cancelled()
             # What the script leaves behind at its end, it no longer wants.
             self.finished = True
-            await self._writer.send(jsonrpc.encode(jsonrpc.Response(number, {})))
+            self.acknowledgement = jsonrpc.encode(jsonrpc.Response(number, {}))
             return params
         self._tenant.mark_active()
         # A script that asks one thing after the other can't take more time than its answers do.
@@ -674,7 +678,7 @@ def _encoded_large(answer: jsonrpc.Response | jsonrpc.ErrorResponse) -> bytes:
 
 
 def _encoded(
-    answer: jsonrpc.Response | jsonrpc.ErrorResponse, dumps: Callable[[Any, json.JSONEncoder], str] = jsonrpc.dumps
+    answer: jsonrpc.Response | jsonrpc.ErrorResponse, dumps: Callable[[Any, Encoder], str] = jsonrpc.dumps
 ) -> bytes:
     try:
         return jsonrpc.encode(answer, dumps=dumps)

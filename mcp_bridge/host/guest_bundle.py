@@ -8,12 +8,16 @@ from __future__ import annotations
 import functools
 import importlib.util
 import marshal
+import zlib
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
 
 PARTS = ("wire", "kernel", "kernel/language", "guest", "guest/advice", "guest/values")
 """Sub-packages that run inside. Standard library only; an import contract holds them to it."""
+
+LATE = ("mcp_bridge.kernel.", "mcp_bridge.guest.advice.", "mcp_bridge.guest.programs", "mcp_bridge.guest.near_names")
+"""How the names of modules begin that few scripts need. A container keeps them compressed."""
 
 _ROOT = Path(__file__).parent.parent
 
@@ -36,11 +40,18 @@ def bundle(image_magic: str) -> bytes:
 
 @functools.cache
 def _bundle(*, compiled: bool) -> bytes:
-    modules: dict[str, tuple[bool, bool, bytes]] = {}
+    modules: dict[str, tuple[bool, str, bytes]] = {}
 
     def add(name: str, file: Path, *, package: bool) -> None:
         # Each by itself: most scripts never import the kernel, and shouldn't wait until it is read.
-        modules[name] = (package, compiled, marshal.dumps(_code(name, file), 4) if compiled else file.read_bytes())
+        if not compiled:
+            modules[name] = (package, "source", file.read_bytes())
+            return
+        code = marshal.dumps(_code(name, file), 4)
+        # An interpreter that writes the same bytecode is taken to have zlib, as this one has.
+        modules[name] = (
+            (package, "compressed", zlib.compress(code)) if name.startswith(LATE) else (package, "code", code)
+        )
 
     add("mcp_bridge", _ROOT / "__init__.py", package=True)
     add("mcp_bridge._version", _ROOT / "_version.py", package=False)

@@ -6,7 +6,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.client.server_log import logger
+from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.policy.redaction.masking import Masker
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import OUTPUT_PART_BYTES
-from mcp_bridge.executions.idempotency.derived_keys import program_key
+from mcp_bridge.executions.idempotency.program_keys import program_key
 from mcp_bridge.executions.memories import MAX_MEMORY_BYTES
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.memories import Memories
-    from mcp_bridge.executions.own_files import OwnFiles
+    from mcp_bridge.executions.principal_artifacts import OwnFiles
     from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.programs.run import Effects
     from mcp_bridge.executions.scripts.run import ScriptRun
@@ -83,6 +83,7 @@ class Requests:
         programs: Programs,
         script: ScriptRun,
     ) -> None:
+        self.principal = principal
         self._memories = memories
         self._files = files
         self._artifacts = artifacts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import signal
 import time
@@ -22,9 +23,7 @@ from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from anyio.abc import TaskGroup
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from mcp_bridge.error_codes import Code
     from mcp_bridge.errors import ErrorRecord
@@ -173,6 +172,7 @@ class SandboxRun:
             self._waits,
             requests.cancelled_before_start,
             self._closed,
+            requests.principal,
         )
 
     async def run(self) -> ExecutionRecord:
@@ -187,11 +187,15 @@ class SandboxRun:
             tasks.start_soon(self._read_reports)
             with self._scope:
                 async with anyio.create_task_group() as watchers:
-                    watchers.start_soon(self._channel.start, self._first)
+                    self._channel.start(self._first)
                     # It may have the guest's modules in it, which an idle bridge has once already.
                     self._first = b""
+                    # They begin to wait while the disk is written to.
+                    for watcher in self._watchers():
+                        watchers.start_soon(watcher)
                     if await self._is_recorded():
-                        finish = await self._served(watchers)
+                        watchers.start_soon(self._watch_start)
+                        finish = await self._served()
                     watchers.cancel_scope.cancel()
             if self._ending is not None and self._ending.status == "timeout":
                 with anyio.move_on_after(WIND_DOWN_SECONDS):
@@ -215,20 +219,22 @@ class SandboxRun:
         self._last_beat = time.monotonic()
         return True
 
-    async def _served(self, watchers: TaskGroup) -> messages.ExecutionFinish | None:
-        """Answer the guest, within all limits, until it has sent its result, or is ended: None."""
-        for watcher in (
-            self._watch_start,
+    def _watchers(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        """What holds the limits, and runs until it is cancelled."""
+        watchers: list[Callable[[], Coroutine[Any, Any, None]]] = [
             self._watch_clock,
             self._watch_silence,
             self._watch_engine,
             self._watch_hold,
             self._watch_divergence,
             self._channel.beat,
-        ):
-            watchers.start_soon(watcher)
+        ]
         if self._live is not None:
-            watchers.start_soon(self._live.follow, self._outputs, self._requests.project)
+            watchers.append(functools.partial(self._live.follow, self._outputs, self._requests.project))
+        return watchers
+
+    async def _served(self) -> messages.ExecutionFinish | None:
+        """Answer the guest, within all limits, until it has sent its result, or is ended: None."""
         try:
             return await self._channel.serve()
         except WireError as exc:
@@ -238,6 +244,11 @@ class SandboxRun:
         except OutputLimitError as exc:
             self._over_output(exc)
         return None
+
+    @property
+    def acknowledgement(self) -> bytes:
+        """As `HostChannel.acknowledgement`."""
+        return self._channel.acknowledgement
 
     @property
     def has_begun(self) -> bool:
@@ -447,7 +458,10 @@ class SandboxRun:
                 return "the machine was out of memory, and its kernel killed the interpreter"
             return _SAID[sandbox_exits.HOST_SILENT] if said.code == sandbox_exits.HOST_SILENT else None
         # Process 1 always says how the guest has ended, and nothing in the sandbox can end process 1.
-        if ended is None or self._was_out_of_memory(ended):
+        if ended is None:
+            # Process 1 keeps its standard error open for as long as it lives.
+            return "its first process has ended, and how isn't known" if self._reported.is_set() else None
+        if self._was_out_of_memory(ended):
             return None
         if ended.code is None:
             return f"it {ended.lost or _SEVERED}"

@@ -13,10 +13,10 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host import guest_bundle, warm_pool
+from mcp_bridge.host.container_removals import Removals
 from mcp_bridge.host.engine_setup import Prepared, prepare
 from mcp_bridge.host.free_memory import available_memory
 from mcp_bridge.host.pool_report import remove_report, report_of, write_report
-from mcp_bridge.host.removals import Removals
 from mcp_bridge.host.warm_pool import PoolSize, WarmPool
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, STARTED_AHEAD, Limits, SandboxSpec
 from mcp_bridge.sandbox.orphans import sweep
@@ -55,9 +55,10 @@ MAX_HANDOVERS = 3
 
 
 class Ran(NamedTuple):
-    """A script that has run: its container, what answered it, and its record."""
+    """A script that has run: its container, the frame upon which that leaves, what answered it, and its record."""
 
     process: SandboxProcess
+    acknowledgement: bytes
     requests: Requests
     record: ExecutionRecord
 
@@ -190,7 +191,7 @@ class Sandboxes:
                 raise
             else:
                 if run.has_begun:
-                    return Ran(warm, requests, record)
+                    return Ran(warm, run.acknowledgement, requests, record)
             finally:
                 await requests.close()
             # Nothing of the script was heard, so it has had no effect: another container may begin it.
@@ -201,7 +202,8 @@ class Sandboxes:
         run, requests = make_run(process, guest_bundle.bundle(prepared.image.magic) + first, limit)
         try:
             with tracing.span("run sandbox", attributes={"mcp_bridge.sandbox.was_ready": False}):
-                return Ran(process, requests, await run.run())
+                record = await run.run()
+                return Ran(process, run.acknowledgement, requests, record)
         except BaseException:
             await process.aclose()
             raise

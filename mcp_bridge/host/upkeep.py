@@ -32,9 +32,31 @@ ROOM_SECONDS = 15.0
 """Interval between two checks of the ledger's size."""
 
 
+START_SECONDS = 2.0
+"""How long a bridge's start may wait for erasures. What takes longer goes on while the bridge serves."""
+
+
+async def tidy_at_start(database: Database, files: Files, config: LedgerConfig) -> bool:
+    """As `tidy`, for a short time. Returns whether that was enough.
+
+    Raises:
+        BridgeError: As `tidy`.
+    """
+    with anyio.move_on_after(START_SECONDS):
+        await tidy(database, files, config)
+        return True
+    return False
+
+
 @asynccontextmanager
 async def upkeep(
-    database: Database, files: Files, config: LedgerConfig, publisher: Publisher | None, tasks: TaskGroup
+    database: Database,
+    files: Files,
+    config: LedgerConfig,
+    publisher: Publisher | None,
+    tasks: TaskGroup,
+    *,
+    is_tidy: bool,
 ) -> AsyncGenerator[None]:
     """Publish checkpoints and erase what has passed its retention time, until the context is left.
 
@@ -44,6 +66,7 @@ async def upkeep(
         config: The retention times.
         publisher: Publishes the checkpoints, or None.
         tasks: In which this runs.
+        is_tidy: What `tidy_at_start` has returned.
     """
     if publisher is not None:
         tasks.start_soon(publisher.run)
@@ -51,7 +74,7 @@ async def upkeep(
 
     async def tidy_until_left() -> None:
         with tidying:
-            await _tidy_at_intervals(database, files, config)
+            await _tidy_at_intervals(database, files, config, is_tidy=is_tidy)
 
     tasks.start_soon(tidy_until_left)
     try:
@@ -62,18 +85,23 @@ async def upkeep(
             publisher.close()
 
 
-async def _tidy_at_intervals(database: Database, files: Files, config: LedgerConfig) -> None:
+async def _tidy_at_intervals(database: Database, files: Files, config: LedgerConfig, *, is_tidy: bool) -> None:
     """Run `tidy`, `keep_room` and `sweep` at intervals: a bridge may run for months."""
+    if not is_tidy:
+        await _tidy(database, files, config)
     looked = time.monotonic()
     while True:
         await anyio.sleep(min(ROOM_SECONDS, TIDY_SECONDS))
         await keep_room(database, files, config)
-        if time.monotonic() - looked < TIDY_SECONDS:
-            continue
-        looked = time.monotonic()
-        try:
-            await tidy(database, files, config)
-            await sweep(database, files, config)
-        except (BridgeError, OSError) as exc:
-            # The calls that can't be recorded because of it fail with that error.
-            logger.warning("what is older than it may be could not be erased: %s", exc)
+        if time.monotonic() - looked >= TIDY_SECONDS:
+            looked = time.monotonic()
+            await _tidy(database, files, config)
+
+
+async def _tidy(database: Database, files: Files, config: LedgerConfig) -> None:
+    try:
+        await tidy(database, files, config)
+        await sweep(database, files, config)
+    except (BridgeError, OSError) as exc:
+        # The calls that can't be recorded because of it fail with that error.
+        logger.warning("what is older than it may be could not be erased: %s", exc)

@@ -1,14 +1,16 @@
 """The warm pool: containers that are started before there is an execution for them, with the guest loaded.
 
 A container is checked out once and never comes back. Until then the guest has been sent nothing but our own modules,
-and has sent nothing but `guest.ready`; a waiting container that says anything else, ends, or closes its channel is
-removed and replaced. All containers of a pool are of one image and one set of limits, which is all that a bridge has.
+and perhaps a heartbeat, and has sent nothing but `guest.ready`; a waiting container that says anything else, ends, or
+closes its channel is removed and replaced. All containers of a pool are of one image and one set of limits, which is
+all that a bridge has.
 
 The pool's size follows the demand between a floor and a ceiling. It grows when an execution finds no container ready,
 and shrinks when containers stay unused. Beyond the floor it grows only while the host has memory. A pool at its floor
 sleeps: its only timer replaces a container after an hour.
 
-Refilling competes with executions for the processors. So it waits, briefly, until no execution is under way.
+Refilling competes with executions for the processors. So it waits, briefly, until no execution is under way, and until
+the answer of the last one is on its way.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.pipes import PipeWriter
 from mcp_bridge.wire import jsonrpc, messages
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
@@ -45,6 +48,9 @@ IDLE_SECONDS = 60.0
 PACE_SECONDS = 0.1
 """How long a refill waits, at most, for the executions under way."""
 
+ANSWER_SECONDS = 0.02
+"""How long the pool is quiet after an execution before a refill begins: the answer gets the processors first."""
+
 STARTS_AT_ONCE = 2
 """Containers that are started at the same time."""
 
@@ -62,6 +68,9 @@ LAST_WORDS_SECONDS = 2.0
 
 MAX_AGES = 1000
 """Most ages kept for the figures."""
+
+
+_WAKE = jsonrpc.encode(messages.notification(messages.HostBeat()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +116,8 @@ class _Waiting:
         self.process = process
         self.scope = anyio.CancelScope()
         self.ready_at: float | None = None
+        self.is_awake = False
+        """Whether its guest was told that an execution is to be expected."""
         self.is_checked_out = False
         self.is_retired = False
         self.released = anyio.Event()
@@ -235,7 +246,11 @@ class WarmPool:
 
     @contextlib.contextmanager
     def execution(self) -> Iterator[None]:
-        """Count an execution under way. Refilling waits for its end, briefly."""
+        """Count an execution under way. Refilling waits for its end, briefly.
+
+        The guest of a container that is ready is woken: it prepares itself while the execution is recorded.
+        """
+        self._wake_one()
         self._executions += 1
         if self._quiet.is_set():
             self._quiet = anyio.Event()
@@ -285,7 +300,21 @@ class WarmPool:
         """Wait for the executions under way, unless somebody waits for a container."""
         if not self._takers:
             with anyio.move_on_after(PACE_SECONDS):
-                await self._quiet.wait()
+                while True:
+                    await self._quiet.wait()
+                    await anyio.sleep(ANSWER_SECONDS)
+                    if self._quiet.is_set():
+                        return
+
+    def _wake_one(self) -> None:
+        for waiting in self._ready:
+            if not waiting.is_awake:
+                waiting.is_awake = True
+                if isinstance(waiting.process.stdin, PipeWriter):
+                    # It is shorter than what a pipe takes whole or not at all.
+                    with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                        waiting.process.stdin.write_now(_WAKE)
+                return
 
     async def _one_more(self) -> None:
         """Wait until a container is ready that isn't promised to an earlier caller, or a start has failed."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.kernel.language.references import Lookup, measured
 
 if TYPE_CHECKING:
     from mcp_bridge.kernel.program_flow import Level
@@ -17,6 +19,36 @@ MAX_ITEMS = 10_000
 MAX_WORK = 50_000
 """Steps that may follow one event without an effect to wait for: nothing interrupts a transition, and all that it makes
 is held in memory. The values that they move count too: 1,000 characters, or 50 values, as one step."""
+
+_UNWEIGHED_STEPS = 2
+"""The first steps of a transition, whose values aren't weighed. In most programs there are no more."""
+
+WEIGHED_BELOW = MAX_WORK - _UNWEIGHED_STEPS
+"""The work left from which on values are weighed."""
+
+
+class WorkLimit:
+    """The bound on one transition: how much work may follow one event."""
+
+    _work_left = MAX_WORK
+    """Of the transition under way."""
+
+    def _weigh(self, value: Any) -> None:
+        """Count a value that the transition moves after its first steps."""
+        characters, values = measured(value)
+        self._work_left -= characters // 1000 + values // 50
+
+    def _weighed(self, lookup: Lookup) -> Lookup:
+        """The lookup, or after the transition's first steps one that counts what it gives."""
+        if self._work_left >= WEIGHED_BELOW:
+            return lookup
+
+        def weighed(root: str, path: tuple[str, ...]) -> Any:
+            value = lookup(root, path)
+            self._weigh(value)
+            return value
+
+        return weighed
 
 
 def step_limit(program: Program) -> int:

@@ -13,10 +13,11 @@ from mcp_bridge.kernel.events import StepResult, StepStatus, new
 from mcp_bridge.kernel.language.condition_errors import counted_as_none, reason
 from mcp_bridge.kernel.language.conditions import ConditionError, condition
 from mcp_bridge.kernel.language.references import TextTooLongError, quoted, written
-from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Task, task_for
+from mcp_bridge.kernel.program_flow import Level
 from mcp_bridge.kernel.program_limits import (
     MAX_ITEMS,
     MAX_WORK,
+    WEIGHED_BELOW,
     ends_stalled,
     exceeded_limit,
     exceeded_token_limit,
@@ -24,7 +25,7 @@ from mcp_bridge.kernel.program_limits import (
 )
 from mcp_bridge.kernel.step_groups import GroupExecution
 from mcp_bridge.kernel.step_types import ConditionStep, MapStep, ModelStep, StepFailedError
-from mcp_bridge.kernel.transition import WEIGHED_BELOW
+from mcp_bridge.kernel.tasks import Group, Leaf, Nested, Task, task_for
 
 if TYPE_CHECKING:
     from mcp_bridge.kernel.events import Outcome
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 
 _TOO_MUCH = f"more than {MAX_WORK} steps, or as much of values, in a row without an effect to wait for"
+
+MAX_REASONS = 100
+"""Conditions of which a machine keeps why they failed, or counted a reference as None."""
 
 _FINAL = frozenset({"denied", "cancelled", "violation", "interrupted"})
 """Failures that aren't tried again: it would end alike, or the effect may have happened unseen."""
@@ -314,6 +318,11 @@ class Interpreter(GroupExecution):
             self._finish(level, task.instruction, result, task.scope)
         if level.task is None:
             self._advance(level)
+
+    def _explain(self, why: str) -> None:
+        """Keep why the condition whose row is the next one failed."""
+        if why and len(self.reasons) < MAX_REASONS:
+            self.reasons[len(self.rows)] = why
 
 
 def late(step: Step) -> str:

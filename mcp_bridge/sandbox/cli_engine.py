@@ -8,18 +8,14 @@ behind nor hang on one.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import json
 import os
 import random
-import select
 import shutil
-import signal
 import sys
 import time
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -28,6 +24,15 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox import seccomp_profile
+from mcp_bridge.sandbox.container_monitors import (
+    MONITOR_NAME,
+    MONITOR_POLL_SECONDS,
+    end_monitor,
+    is_gone,
+    process_ended,
+    remove_orphaned,
+    text_of,
+)
 from mcp_bridge.sandbox.engine import (
     EXECUTION_LABEL,
     OWNER_LABEL,
@@ -45,6 +50,7 @@ from mcp_bridge.sandbox.pipes import Child, PipeReader, PipeWriter, drain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from anyio.abc import ByteReceiveStream, ByteSendStream
 
@@ -66,9 +72,6 @@ REMOVALS = 3
 
 ID_POLL_SECONDS = 0.004
 """How often to poll for the id file. Creation takes 100 ms and more."""
-
-MONITOR_POLL_SECONDS = 0.05
-"""How often to poll for the file with the monitor's process id until the container exists."""
 
 OOM_SECONDS = 10.0
 """How long before its end a container may have run out of memory for that to count as the cause."""
@@ -96,10 +99,6 @@ _INHERITED = (
     "CONTAINERS_REGISTRIES_CONF", "STORAGE_DRIVER", "STORAGE_OPTS",
 )  # fmt: skip
 """The variables that a `run` client inherits. It lives as long as the sandbox, and must not hold our API keys."""
-
-MONITOR_NAME = "monitor.pid"
-MONITOR_SECONDS = 2.0
-"""How long a container's monitor may take to exit after the container was removed."""
 
 OOM_NAME = "oom"
 """The file that podman's monitor writes to its working directory when the control group runs out of memory."""
@@ -212,14 +211,14 @@ class CliEngine(Engine):
         yield
         async with anyio.create_task_group() as tasks:
             for folder in folders:
-                tasks.start_soon(_remove_orphaned, folder)
+                tasks.start_soon(remove_orphaned, folder)
 
     def _orphaned_folders(self) -> list[Path]:
         """Directories of dead bridges' containers whose monitor has been started."""
         found = []
         for folder in self._run_dir.iterdir():
             owner = Owner.parse(folder.name.rpartition("-")[0])
-            if owner is not None and owner.is_orphaned() and _text_of(folder / MONITOR_NAME):
+            if owner is not None and owner.is_orphaned() and text_of(folder / MONITOR_NAME):
                 found.append(folder)
         return found
 
@@ -401,8 +400,8 @@ class CliProcess(SandboxProcess):
         return self._child.returncode is not None or self._severed or self._has_lost_monitor()
 
     def _has_lost_monitor(self) -> bool:
-        text = _text_of(self._folder / MONITOR_NAME) if self._engine.has_monitors else ""
-        return bool(text) and _is_gone(text)
+        text = text_of(self._folder / MONITOR_NAME) if self._engine.has_monitors else ""
+        return bool(text) and is_gone(text)
 
     async def _ended(self) -> int | None:
         """The client's exit status; None if it hangs because its container's monitor has ended."""
@@ -429,9 +428,9 @@ class CliProcess(SandboxProcess):
         if not self._engine.has_monitors:
             await anyio.sleep_forever()
         file = self._folder / MONITOR_NAME
-        while not (text := _text_of(file)):  # noqa: ASYNC110  (of a file there is no event)
+        while not (text := text_of(file)):  # noqa: ASYNC110  (of a file there is no event)
             await anyio.sleep(MONITOR_POLL_SECONDS)
-        await _process_ended(text)
+        await process_ended(text)
 
     async def aclose(self) -> None:
         """Kill the container if it is running, remove it, close the streams. Idempotent, bounded and shielded."""
@@ -482,9 +481,9 @@ class CliProcess(SandboxProcess):
         """Remove the container by id, and by name in case its id was never reported."""
         with contextlib.suppress(BridgeError):
             await self._engine.remove(self._read_id() or self._name)
-        if self._engine.has_monitors and _text_of(file := self._folder / MONITOR_NAME):
+        if self._engine.has_monitors and text_of(file := self._folder / MONITOR_NAME):
             # A client that has seen its container end removes it and exits.
-            await _end_monitor(file)
+            await end_monitor(file)
 
     async def _kill(self, container_id: str) -> bool:
         """Kill the container; return whether the client ended, which implies that the engine has removed it."""
@@ -535,68 +534,10 @@ class CliProcess(SandboxProcess):
         return start_failure(self._engine.name, bytes(self._tail).decode(errors="replace"))
 
 
-async def _process_ended(pid: str) -> None:
-    """Wait for a process's end; wait forever if it can't be observed."""
-    try:
-        pidfd = os.pidfd_open(int(pid))
-    except ProcessLookupError:
-        return
-    except (AttributeError, OSError, ValueError):
-        await anyio.sleep_forever()
-    try:
-        await anyio.wait_readable(pidfd)
-    finally:
-        os.close(pidfd)
-
-
-async def _remove_orphaned(folder: Path) -> None:
-    await _end_monitor(folder / MONITOR_NAME)
-    folder.with_name(f"{folder.name}.cid").unlink(missing_ok=True)
-    await anyio.to_thread.run_sync(functools.partial(shutil.rmtree, folder, ignore_errors=True))
-
-
-async def _end_monitor(file: Path) -> None:
-    """End a removed container's monitor, and the OCI runtime that it has started, if they don't end by themselves.
-
-    If the client is killed while the monitor starts the container, the engine removes the container without knowing of
-    these processes, and both would wait forever.
-    """
-    with anyio.move_on_after(MONITOR_SECONDS):
-        await _process_ended(_text_of(file))
-        return
-    _kill_monitor(file)
-
-
-def _kill_monitor(file: Path) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        pid = int(_text_of(file))
-        # The process id may have been reused.
-        if str(file).encode() not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-            return
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for process in (*map(int, children), pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-
-
 def _owner_of(spec: SandboxSpec) -> str:
     """The owner in a container's labels; empty if it has none of ours."""
     label = spec.labels.get(OWNER_LABEL, "")
     return label if Owner.parse(label) is not None and "/" not in label else ""
-
-
-def _is_gone(pid: str) -> bool:
-    """Whether a process has ended, even if nobody has reaped it."""
-    try:
-        pidfd = os.pidfd_open(int(pid))
-    except ProcessLookupError:
-        return True
-    except (AttributeError, OSError, ValueError):
-        return False
-    try:
-        return bool(select.select([pidfd], [], [], 0)[0])
-    finally:
-        os.close(pidfd)
 
 
 def _modified_at(file: Path) -> float:
@@ -605,13 +546,6 @@ def _modified_at(file: Path) -> float:
         return file.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _text_of(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _environment(additions: Mapping[str, str]) -> dict[str, str]:

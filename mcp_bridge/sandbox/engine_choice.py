@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Literal
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
 from mcp_bridge.sandbox.isolation_flags import Enforced, RuntimeChoice
+from mcp_bridge.sandbox.isolation_probe import Trial, run_trial
 from mcp_bridge.sandbox.oci.detection import candidates, not_wanted
 from mcp_bridge.sandbox.oci.host import USER_BASE, USER_COUNT, has_security_module
 from mcp_bridge.sandbox.probe_report import Finding, ProbeReport, load_report, report_path, store_report
-from mcp_bridge.sandbox.trial import Trial, run_trial
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

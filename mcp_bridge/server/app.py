@@ -258,7 +258,7 @@ async def _end_on_signal(scope: anyio.CancelScope) -> None:
 
 _OF_A_SANDBOX = ("mcp_bridge.sandbox.open_driver", "mcp_bridge.sandbox.image.image", "mcp_bridge.sandbox.engine_choice")
 _OF_A_CALL = ("mcp_bridge.executions.scripts.lifecycle", "mcp_bridge.host.request_handlers", "mcp_bridge.gate.gate")
-_OF_A_SERVER = ("mcp_bridge.downstream.client.connection", "jsonschema.validators", "jsonschema_specifications")
+_OF_A_SERVER = ("mcp_bridge.downstream.client.mcp_connection", "jsonschema.validators", "jsonschema_specifications")
 """Modules that the first sandbox needs, those that the first call imports, and those that the first call of a server's
 tool imports."""
 

@@ -52,6 +52,8 @@ class Questions:
         ctx: The currently open request, or None between two requests.
     """
 
+    may_vanish = True
+
     def __init__(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
         self.ctx: ServerRequestContext[dict[str, Any]] | None = ctx
         capabilities = ctx.session.client_capabilities

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
+import socket
+import stat
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,7 +22,7 @@ import mcp_types as types
 from mcp.shared.message import SessionMessage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable, Iterator
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
@@ -119,23 +122,52 @@ async def _write(
     receive: MemoryObjectReceiveStream[SessionMessage],
     read_send: MemoryObjectSendStream[SessionMessage | Exception],
 ) -> None:
-    async for message in receive:
-        if _is_of_the_end(message.message) and read_send.statistics().open_send_streams == 0:
-            # Nobody would read it, and clients that use SDK 1.x raise an exception when they receive it.
-            continue
-        data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-        try:
-            # In a thread: a client that doesn't read must not block other executions or their heartbeats.
-            await anyio.to_thread.run_sync(_write_all, fd, data, abandon_on_cancel=True)
-        except OSError as exc:
-            logger.debug("the client is gone: %s", exc)
-            read_send.close()
-            return
+    with _writer(fd) as write_now:
+        async for message in receive:
+            if _is_of_the_end(message.message) and read_send.statistics().open_send_streams == 0:
+                # Nobody would read it, and clients that use SDK 1.x raise an exception when they receive it.
+                continue
+            data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+            try:
+                if rest := data[write_now(data) :]:
+                    # In a thread: a client that doesn't read must not block other executions or their heartbeats.
+                    await anyio.to_thread.run_sync(_write_all, fd, rest, abandon_on_cancel=True)
+            except OSError as exc:
+                logger.debug("the client is gone: %s", exc)
+                read_send.close()
+                return
 
 
 def _is_of_the_end(message: types.JSONRPCMessage) -> bool:
     """Whether it is the SDK's answer to a request that was in progress when the connection ended."""
     return isinstance(message, types.JSONRPCError) and message.error.code == types.CONNECTION_CLOSED
+
+
+@contextmanager
+def _writer(fd: int) -> Iterator[Callable[[bytes], int]]:
+    """Writes as much of a message as the client's end takes without waiting, and returns how many bytes those are.
+
+    The descriptor stays blocking: another process may have it, too. Only this writes to it.
+    """
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISSOCK(mode):
+        # What Node's clients have instead of pipes.
+        with socket.socket(fileno=os.dup(fd)) as connection:
+
+            def send(data: bytes) -> int:
+                try:
+                    return connection.send(data, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    return 0
+
+            yield send
+    elif stat.S_ISFIFO(mode):
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        # A pipe that is ready takes so many bytes at once. One without a reader is ready, too: the write says so.
+        yield lambda data: os.write(fd, data) if len(data) <= select.PIPE_BUF and poll.poll(0) else 0
+    else:
+        yield lambda _: 0
 
 
 def _write_all(fd: int, data: bytes) -> None:

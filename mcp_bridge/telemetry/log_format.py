@@ -28,17 +28,15 @@ class TextFormatter(logging.Formatter):
     """Text for a terminal or a file.
 
     Args:
-        dated: Whether each record has its time, process and logger, and further lines of it are indented.
+        dated: Whether each record has its time, process and logger.
     """
 
     def __init__(self, *, dated: bool) -> None:
         super().__init__(_FILE if dated else _TERMINAL)
-        self._dated = dated
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as text, without controls but newlines and tabs."""
-        text = escape_controls(super().format(record))
-        return text.replace("\n", "\n    ") if self._dated else text
+        """The record as text, without controls but newlines and tabs, and with all lines but its first indented."""
+        return escape_controls(super().format(record)).replace("\n", "\n    ")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """The record's line, with the execution that it is about."""

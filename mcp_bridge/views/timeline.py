@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mcp_bridge.ledger.log.entries import Recorded
-    from mcp_bridge.ledger.log.payloads import Decision, Decoded, Payload
+    from mcp_bridge.ledger.log.payload_base import Payload
+    from mcp_bridge.ledger.log.payloads import Decision, Decoded
     from mcp_bridge.policy.secrets.value_references import Scalar
 
 RowKind = Literal[

@@ -1,7 +1,7 @@
-"""The names of `typing` that the modules of every container's start use, without the import of `typing`.
+"""The names of `typing` and `collections.abc` that the modules of every container's start use, without their imports.
 
-That import, and the making of some forty classes by it, took a fifth of the processor time of a container's start.
-A type checker sees `typing`'s own. At run time they do what those modules need: stand in an annotation, and make
+The import of `typing`, and the making of some forty classes by it, took a fifth of the processor time of a container's
+start. A type checker sees `typing`'s own. At run time they do what those modules need: stand in an annotation, and make
 records. A record's constructor is compiled when it is first called, since most of them never are.
 """
 
@@ -11,9 +11,12 @@ TYPE_CHECKING = False
 """As `typing`'s; type checkers know the name."""
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
     from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias, TypeVar
 else:
+    # The same without the package `collections`, which is another tenth.
     from _collections import _tuplegetter
+    from _collections_abc import Callable, Coroutine, Generator, Iterator, Mapping
     from types import GenericAlias
 
     class _Name(type):
@@ -78,4 +81,17 @@ else:
             return f"{type(self).__name__}({', '.join(shown)})"
 
 
-__all__ = ["TYPE_CHECKING", "Any", "Literal", "NamedTuple", "NoReturn", "TypeAlias", "TypeVar"]
+__all__ = [
+    "TYPE_CHECKING",
+    "Any",
+    "Callable",
+    "Coroutine",
+    "Generator",
+    "Iterator",
+    "Literal",
+    "Mapping",
+    "NamedTuple",
+    "NoReturn",
+    "TypeAlias",
+    "TypeVar",
+]

@@ -4,14 +4,10 @@ Stricter than the specification to reduce the attack surface: ids are positive i
 are no batches, numbers are finite, text is valid Unicode.
 """
 
-import json
-import json.encoder
-from collections import deque
-from collections.abc import Callable, Iterator
-
-from mcp_bridge.wire.annotations import Any, NamedTuple, NoReturn, TypeAlias
+from mcp_bridge.wire.annotations import Any, Callable, Iterator, NamedTuple, TypeAlias
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import MAX_FRAME_BYTES, excerpt
+from mcp_bridge.wire.json_codec import Decoder, Encoder
 
 MAX_DEPTH = 64
 """The deepest nesting of arrays and objects that either side accepts, including the message itself."""
@@ -69,50 +65,15 @@ APPLICATION_ERROR = -32000
 """The only numeric code that we send: programs use the string code in `data`."""
 
 
-def _finite(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError(f"the number {text[:40]} is too large for a 64-bit float")
-    return value
+_DECODER = Decoder()
+_ENCODER = Encoder()
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
-
-class _Encoder(json.JSONEncoder):
-    """As its base, which makes the C encoder anew for each value: that takes longer than to encode a short one."""
-
-    def __init__(self) -> None:
-        super().__init__(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        make: Any = getattr(json.encoder, "c_make_encoder", None)
-        basestring: Any = getattr(json.encoder, "encode_basestring", None)
-        self._parts: Callable[[Any, int], Any] | None = None
-        if make is not None and basestring is not None:
-            # Without a memory of the containers that it is in: two threads may encode the same one.
-            sorts, skips, allows_nan = False, False, False
-            self._parts = make(None, self.default, basestring, None, ":", ",", sorts, skips, allows_nan)
-
-    def encode(self, o: Any) -> str:
-        """As `JSONEncoder.encode`."""
-        if self._parts is not None:
-            try:
-                return "".join(self._parts(o, 0))
-            except RecursionError:
-                # The base tells a value that contains itself from one that is too deep.
-                pass
-        return super().encode(o)
-
-
-_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
-_ENCODER = _Encoder()
-
-
-def _loads(line: bytes, decoder: json.JSONDecoder) -> Any:
+def _loads(line: bytes, decoder: Decoder) -> Any:
     return decoder.decode(line.decode())
 
 
-def dumps(value: Any, encoder: json.JSONEncoder) -> str:
+def dumps(value: Any, encoder: Encoder) -> str:
     """Encode a value in one step."""
     return encoder.encode(value)
 
@@ -157,6 +118,7 @@ def parts(line: bytes) -> Iterator[bytes]:
 def _without_texts(line: bytes) -> Iterator[bytes]:
     """A line of JSON without its strings, in parts."""
     import re  # noqa: PLC0415  (rarely needed, and slow to import)
+    from collections import deque  # noqa: PLC0415  (likewise)
 
     # The closing quote is optional, so that an unterminated string matches too, and the search stays linear.
     texts = re.compile(_STRING, re.DOTALL)
@@ -214,8 +176,8 @@ def decode(
     line: bytes,
     *,
     max_depth: int = MAX_DEPTH,
-    loads: Callable[[bytes, json.JSONDecoder], Any] = _loads,
-    dumps: Callable[[Any, json.JSONEncoder], str] = dumps,
+    loads: Callable[[bytes, Decoder], Any] = _loads,
+    dumps: Callable[[Any, Encoder], str] = dumps,
 ) -> Message:
     """Decode one line.
 
@@ -280,7 +242,7 @@ def encode(
     *,
     max_bytes: int = MAX_FRAME_BYTES,
     max_depth: int = MAX_DEPTH,
-    dumps: Callable[[Any, json.JSONEncoder], str] = dumps,
+    dumps: Callable[[Any, Encoder], str] = dumps,
 ) -> bytes:
     """Encode a message as one line with its newline. `dumps` as in `decode`.
 

@@ -28,7 +28,7 @@ from sandbox_fixtures import knows_the_sandbox
 from tampered_fixtures import ASKED, WAITING, Writer
 
 from mcp_bridge.atomic_files import rename_noreplace
-from mcp_bridge.backup import age, archive, restore
+from mcp_bridge.backup import age, archive, placement, restore
 from mcp_bridge.backup import create as backups
 from mcp_bridge.backup.create import OLD_KEY
 from mcp_bridge.cli.asking import login_name
@@ -45,7 +45,7 @@ from mcp_bridge.ledger.log.key_history import MAX_KEYS
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Signer
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.restoring import PLACING, RESTORING
+from mcp_bridge.ledger.storage.restore_staging import PLACING, RESTORING
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
 from mcp_bridge.ledger.witness.files import STATE_FILE as WITNESS_STATE
@@ -881,7 +881,7 @@ def test_what_speaks_of_another_ledger_is_not_left_beside_a_restored_one(till, m
         rename_noreplace(new, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr(restore, "rename_noreplace", full)
+        patched.setattr(placement, "rename_noreplace", full)
         till.says("restore", file, *options, stdin=stdin, code=1, words=["restore_failed"])
     assert {path.name: path.read_bytes() for path in till.state.iterdir()} == further
     till.run("restore", file, *options, stdin=stdin)
@@ -1322,7 +1322,7 @@ main()
 DYING = """
 import os, signal, sys
 from pathlib import Path
-from mcp_bridge.backup import restore
+from mcp_bridge.backup import placement, restore
 
 file, into, keys = map(Path, sys.argv[1:])
 left = 0
@@ -1336,8 +1336,9 @@ def dying(work):
         return work(*arguments, **named)
     return done
 
-for name in ("sync_directory", "sync_file", "write_private", "_write"):
-    setattr(restore, name, dying(getattr(restore, name)))
+for module, names in ((placement, ("sync_directory", "sync_file", "write_private")), (restore, ("write_private", "_write"))):
+    for name in names:
+        setattr(module, name, dying(getattr(module, name)))
 for name in ("link", "unlink", "rename"):
     setattr(os, name, dying(getattr(os, name)))
 for line in sys.stdin:
@@ -1426,7 +1427,7 @@ def test_a_restore_that_is_interrupted_leaves_all_or_nothing(small, monkeypatch,
         with monkeypatch.context() as patched:
             for name in ("link", "unlink", "rename", "mkdir"):
                 patched.setattr(os, name, failing(getattr(os, name)))
-            patched.setattr(restore, "sync_directory", failing(restore.sync_directory))
+            patched.setattr(placement, "sync_directory", failing(placement.sync_directory))
             left = steps
             with contextlib.suppress(error, BridgeError):
                 restore.restore(file, into, "file", means)
@@ -1486,7 +1487,7 @@ def killed(folder, into, at):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from mcp_bridge.backup import restore
+from mcp_bridge.backup import placement, restore
 
 file, into, keys = map(Path, sys.argv[1:4])
 
@@ -1497,8 +1498,8 @@ def dying(work):
         return work(one, *others)
     return done
 
-restore.rename_noreplace = dying(restore.rename_noreplace)
-restore.shutil.rmtree = dying(restore.shutil.rmtree)
+placement.rename_noreplace = dying(placement.rename_noreplace)
+placement.shutil.rmtree = dying(placement.shutil.rmtree)
 restore.restore(file, into, "file", restore.Means(lambda: "pass", (), keys))
 """
 
@@ -1606,8 +1607,8 @@ def test_where_there_are_no_links_a_restore_is_done_again_likewise(small, monkey
     with monkeypatch.context() as patched:
         patched.setattr(os, "link", no_links)
         patched.setattr(os, "replace", interrupted)
-        patched.setattr(restore, "_undo", lambda *_: None)
-        patched.setattr(restore, "_clear", lambda *_: None)
+        patched.setattr(placement, "_undo", lambda *_: None)
+        patched.setattr(placement, "_clear", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             restore.restore(file, into, "file", means)
     assert stopped[0][FILE_NAME] == b""

@@ -24,7 +24,7 @@ from mcp_bridge import __version__, cli, escaping
 from mcp_bridge.cli import configuring, exit_statuses, log_file
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.commands import doctor, run, servers
-from mcp_bridge.downstream.configuration.client_files import Problem
+from mcp_bridge.downstream.configuration.client_file_reading import Problem
 from mcp_bridge.downstream.configuration.discovery import Discovery, Skipped
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError

@@ -15,6 +15,7 @@ import pytest
 from cli_fixtures import CLEAN, DEADLINE_SECONDS, tool
 
 from mcp_bridge.cli import exit_statuses
+from mcp_bridge.governance import yaml_text
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 
 pytestmark = pytest.mark.timeout(180)
@@ -337,6 +338,19 @@ def test_without_any_program_the_list_says_how_to_have_one(desk):
     (desk.folder / "programs" / "clean.yaml").unlink()
     assert "program save" in desk.run("program", "list").out
     assert desk.run("program", "list", "--json").json == {"programs": []}
+
+
+def test_a_program_is_made_of_an_execution_and_put_into_a_new_file(desk):
+    ran = desk.run("program", "run", desk.write("p.yaml", LOOK), *A, "--json").json
+    printed = desk.run("program", "from-execution", ran["trace_id"]).out
+    assert yaml_text.load(printed) == LOOK
+    assert desk.run("program", "from-execution", ran["trace_id"][:8], "--json").json == {"program": LOOK, "remarks": []}
+    written = desk.run("program", "from-execution", ran["trace_id"], "--output", str(desk.folder / "q.yaml"))
+    assert "program run" in written.err
+    assert (desk.folder / "q.yaml").read_text() == printed
+    assert desk.run("program", "run", str(desk.folder / "q.yaml"), *A).out == "saw a\n"
+    again = ("program", "from-execution", ran["trace_id"], "--output", str(desk.folder / "q.yaml"))
+    desk.says(*again, code=exit_statuses.USAGE, words=["can't be written", "exists"])
 
 
 def test_a_model_plans_a_program_that_is_checked_and_kept(desk):

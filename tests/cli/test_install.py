@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from mcp_bridge.cli import asking
 from mcp_bridge.cli.app import app
-from mcp_bridge.cli.client_setup import file_edits
-from mcp_bridge.downstream.configuration.client_files import loads
-from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, CLIENTS
+from mcp_bridge.cli.configuration_edits import file_edits
+from mcp_bridge.downstream.configuration.client_file_reading import loads
 from mcp_bridge.downstream.configuration.discovery import discover, is_the_bridge
+from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, CLIENTS
 
 pytest_plugins = ["bridge_fixtures"]
 pytestmark = pytest.mark.timeout(300)
@@ -529,7 +529,7 @@ def test_what_was_moved_is_recorded_before_it_leaves_its_client(user, monkeypatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("mcp_bridge.cli.client_setup.file_edits.sync_directory", killed)
+        patch.setattr("mcp_bridge.cli.configuration_edits.file_edits.sync_directory", killed)
         CliRunner().invoke(app, shlex.split("install cursor --take-over --yes"))
     assert "git" not in user.servers("cursor"), "the kill came after the client's file was replaced"
     user.done("install cursor --uninstall --yes")

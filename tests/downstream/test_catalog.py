@@ -17,7 +17,7 @@ from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.catalog.results import convert, is_wrapped
 from mcp_bridge.downstream.catalog.schema_types import TypeRenderer, object_shape
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
-from mcp_bridge.downstream.client import supervisor as supervisor_module
+from mcp_bridge.downstream.client import supervised_server as supervisor_module
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.downstream.search.index import InvertedIndex

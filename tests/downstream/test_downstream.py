@@ -18,12 +18,12 @@ from mcp_bridge.downstream.catalog import listing_limits
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.catalog.results import convert
-from mcp_bridge.downstream.client import connection as connection_module
-from mcp_bridge.downstream.client import supervisor as supervisor_module
+from mcp_bridge.downstream.client import mcp_connection as connection_module
+from mcp_bridge.downstream.client import supervised_server as supervisor_module
 from mcp_bridge.downstream.client.fleet import Fleet
-from mcp_bridge.downstream.client.lines import LineSplitter, Oversized
-from mcp_bridge.downstream.client.server_log import LogRing
+from mcp_bridge.downstream.client.log_tail import LogRing
 from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.downstream.transports.lines import LineSplitter, Oversized
 from mcp_bridge.errors import BridgeError
 
 # Far above what any of these takes; a test that runs into it hangs.

@@ -12,8 +12,8 @@ from servers.specs import faulty
 
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog.results import convert
-from mcp_bridge.downstream.client import large_parts, stdio_transport
 from mcp_bridge.downstream.client.fleet import Fleet
+from mcp_bridge.downstream.transports import large_parts, stdio_transport
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.fair_share import Tenant
 

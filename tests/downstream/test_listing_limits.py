@@ -22,8 +22,8 @@ from mcp_bridge.downstream.catalog.listing_limits import (
 )
 from mcp_bridge.downstream.catalog.schema_types import _ALL_NODES, TypeRenderer, object_shape
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
-from mcp_bridge.downstream.client import messages
 from mcp_bridge.downstream.client.fleet import Fleet
+from mcp_bridge.downstream.transports import messages
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import nearest
 

@@ -28,7 +28,7 @@ from oauth_fixtures import (
 )
 
 from mcp_bridge.downstream.http.remote_auth import RemoteAccess, open_auth
-from mcp_bridge.downstream.oauth import authorization_client, token_sources
+from mcp_bridge.downstream.oauth import authorization_client, token_renewal
 from mcp_bridge.downstream.oauth.login_record import keep_login, read_login
 from mcp_bridge.downstream.oauth.logout import log_out
 from mcp_bridge.errors import BridgeError
@@ -318,7 +318,7 @@ async def test_a_login_fails_when_the_token_endpoint_does_and_tells_nothing_that
 async def test_a_refresh_token_is_never_used_twice_when_the_token_endpoint_fails(
     authorization_server, protected_server, state, hasty, monkeypatch, how
 ):
-    monkeypatch.setattr(token_sources, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(token_renewal, "PAUSE_SECONDS", 0.0)
     spec = server_spec(protected_server)
     await logged_in(spec, state)
     login = await expire(spec, state)
@@ -359,13 +359,13 @@ async def test_a_call_that_is_cancelled_doesnt_cut_off_the_refresh(
     await logged_in(spec, state)
     await expire(spec, state)
     auth = open_auth(spec, access(state), TLS)
-    begun, refresh = anyio.Event(), token_sources.LoginTokens._refresh
+    begun, refresh = anyio.Event(), token_renewal.LoginTokens._refresh
 
     async def noted(self, login):
         begun.set()
         return await refresh(self, login)
 
-    monkeypatch.setattr(token_sources.LoginTokens, "_refresh", noted)
+    monkeypatch.setattr(token_renewal.LoginTokens, "_refresh", noted)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(status_of, spec, auth)
         await begun.wait()

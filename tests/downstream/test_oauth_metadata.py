@@ -11,7 +11,7 @@ from oauth_fixtures import Visitor, logged_in
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.downstream.oauth.endpoints import url_problem
-from mcp_bridge.downstream.oauth.token_requests import FlowError
+from mcp_bridge.downstream.oauth.oauth_flow import FlowError
 from mcp_bridge.errors import BridgeError
 
 RESOURCE = "/.well-known/oauth-protected-resource/mcp"
@@ -186,6 +186,14 @@ async def test_a_demand_for_a_token_leads_to_no_address_that_the_server_couldnt_
         ("https://a.localhost/token", "https://mcp.example.com", "leads to this machine"),
         ("https://127.0.0.1/token", "https://mcp.example.com", "leads to this machine"),
         ("https://[::ffff:127.0.0.1]/token", "https://mcp.example.com", "leads to this machine"),
+        ("https://[::127.0.0.1]/token", "https://mcp.example.com", "leads to this machine"),
+        ("https://[64:ff9b::127.0.0.1]/token", "https://mcp.example.com", "leads to this machine"),
+        ("https://[2002:7f00:1::]/token", "https://mcp.example.com", "leads to this machine"),
+        ("https://[64:ff9b::a9fe:a9fe]/token", "https://mcp.example.com", "leads to a private address"),
+        ("https://192.0.0.192/token", "https://mcp.example.com", "leads to a private address"),
+        ("https://224.0.0.1/token", "https://mcp.example.com", "leads to a private address"),
+        ("https://[ff02::1]/token", "https://mcp.example.com", "leads to a private address"),
+        ("https://[64:ff9b::8.8.8.8]/token", "https://mcp.example.com", None),
         ("https://localhost./token", "https://mcp.example.com", "leads to this machine"),
         ("https://127.1/token", "https://mcp.example.com", "leads to this machine"),
         ("https://0x7f000001/token", "https://mcp.example.com", "leads to this machine"),

@@ -8,7 +8,9 @@ import pytest
 from downstream_calls import call_tool
 from http_servers import serving
 from petstore_service import PNG, Petstore
+from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.downstream.catalog.results import convert
@@ -111,6 +113,30 @@ async def test_only_operations_that_read_are_tools_unless_others_are_named():
     assert "get_pet" in tools
     assert tools.keys().isdisjoint({"create_pet", "replace_pet", "delete_pet", "login"})
     assert any("5 operations that may change something are left out" in notice for notice in notices)
+
+
+async def test_a_query_has_a_body_and_only_reads():
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    query = {
+        "operationId": "find",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "responses": {"200": {"description": "Found", "content": {"application/json": {"schema": {}}}}},
+    }
+    document = {"openapi": "3.2.0", "info": {"title": "x", "version": "1"}, "paths": {"/pets": {"query": query}}}
+
+    async def found(request):
+        return JSONResponse([request.method, await request.json()])
+
+    async def described(_):
+        return JSONResponse(document)
+
+    app = Starlette(routes=[Route("/openapi.json", described), Route("/pets", found, methods=["QUERY"])])
+    async with serving(app) as port:
+        base = f"http://127.0.0.1:{port}"
+        # Without operations in the entry: what only reads.
+        async with Fleet([openapi(f"{base}/openapi.json", operations=None, url=base)]) as fleet:
+            assert (await listed(fleet))["find"].annotations["readOnlyHint"] is True
+            assert await value(fleet, "find", name="Rex") == ["QUERY", {"name": "Rex"}]
 
 
 async def test_operations_are_named_by_their_ids_or_their_paths():

@@ -7,10 +7,10 @@ import yaml
 from openapi_calls import built, compiled, document
 
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
-from mcp_bridge.downstream.openapi import reading
+from mcp_bridge.downstream.openapi import document_fetching
+from mcp_bridge.downstream.openapi.document_fetching import compile_order
 from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
 from mcp_bridge.downstream.openapi.plan import Order
-from mcp_bridge.downstream.openapi.reading import compile_order
 
 PET = {
     "type": "object",
@@ -278,9 +278,9 @@ async def test_a_document_that_takes_more_than_it_may_ends_its_own_process(monke
     lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}], k{n}: 1}}" for n in range(1, 30)]
     order = Order(server="x", main="file:///x", documents={"file:///x": "\n".join([*lines, "paths: {}"])})
     monkeypatch.setattr(
-        reading,
+        document_fetching,
         "_LOADER",
-        reading._LOADER.replace(
+        document_fetching._LOADER.replace(
             "main()",
             "import mcp_bridge.downstream.openapi.compiler as c\nc.MEMORY_BYTES = 300 << 20\nc.CPU_SECONDS = 3\nmain()",
         ),
@@ -297,3 +297,43 @@ async def test_the_compilers_process_gives_the_same_as_in_this_one():
         documents={"https://api.example.com/openapi.json": text},
     )
     assert (await compile_order(order)).service == compiled(text, uri=order.main, operations=None)
+
+
+def test_what_each_call_or_the_bridge_itself_looks_at_is_bounded():
+    """The document may be a stranger's: it is compiled elsewhere, but what comes of it isn't."""
+    keys = {f"k{number}": {"type": "apiKey", "in": "query", "name": f"q{number}"} for number in range(5000)}
+    keys["x" * 5000] = keys["k0"]
+    wanted = [{"unknown": []}, {"k0": [], "unknown": []}, *({name: []} for name in keys)]
+    service = compiled(
+        document(
+            {"/x": {"get": {"operationId": "x", "security": wanted}}}, components={"securitySchemes": keys | {"o": 1}}
+        )
+    )
+    assert len(service.schemes) == 200
+    assert max(map(len, service.schemes)) < 10
+    assert len(service.operations["x"].security) == 100
+    assert built(service, "x", credentials={"k7": "K"}).url.endswith("/x?q7=K")
+
+    elsewhere = {f"/{number}": {"$ref": f"part{number}.json"} for number in range(1001)}
+    outcome = compiled(document(elsewhere), outcome=True)
+    assert outcome.problem == "refers to more than 1000 other documents"
+    assert outcome.missing == ()
+
+
+async def test_a_text_that_was_cut_in_two_costs_a_document_nothing():
+    """Half of an emoji, as JSON escapes it, can't be written as UTF-8."""
+    text = r"""{"openapi": "3.1.0", "info": {"title": "x", "version": "1"}, "paths": {"/x": {"get": {
+        "operationId": "x", "description": "cut \ud83d, late \uDE00, whole \ud83d\ude00, plain \\ud83d",
+        "parameters": [{"name": "a", "in": "query", "schema": {"enum": ["\ud83d"]}}]}}}}"""
+    uri = "file:///docs/openapi.json"
+    order = Order(server="petstore", main=uri, documents={uri: text}, refused={}, operations=("*",))
+    (tool,) = (await compile_order(order)).service.tools
+    assert tool["description"].startswith("cut \ufffd, late \ufffd, whole \U0001f600, plain \\ud83d")
+    assert tool["inputSchema"]["properties"]["a"]["enum"] == ["\ufffd"]
+
+
+def test_a_notice_has_no_line_of_the_documents_own():
+    service = compiled(document({"/a\n\x1b[31mmcp-bridge: ERROR": {"get": {}}, "/b": {"get": {}}}))
+    (notice,) = service.notices
+    assert notice.isprintable()
+    assert r"/a\n\x1b[31mmcp-bridge" in notice

@@ -14,7 +14,7 @@ from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.discovery import discover
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec
-from mcp_bridge.downstream.openapi import reading
+from mcp_bridge.downstream.openapi import document_fetching
 from mcp_bridge.downstream.openapi.base_url import base_url_of
 from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
 from mcp_bridge.downstream.openapi.plan import Service
@@ -139,7 +139,7 @@ async def test_a_fetched_document_refers_to_its_own_origin_alone_and_gets_no_cre
     ids=["404", "401", "redirect", "large", "binary", "encoded", "empty"],
 )
 async def test_a_document_that_cant_be_had_is_told(answer, said, monkeypatch):
-    monkeypatch.setattr(reading, "MAX_DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(document_fetching, "MAX_DOCUMENT_BYTES", 1000)
     async with serving(Starlette(routes=[Route("/{name}", lambda _: answer)])) as port:
         error = await failure(spec(f"http://127.0.0.1:{port}/d.json?key=hidden-in-the-query"))
     assert error.code == "server_start_failed"

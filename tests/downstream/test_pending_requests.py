@@ -25,9 +25,10 @@ from pydantic import ValidationError
 from servers.specs import faulty
 
 from mcp_bridge.downstream.catalog.bound_tool import Listener
-from mcp_bridge.downstream.client import connection, http_transport, stdio_transport
+from mcp_bridge.downstream.client import mcp_connection
 from mcp_bridge.downstream.client.fleet import Fleet
-from mcp_bridge.downstream.client.pending_requests import FIRST_ID, PendingRequests
+from mcp_bridge.downstream.transports import http_transport, stdio_transport
+from mcp_bridge.downstream.transports.pending_requests import FIRST_ID, PendingRequests
 from mcp_bridge.errors import BridgeError
 
 pytestmark = pytest.mark.timeout(120)
@@ -182,7 +183,7 @@ async def call_by_session(opened, name, arguments, *, is_told):
 
     request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
     return await opened._open_client().session.send_request(
-        request, connection._CallResult, progress_callback=progressed if is_told else None
+        request, mcp_connection._CallResult, progress_callback=progressed if is_told else None
     )
 
 
@@ -248,9 +249,9 @@ async def test_a_result_is_read_as_the_session_reads_it(raw, version):
     request = CallToolRequest(params=CallToolRequestParams(name="x", arguments={}))
     theirs = ours = None
     with suppress(ValidationError):
-        theirs = await session.send_request(request, connection._CallResult)
+        theirs = await session.send_request(request, mcp_connection._CallResult)
     with suppress(ValidationError):
-        ours = connection._call_result(dict(raw), version)
+        ours = mcp_connection._call_result(dict(raw), version)
     assert ours == theirs
     assert type(ours) is type(theirs)
     if ours is not None:

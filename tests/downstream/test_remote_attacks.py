@@ -15,12 +15,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from mcp_bridge.downstream.client.fleet import Fleet
-from mcp_bridge.downstream.client.http_transport import HttpTransport
 from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
 from mcp_bridge.downstream.http import http_client, remote_auth
 from mcp_bridge.downstream.http.remote_auth import RemoteAccess, without_secrets
 from mcp_bridge.downstream.oauth.login_record import Login, keep_login
 from mcp_bridge.downstream.oauth.login_store import LoginStore
+from mcp_bridge.downstream.transports.http_transport import HttpTransport
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.fair_share import Tenant
 from mcp_bridge.policy.secrets.secret_stores import LOGINS_FILE_NAME, SecretFile

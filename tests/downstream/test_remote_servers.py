@@ -12,7 +12,7 @@ from downstream_calls import call_tool
 from http_servers import CuttingProxy, ScriptedServer, everything_server, remote, sdk_server, serving
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
-from mcp_bridge.downstream.client import supervisor
+from mcp_bridge.downstream.client import supervised_server
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
 
@@ -315,7 +315,7 @@ CUTS = [
 async def test_no_call_is_made_twice_or_lost_without_an_error_when_connections_are_cut(
     tmp_path, monkeypatch, mode, path, era
 ):
-    monkeypatch.setattr(supervisor, "BACKOFF_CAP", 0.1)
+    monkeypatch.setattr(supervised_server, "BACKOFF_CAP", 0.1)
     calls, number, limit = tmp_path / "calls", 1000 if LONG else 40, 10.0
     answered, ended, failed = set(), set(), Counter()
 

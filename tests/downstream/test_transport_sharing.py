@@ -12,10 +12,11 @@ from servers.specs import faulty
 
 from mcp_bridge import fair_share, large_json
 from mcp_bridge.downstream.catalog.results import convert
-from mcp_bridge.downstream.client import messages, supervisor
+from mcp_bridge.downstream.client import supervised_server
 from mcp_bridge.downstream.client.fleet import Fleet
-from mcp_bridge.downstream.client.messages import MAX_BLOCKS, OversizedResult
-from mcp_bridge.downstream.client.stdio_transport import StdioTransport, _OutputMessages
+from mcp_bridge.downstream.transports import messages
+from mcp_bridge.downstream.transports.messages import MAX_BLOCKS, OversizedResult
+from mcp_bridge.downstream.transports.stdio_transport import StdioTransport, _OutputMessages
 from mcp_bridge.fair_share import MAX_WAIT_SECONDS, FairShare, Tenant
 from mcp_bridge.offload import on_thread, time_limit
 
@@ -158,7 +159,7 @@ async def test_what_has_been_heard_is_handed_on_before_the_rest_waits_for_its_tu
 
 
 def test_no_server_is_taken_for_dead_before_its_answer_could_be_heard():
-    assert min(supervisor.LIVENESS_TIMEOUT, supervisor.RELIST_TIMEOUT) > MAX_WAIT_SECONDS
+    assert min(supervised_server.LIVENESS_TIMEOUT, supervised_server.RELIST_TIMEOUT) > MAX_WAIT_SECONDS
 
 
 # --- with a real server ---

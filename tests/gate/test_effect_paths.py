@@ -30,7 +30,7 @@ CALL_SITES = {
         "gate/gate.py": {"Gate.call"},  # the one place where a bound tool is called
         "registered/registry.py": {"BoundFunction.called"},
     },
-    "call_tool": {"downstream/client/supervisor.py": {"ListedTool.call"}},
+    "call_tool": {"downstream/client/server_calls.py": {"ListedTool.call"}},
     "called": {"registered/registry.py": {"BoundFunction.call", "Registry.call"}},
     "registry.call": {},
     "complete": {

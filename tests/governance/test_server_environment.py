@@ -19,7 +19,7 @@ from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.server_environment import environment, withheld
-from mcp_bridge.governance.server_output import shown_output
+from mcp_bridge.governance.server_output_masking import shown_output
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -12,6 +12,7 @@ import random, sys, threading, time
 from mcp_bridge.guest import call_ids
 
 call_ids.begin()
+call_ids.follow_threads()
 import asyncio
 call_ids.follow_tasks()
 import concurrent.futures

@@ -33,12 +33,11 @@ FINISH = frame(messages.ExecutionFinish(0), 9)
 
 
 class Guest:
-    """Both ends of a guest's pipes: `say` is read at once, and what it is told waits for `listens`."""
+    """Both ends of a guest's pipes: `say` is read at once."""
 
     def __init__(self):
         self._send, self._receive = anyio.create_memory_object_stream(100)
-        self.told, self.listens = anyio.Event(), anyio.Event()
-        self.listens.set()
+        self.heard = b""
         self.stdin = self.stdout = self.stderr = self
 
     def say(self, *frames):
@@ -48,10 +47,9 @@ class Guest:
     async def receive(self, _size=0):
         return await self._receive.receive()
 
-    async def send(self, _data):
+    async def send(self, data):
         await anyio.lowlevel.checkpoint()
-        self.told.set()
-        await self.listens.wait()
+        self.heard += data
 
     async def aclose(self):
         pass
@@ -75,6 +73,8 @@ def guest():
 
 class Waiting:
     """As `Requests`: each call waits for what nobody can give, until it is taken back."""
+
+    principal = "local"
 
     def __init__(self):
         self.hold = Hold()
@@ -111,6 +111,8 @@ async def run(guest, requests, recorded=None, live=None):
 
 class Told:
     """As `Requests` and `LiveOutput`: takes down what it is asked for, and told."""
+
+    principal = "local"
 
     def __init__(self):
         self.taken = []
@@ -198,27 +200,15 @@ async def test_what_comes_once_a_script_is_being_suspended_takes_back_nothing_of
     assert (records[0].status, list(requests.hold.calls)) == ("suspended", ["held"])
 
 
-async def test_a_script_that_has_finished_is_not_suspended_while_it_is_told_so(guest, monkeypatch):
-    monkeypatch.setattr(sandbox_run, "QUIET_SECONDS", 1e-9)
-    requests, rests = Waiting(), anyio.Event()
-    requests.rested = rests.wait
-    guest.listens = anyio.Event()
-    guest.say(frame(messages.GuestReady("3.11")), call(1))
-    records = []
-
-    async def runs():
-        records.append(await run(guest, requests))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(runs)
-        await requests.hold.begun()
-        guest.say(FINISH)
-        await guest.told.wait()
-        rests.set()
-        for _ in range(100):
-            await anyio.lowlevel.checkpoint()
-        guest.listens.set()
-    assert records[0].status == "success"
+async def test_a_guest_is_told_to_leave_by_whoever_removes_its_container(guest):
+    guest.say(frame(messages.GuestReady("3.11")), frame(messages.ExecutionBegun()), FINISH)
+    limits = RunLimits(60, 60, 60, 1 << 20, LIMITS)
+    made = SandboxRun(guest, "e", b"script", limits, Told(), None, time.monotonic())
+    assert made.acknowledgement == b""
+    with anyio.fail_after(30):
+        assert (await made.run()).status == "success"
+    assert jsonrpc.decode(made.acknowledgement) == jsonrpc.Response(9, {})
+    assert made.acknowledgement not in guest.heard
 
 
 async def test_whoever_waits_for_a_call_to_wait_is_told_while_one_does():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import marshal
+import subprocess
+import sys
+import zlib
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -17,10 +20,10 @@ if TYPE_CHECKING:
 ROOT = Path(mcp_bridge.__file__).parent
 
 
-def modules(magic: str) -> dict[str, tuple[bool, bool, bytes]]:
+def modules(magic: str) -> dict[str, tuple[bool, str, bytes]]:
     sent = guest_bundle.bundle(magic)
     assert int(sent[:12]) == len(sent) - 12
-    found: dict[str, tuple[bool, bool, bytes]] = marshal.loads(sent[12:])  # noqa: S302 - ours
+    found: dict[str, tuple[bool, str, bytes]] = marshal.loads(sent[12:])  # noqa: S302 - ours
     return found
 
 
@@ -37,14 +40,30 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def test_the_bytecode_that_is_sent_is_that_of_the_source_and_names_no_file_of_the_host() -> None:
-    for name, (is_package, is_compiled, sent) in modules(importlib.util.MAGIC_NUMBER.hex()).items():
-        assert is_compiled
-        code = marshal.loads(sent)  # noqa: S302 - ours
+    forms = set()
+    for name, (is_package, form, sent) in modules(importlib.util.MAGIC_NUMBER.hex()).items():
+        forms.add(form)
+        code = marshal.loads(zlib.decompress(sent) if form == "compressed" else sent)  # noqa: S302 - ours
         assert code == compile(source(name, is_package=is_package), "x", "exec", dont_inherit=True)
         assert {part.co_filename for part in codes(code)} == {f"<bridge>/{name}"}
+    assert forms == {"code", "compressed"}
 
 
 def test_an_interpreter_with_other_bytecode_is_sent_source() -> None:
-    for name, (is_package, is_compiled, sent) in modules("").items():
-        assert not is_compiled
+    for name, (is_package, form, sent) in modules("").items():
+        assert form == "source"
         assert sent == source(name, is_package=is_package)
+
+
+def test_what_every_start_loads_is_little_and_not_compressed() -> None:
+    check = "import sys, mcp_bridge.guest.init, mcp_bridge.guest.main; print(*sys.modules)"
+    shown = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(ROOT.parent)!r}); {check}"],
+        capture_output=True,
+        check=True,
+    )
+    loaded = set(shown.stdout.decode().split())
+    # Together they take longer to load than all of ours, and a waiting container keeps what is loaded.
+    assert not loaded & {"asyncio", "collections", "enum", "functools", "json", "re", "signal", "threading", "typing"}
+    sent = modules(importlib.util.MAGIC_NUMBER.hex())
+    assert {sent[name][1] for name in loaded & sent.keys()} == {"code"}

@@ -326,25 +326,36 @@ async def test_a_cancelled_execution_ends_its_own_container_and_no_other(sandbox
         assert printed(await bridge.run("print('well')")) == "well\n"
 
 
-async def test_an_idle_container_takes_no_processor_time(sandboxes):
-    async with sandboxes.open(pooled=True) as bridge:
-        await pooled(bridge)
-        processes = inside(await bridge.sandboxes.pool._ready[0].process.container_id())
-        if not processes:
+async def test_an_idle_container_takes_no_processor_time_even_if_it_was_woken_in_vain(sandboxes):
+    async with sandboxes.open(pooled=True, pool_min=2) as bridge:
+        await pooled(bridge, 2)
+        woken, other = [inside(await one.process.container_id()) for one in bridge.sandboxes.pool._ready]
+        if not woken:
             pytest.skip("the container's processes are found by its control group")
-        assert len(processes) == 2
+        assert (len(woken), len(other)) == (2, 2)
+
+        def tasks(processes):
+            return [task for process in processes for task in sorted(Path(f"/proc/{process}/task").iterdir())]
+
+        with bridge.sandboxes.pool.execution():
+            pass
+        await until(lambda: len(tasks(woken)) > 2)
+        assert len(tasks(other)) == 2
 
         def switches():
             return [
                 re.findall(r"ctxt_switches:\s+(\d+)", (task / "status").read_text())
-                for process in processes
-                for task in sorted(Path(f"/proc/{process}/task").iterdir())
+                for task in [*tasks(woken), *tasks(other)]
             ]
 
+        # What it does once it is awake.
+        await anyio.sleep(0.5)
         before = switches()
         # Longer than the heartbeat of a container that has an execution.
         await anyio.sleep(6)
         assert switches() == before
+        assert printed(await bridge.run("print('well')")) == "well\n"
+        assert (bridge.sandboxes.pool.figures.hits, bridge.sandboxes.pool.figures.lost) == (1, 0)
 
 
 async def test_beyond_the_queue_an_execution_is_refused_as_busy_and_the_others_end_well(sandboxes):

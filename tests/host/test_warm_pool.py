@@ -1,6 +1,7 @@
 """The warm pool's size and its containers' way through it, with containers that do what a test has them do."""
 
 import errno
+import os
 from contextlib import asynccontextmanager
 
 import anyio
@@ -13,6 +14,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.host import warm_pool
 from mcp_bridge.host.warm_pool import PoolSize, WarmPool
 from mcp_bridge.sandbox.engine import ExitStatus
+from mcp_bridge.sandbox.pipes import PipeWriter
 from mcp_bridge.wire import jsonrpc, messages
 
 READY = jsonrpc.encode(messages.notification(messages.GuestReady("3.11.0")))
@@ -114,6 +116,67 @@ async def test_a_container_is_sent_the_modules_waits_and_is_checked_out_once():
         await taken.aclose()
         await again.aclose()
     assert (pool.figures.hits, pool.figures.misses, len(pool.figures.ages)) == (2, 0, 2)
+
+
+async def test_an_execution_wakes_one_container_once_that_may_be_checked_out_or_not():
+    engine, pipes = Engine(says=None), []
+    start = engine.start
+
+    async def with_a_pipe():
+        container = await start()
+        reading, writing = os.pipe()
+        container.stdin = PipeWriter(writing)
+        pipes.append(reading)
+        container.say(READY)
+        return container
+
+    def said(number):
+        return os.read(pipes[number], 1000).removeprefix(b"modules")
+
+    engine.start = with_a_pipe
+    beat = jsonrpc.encode(messages.notification(messages.HostBeat()))
+    async with running(engine, floor=2, ceiling=2) as pool:
+        await until(lambda: pool.ready == 2)
+        with pool.execution():
+            assert said(0) == beat
+        with pool.execution():
+            assert said(1) == beat
+            first = await pool.take()
+        assert first is engine.containers[0]
+        with pool.execution():
+            second = await pool.take()
+        for container, reading in zip((first, second), pipes[:2], strict=True):
+            await container.stdin.aclose()
+            assert os.read(reading, 1000) == b"", "a container that was woken is not woken again"
+            await container.aclose()
+    for container, reading in zip(engine.containers, pipes, strict=True):
+        await container.stdin.aclose()
+        os.close(reading)
+
+
+async def test_a_container_that_has_just_ended_is_woken_in_vain():
+    engine = Engine()
+    async with running(engine) as pool:
+        await until(lambda: pool.ready)
+        reading, writing = os.pipe()
+        os.close(reading)
+        engine.containers[0].stdin = PipeWriter(writing)
+        with pool.execution():
+            taken = await pool.take()
+        await taken.stdin.aclose()
+        await taken.aclose()
+
+
+async def test_refilling_begins_when_the_last_answer_is_on_its_way(monkeypatch):
+    monkeypatch.setattr(warm_pool, "PACE_SECONDS", 20.0)
+    monkeypatch.setattr(warm_pool, "ANSWER_SECONDS", 20.0)
+    async with running(engine := Engine()) as pool:
+        await until(lambda: pool.ready)
+        with pool.execution():
+            taken = await pool.take()
+        await anyio.wait_all_tasks_blocked()
+        assert len(engine.containers) == 1
+        await taken.aclose()
 
 
 async def test_nobody_else_reads_a_container_that_is_checked_out():

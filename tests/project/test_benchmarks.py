@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from benchmarks import gateway, governed, kept, kernel, ledger, loop, parts, registered, store
+from benchmarks import calls, gateway, governed, http_server, kept, kernel, ledger, loop, parts, registered, store
 from benchmarks.bridge import Bench
 from benchmarks.measure import table
 
@@ -31,6 +31,8 @@ def bench(sandbox_state_dir, tmp_path):
         kept.kept,
         parts.parts,
         loop.loop,
+        calls.openapi,
+        http_server.team,
     ],
     ids=lambda m: m.__name__,
 )

@@ -16,7 +16,7 @@ import pytest
 from sandbox_fixtures import files_of_containers
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox import cli_engine
+from mcp_bridge.sandbox import cli_engine, container_monitors
 from mcp_bridge.sandbox.cli_engine import CliEngine, CliProcess
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, ExitStatus, Limits, SandboxSpec
 from mcp_bridge.sandbox.failures import start_failure
@@ -443,7 +443,7 @@ async def test_what_a_client_that_was_killed_had_begun_to_start_is_ended(runner:
         pytest.skip("this engine's client starts nothing itself")
     spec = runner.spec(FOREVER)
     process = await runner.engine.start(spec)
-    while not cli_engine._text_of(process._folder / cli_engine.MONITOR_NAME):  # noqa: ASYNC110  (of a file there is no event)
+    while not container_monitors.text_of(process._folder / container_monitors.MONITOR_NAME):  # noqa: ASYNC110  (of a file there is no event)
         await anyio.sleep(0.001)
     process._child._process.kill()
     await process._child.wait()
@@ -569,7 +569,7 @@ async def test_what_a_client_that_was_killed_with_its_bridge_had_begun_to_start_
         spec = runner.spec(FOREVER, labels={OWNER_LABEL: str(dead_owner())})
         process = await runner.engine.start(spec)
         try:
-            while not cli_engine._text_of(process._folder / cli_engine.MONITOR_NAME):  # noqa: ASYNC110  (of a file there is no event)
+            while not container_monitors.text_of(process._folder / container_monitors.MONITOR_NAME):  # noqa: ASYNC110  (of a file there is no event)
                 await anyio.sleep(0.001)
             process._child._process.kill()
             await process._child.wait()

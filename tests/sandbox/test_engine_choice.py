@@ -20,9 +20,9 @@ from mcp_bridge.sandbox import subordinate_ids
 from mcp_bridge.sandbox.engine_choice import probe
 from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
 from mcp_bridge.sandbox.isolation_flags import Enforced, RuntimeChoice
+from mcp_bridge.sandbox.isolation_probe import Trial, run_trial
 from mcp_bridge.sandbox.oci import detection
 from mcp_bridge.sandbox.probe_report import Finding, ProbeReport, load_report, report_path, store_report
-from mcp_bridge.sandbox.trial import Trial, run_trial
 
 if TYPE_CHECKING:
     from sandbox_fixtures import Runner

@@ -1,6 +1,7 @@
 """Clients that we did not write, those of npm: who does what is in `clients/matrix.py`."""
 
 import asyncio
+import dataclasses
 import functools
 import json
 import re
@@ -9,7 +10,7 @@ import subprocess
 import anyio
 import pytest
 from bridge_fixtures import COMMAND, DEADLINE_SECONDS, setups, state_directory
-from clients.conversation import LIMIT, SCRIPTS, Place, program, recording
+from clients.conversation import LIMIT, SCRIPTS, Place, program, recorded, recording
 from clients.matrix import MATRIX
 from http_bridge import serving
 from server_fixtures import REPOSITORY
@@ -177,13 +178,14 @@ CHECKS = (
 )
 
 
-@pytest.mark.parametrize("name", MATRIX)
-def test_one_conversation_of_a_client_passes_every_check(name, tmp_path, engine, image, sandbox_state_dir):
+@pytest.fixture
+def place(tmp_path, engine, image, sandbox_state_dir):
     configure = setups(tmp_path, engine, state_directory(tmp_path, sandbox_state_dir))
-    row = MATRIX[name]
     # Until it is interrupted, the last script has to run, however busy the machine is.
-    setup = configure(recording(tmp_path), max_output_chars=LIMIT, timeout=100)
-    seen = row.held(Place(setup, tmp_path))
+    return Place(configure(recording(tmp_path), max_output_chars=LIMIT, timeout=100), tmp_path)
+
+
+def assert_checked(row, seen):
     failed = []
     for check in CHECKS:
         try:
@@ -191,3 +193,19 @@ def test_one_conversation_of_a_client_passes_every_check(name, tmp_path, engine,
         except AssertionError as exc:
             failed.append(f"{check.__name__}: {exc}")
     assert not failed, "\n\n".join(failed)
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_one_conversation_of_a_client_passes_every_check(name, place):
+    assert_checked(MATRIX[name], MATRIX[name].held(place))
+
+
+@pytest.mark.parametrize("name", MATRIX)
+async def test_a_conversation_over_http_is_the_same(name, place):
+    row = MATRIX[name]
+    async with serving(place.setup) as bridge, recorded(bridge.url, place.sent) as url:
+        seen = await on_blocking_thread(row.held, dataclasses.replace(place, url=url))
+        if row.cancels:
+            await place.setup.no_container_of(bridge.pid)
+    # From 2026-07-28 on a call is cancelled by the end of its request.
+    assert_checked(dataclasses.replace(row, cancels=row.cancels and row.revision < "2026-07-28"), seen)

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import struct
 import subprocess
 import zlib
@@ -38,6 +39,10 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")
 
 ERAS = ["legacy", "2026-07-28"]
 RECORD = "mcp-code-bridge/record"
+
+
+def _socket_ends():
+    return tuple(end.detach() for end in socket.socketpair())
 
 
 async def run(client, code, **arguments):
@@ -547,6 +552,54 @@ async def test_at_the_end_of_input_what_is_done_is_answered_and_what_was_under_w
     os.close(writing)
     with os.fdopen(reading) as lines:
         assert [json.loads(line)["id"] for line in lines] == [1, 2, 4]
+
+
+@pytest.mark.parametrize("ends", [os.pipe, _socket_ends], ids=["a pipe", "a socket"])
+async def test_a_client_that_reads_late_gets_everything_in_order_and_nobody_waits_for_it(ends):
+    write_send, write_receive = anyio.create_memory_object_stream(0)
+    read_send, read_receive = anyio.create_memory_object_stream(0)
+    reading, writing = ends()
+    sizes = [10, 3000, 100_000, 3000, 10, 400_000, *[2000] * 100]
+    read = bytearray()
+
+    def take():
+        while chunk := os.read(reading, 5000):
+            read.extend(chunk)
+
+    async def send():
+        for number, size in enumerate(sizes, start=1):
+            answer = types.JSONRPCResponse(jsonrpc="2.0", id=number, result={"text": "x" * size})
+            await write_send.send(SessionMessage(answer))
+        write_send.close()
+
+    async def write():
+        await stdio._write(writing, write_receive, read_send)
+        os.close(writing)
+
+    with write_receive, read_receive, read_send:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write)
+            tasks.start_soon(send)
+            # The client takes none of it, and the loop goes on.
+            await anyio.wait_all_tasks_blocked()
+            await anyio.to_thread.run_sync(take)
+    os.close(reading)
+    rows = [json.loads(line) for line in read.splitlines()]
+    assert [(row["id"], len(row["result"]["text"])) for row in rows] == list(enumerate(sizes, start=1))
+
+
+@pytest.mark.parametrize("ends", [os.pipe, _socket_ends], ids=["a pipe", "a socket"])
+async def test_an_answer_for_a_client_that_is_gone_ends_the_connection(ends):
+    write_send, write_receive = anyio.create_memory_object_stream(0)
+    read_send, read_receive = anyio.create_memory_object_stream(1)
+    reading, writing = ends()
+    os.close(reading)
+    with write_send, write_receive, read_receive:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stdio._write, writing, write_receive, read_send)
+            await write_send.send(SessionMessage(types.JSONRPCResponse(jsonrpc="2.0", id=1, result={})))
+        assert read_receive.statistics().open_send_streams == 0
+    os.close(writing)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])

@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
-from mcp_bridge.executions.own_files import OwnFiles
+from mcp_bridge.executions.principal_artifacts import OwnFiles
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.server import displays, render

@@ -64,7 +64,11 @@ async def told(process, answer=None):
     """The record of an execution in that container."""
     limits = RunLimits(60, 60, 5, 1 << 20, ChannelLimits(1, 10, 1000))
     requests = SimpleNamespace(
-        answer=answer, cancelled_before_start=None, on_hold=anyio.sleep_forever, divergence=anyio.sleep_forever
+        answer=answer,
+        cancelled_before_start=None,
+        on_hold=anyio.sleep_forever,
+        divergence=anyio.sleep_forever,
+        principal="local",
     )
     with anyio.fail_after(30):
         return await SandboxRun(process, "e", b"", limits, requests, None, time.monotonic()).run()

@@ -13,7 +13,7 @@ from hypothesis import settings
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.keys import master_key_sources
 from mcp_bridge.ledger.log import entry_encoding, reading
-from mcp_bridge.ledger.log.payloads import KeyEvent
+from mcp_bridge.ledger.log.log_payloads import KeyEvent
 from mcp_bridge.ledger.proofs import disclosures, exports, merkle, notes, tlog_proof
 from mcp_bridge.ledger.proofs.notes import Checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, ED25519, Signer, Verifier

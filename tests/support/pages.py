@@ -11,6 +11,7 @@ DOCUMENTS = [
     *GUIDES,
     *sorted({path.name for path in REPOSITORY.glob("*.md")} - {"README.md"}),
     "examples/README.md",
+    "examples/clients/README.md",
     "examples/team/README.md",
     "benchmarks/README.md",
 ]

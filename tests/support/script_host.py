@@ -157,6 +157,8 @@ def set_traps() -> None:
 class Person:
     """As the client's: answers every question alike, and writes down what was asked."""
 
+    may_vanish = True
+
     def __init__(self, answer):
         self._answer = answer
 

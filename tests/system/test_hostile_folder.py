@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from mcp_bridge.cli import configuring, exit_statuses
 from mcp_bridge.cli.app import app
-from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES
+from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES
 from mcp_bridge.workspace.folder_content import CLIENT_FILES
 
 pytest_plugins = ["bridge_fixtures"]
@@ -74,6 +74,7 @@ COMMANDS = {
     "program list": [],
     "program show": ["looking"],
     "program save": ["mine", "program.yaml"],
+    "program from-execution": ["abc"],
     "program delete": ["mine"],
     "program plan": ["do something"],
     "execution list": [],

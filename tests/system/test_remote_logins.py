@@ -18,8 +18,8 @@ from oauth_fixtures import (
     server_spec,
 )
 
-from mcp_bridge.downstream.client import supervisor
-from mcp_bridge.downstream.oauth import token_sources
+from mcp_bridge.downstream.client import supervised_server
+from mcp_bridge.downstream.oauth import token_renewal
 from mcp_bridge.downstream.oauth.login_record import keep_login, read_login
 from mcp_bridge.host.channel import HostChannel
 from mcp_bridge.host.frame_writer import FrameWriter
@@ -56,9 +56,9 @@ async def test_no_token_is_in_any_byte_that_leaves_the_host(  # noqa: PLR0915  (
     caplog,
 ):
     # A person is slower than these waits.
-    monkeypatch.setattr(supervisor, "BACKOFF_BASE", 0.0)
-    monkeypatch.setattr(token_sources, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(token_sources, "REFUSED_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(supervised_server, "BACKOFF_BASE", 0.0)
+    monkeypatch.setattr(token_renewal, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(token_renewal, "REFUSED_PAUSE_SECONDS", 0.0)
     caplog.set_level(logging.DEBUG)
     frames = []
     post, take = FrameWriter.post, HostChannel._take

@@ -214,8 +214,9 @@ async def ran(client, code, **options):
     return result.content[0].text.rstrip()
 
 
-async def uses_what_is_its_own(machine, anna, ben):
-    """Both call run_python through nginx: streams arrive as they are written, and neither sees what is the other's."""
+async def streams_arrive(client, name):
+    """A script that ends when its client has had its progress ends."""
+    seen = anyio.Event()
 
     async def progress(done, total, message):
         if message == "begun":
@@ -225,14 +226,20 @@ async def uses_what_is_its_own(machine, anna, ben):
         await seen.wait()
         await ran(client, 'runtime.save_memory_sync("seen", True)')
 
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(answer)
+        printed = await ran(client, WAITS.replace("WHOSE", repr(name)), progress_callback=progress)
+        assert printed == f"seen by {name}"
+        await ran(client, 'runtime.delete_memory_sync("seen")')
+
+
+async def uses_what_is_its_own(machine, anna, ben):
+    """Both call run_python through nginx: streams arrive as they are written, and neither sees what is the other's."""
     for mode, who in (("legacy", anna), ("2026-07-28", ben)):
-        seen = anyio.Event()
         name = "anna" if who is anna else "ben"
-        async with machine.client(mode, **who) as client, anyio.create_task_group() as tasks:
+        async with machine.client(mode, **who) as client:
             assert await ran(client, 'print("known:", runtime.load_memory_sync("whose"))') == "known: None"
-            tasks.start_soon(answer)
-            printed = await ran(client, WAITS.replace("WHOSE", repr(name)), progress_callback=progress)
-            assert printed == f"seen by {name}"
+            await streams_arrive(client, name)
 
 
 async def test_two_principals_with_tokens_use_the_bridge_through_nginx_and_tls(machine):
@@ -278,6 +285,21 @@ async def test_two_principals_with_client_certificates_use_the_bridge_through_ng
         # Without nginx, nobody is anybody.
         async with bridge.http() as http:
             assert (await http.post("/mcp", json=PING, headers=ACCEPT)).status_code == 401
+
+
+async def test_the_location_on_the_page_passes_streams_on(machine, configure):
+    [location] = blocks("docs/http.md", "nginx")
+    async with serving(configure()) as bridge:
+        folder = machine.nginx_folder / "conf.d"
+        folder.mkdir()
+        place = f"127.0.0.1:{machine.listener.getsockname()[1]}"
+        location = location.replace("127.0.0.1:8350", f"127.0.0.1:{bridge.port}")
+        (folder / "page.conf").write_text(f"server {{ listen {place};\n{location}\n}}")
+        with machine.nginx():
+            through = dataclasses.replace(bridge, url=f"http://{place}/mcp")
+            for mode in ("legacy", "2026-07-28"):
+                async with through.client(mode) as client:
+                    await streams_arrive(client, mode)
 
 
 def unit(text):

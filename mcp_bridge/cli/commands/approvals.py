@@ -11,7 +11,7 @@ from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_invisible, escape_name
-from mcp_bridge.executions.comments import check_text
+from mcp_bridge.executions.decision_comments import check_text
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:

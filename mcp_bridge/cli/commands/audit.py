@@ -277,12 +277,12 @@ def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) ->
     """
 
     def work() -> int:
-        from mcp_bridge.ledger.admin import compacting
+        from mcp_bridge.ledger.admin import offline_compaction
         from mcp_bridge.sandbox.ownership import owner_label
         from mcp_bridge.sizes import shown_size
 
         async def compacted(database: Database) -> tuple[Measured, Measured]:
-            return await compacting.compact(database, owner_label())
+            return await offline_compaction.compact(database, owner_label())
 
         before, after = run_with_database(configuring.load(config or ctx.obj).settings, compacted)
         was, now = before.used + before.unused, after.used + after.unused
@@ -390,12 +390,12 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
 
     def work() -> int:
         from mcp_bridge.cli.asking import login_name
-        from mcp_bridge.ledger.admin import accepted_losses
+        from mcp_bridge.ledger.admin import recorded_losses
         from mcp_bridge.private_files import state_directory
 
         settings = configuring.load(config or ctx.obj).settings
         state_directory(settings.state_dir, durable=True)
-        loss = accepted_losses.accept_loss(verifying.ledger_file(settings), settings.ledger.master_key, login_name())
+        loss = recorded_losses.accept_loss(verifying.ledger_file(settings), settings.ledger.master_key, login_name())
         if as_json:
             print_json({"had": loss.had, "has": loss.has})
         else:

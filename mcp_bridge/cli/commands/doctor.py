@@ -14,8 +14,8 @@ from rich.console import Console
 
 from mcp_bridge import escaping
 from mcp_bridge.cli import configuring, environment_variables, exit_statuses
-from mcp_bridge.downstream.configuration.clients import CLIENTS
 from mcp_bridge.downstream.configuration.discovery import user_servers
+from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.downstream.configuration.remote_entries import is_in_the_clear, shown_url
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.early_erasure import FULL
@@ -25,7 +25,7 @@ from mcp_bridge.host.pool_report import pool_reports
 from mcp_bridge.sizes import shown_size
 
 if TYPE_CHECKING:
-    from mcp_bridge.downstream.configuration.clients import ClientName
+    from mcp_bridge.downstream.configuration.known_clients import ClientName
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.config import LedgerConfig

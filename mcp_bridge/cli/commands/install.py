@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge import escaping, settings
 from mcp_bridge.cli import asking, exit_statuses, showing
-from mcp_bridge.cli.client_setup.file_edits import ConfigurationFile
-from mcp_bridge.cli.client_setup.installation_records import Installation, Installations, hash_of
-from mcp_bridge.cli.client_setup.planned_changes import planned
-from mcp_bridge.cli.client_setup.take_over import Change, put_back
-from mcp_bridge.downstream.configuration.clients import CLIENTS
+from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
+from mcp_bridge.cli.configuration_edits.installation_records import Installation, Installations, hash_of
+from mcp_bridge.cli.configuration_edits.planned_changes import planned
+from mcp_bridge.cli.configuration_edits.take_over import Change, put_back
+from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from mcp_bridge.cli.client_setup.planned_changes import Request
-    from mcp_bridge.downstream.configuration.clients import Client
+    from mcp_bridge.cli.configuration_edits.planned_changes import Request
+    from mcp_bridge.downstream.configuration.known_clients import Client
 
 
 def install(loaded: settings.Loaded, request: Request) -> int:

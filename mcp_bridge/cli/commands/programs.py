@@ -1,4 +1,4 @@
-"""`mcp-bridge program run|validate|graph|list|show|save|delete|plan`."""
+"""`mcp-bridge program run|validate|graph|list|show|save|from-execution|delete|plan`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
-from mcp_bridge.cli.opening import drive, finish, print_json, run_with_bridge
+from mcp_bridge.cli.opening import drive, finish, print_json, run_with_bridge, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mcp_bridge.cli.program_sources import ProgramFile, Sources
     from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.kernel.language.program_parser import Program
+    from mcp_bridge.ledger.storage.database import Database
 
 programs = typer.Typer(
     help="Run, check, draw and keep programs: steps that are governed one by one.",
@@ -265,6 +266,55 @@ def _as_object(data: Any, label: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise BridgeError("bad_program", f"{label}: a program is an object with a list of 'steps'.")
     return data
+
+
+@programs.command(
+    epilog="Examples:\n\n"
+    "mcp-bridge program from-execution 3f2a91 > refund.yaml\n\n"
+    "mcp-bridge program from-execution 3f2a91 --output refund.yaml"
+)
+def from_execution(
+    ctx: typer.Context,
+    execution: Annotated[str, typer.Argument(metavar="ID", help="As `execution list` has it; its beginning will do.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="A new file, instead of standard output.")
+    ] = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Write a program that makes the calls of a script's execution, for you to correct. Nothing is run or kept."""
+
+    def work() -> int:
+        from mcp_bridge.executions.programs.from_script import DerivedProgram, program_from_execution
+        from mcp_bridge.governance import yaml_text
+        from mcp_bridge.ledger.log.recorder import SqliteRecorder
+        from mcp_bridge.ledger.storage.execution_store import ProgramStore
+
+        async def derived(database: Database) -> DerivedProgram:
+            store = ProgramStore(database)
+            stored = await inputs.execution(store, execution)
+            return await program_from_execution(store, SqliteRecorder(database), stored)
+
+        loaded = configuring.load(config or ctx.obj)
+        made = run_with_database(loaded.settings, derived, allow_read_only=True)
+        if as_json:
+            print_json({"program": made.data, "remarks": made.remarks}, indent=True)
+            return exit_statuses.OK
+        text = yaml_text.dump(made.data, [*made.remarks])
+        if output is None:
+            # Written as UTF-8 bytes, as in a file, whatever the terminal's encoding.
+            sys.stdout.buffer.write(text.encode())
+            return exit_statuses.OK
+        try:
+            with output.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except (OSError, ValueError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else str(exc)
+            raise BridgeError("bad_argument", f"--output: {output} can't be written: {why}.") from None
+        showing.echo_err(f"mcp-bridge: {output}: read it, then: {showing.command(f'program run {output}', config)}")
+        return exit_statuses.OK
+
+    finish(work, as_json=as_json)
 
 
 @programs.command()

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge import settings
 from mcp_bridge.cli import configuring, exit_statuses
-from mcp_bridge.downstream.configuration.clients import CLIENTS
+from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import CONFIG_NAME, PROJECT_NAME, real_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from mcp_bridge.downstream.configuration.clients import Client
     from mcp_bridge.downstream.configuration.discovery import Discovery
+    from mcp_bridge.downstream.configuration.known_clients import Client
     from mcp_bridge.server.configuration_reload import Change, Configured
 
 AT_A_TERMINAL = """\

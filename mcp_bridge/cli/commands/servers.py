@@ -13,7 +13,7 @@ from mcp_bridge import escaping
 from mcp_bridge.cli import configuring, exit_statuses, showing
 from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
-from mcp_bridge.downstream.configuration.clients import CLIENT_NAMES, ClientName
+from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, ClientName
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def add(
     config: Config = None,
 ) -> None:
     """Write a server into your configuration. ${NAME} in it is taken from the environment when the server starts."""
-    from mcp_bridge.cli.client_setup import own_configuration
+    from mcp_bridge.cli.configuration_edits import own_servers
 
     def done() -> int:
         table: dict[str, Any] = {}
@@ -121,7 +121,7 @@ def add(
             if value:
                 table[key] = value
         named = config or ctx.obj
-        return own_configuration.add(configuring.load(named, folder=False), named, name, table)
+        return own_servers.add(configuring.load(named, folder=False), named, name, table)
 
     finish(done)
 
@@ -143,10 +143,10 @@ def remove(
     config: Config = None,
 ) -> None:
     """Remove a server from your configuration."""
-    from mcp_bridge.cli.client_setup import own_configuration
+    from mcp_bridge.cli.configuration_edits import own_servers
 
     named = config or ctx.obj
-    finish(lambda: own_configuration.remove(configuring.load(named, folder=False), named, name))
+    finish(lambda: own_servers.remove(configuring.load(named, folder=False), named, name))
 
 
 @servers.command(
@@ -160,12 +160,10 @@ def import_(
     config: Config = None,
 ) -> None:
     """Copy a client's servers into your configuration. The client's file stays as it is."""
-    from mcp_bridge.cli.client_setup import own_configuration
+    from mcp_bridge.cli.configuration_edits import own_servers
 
     named = config or ctx.obj
-    finish(
-        lambda: own_configuration.import_(configuring.load(named, folder=False), named, client, names or [], yes=yes)
-    )
+    finish(lambda: own_servers.import_(configuring.load(named, folder=False), named, client, names or [], yes=yes))
 
 
 def _status(rows: list[dict[str, Any]], *, start: bool) -> int:

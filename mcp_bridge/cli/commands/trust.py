@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mcp_bridge import escaping, settings
 from mcp_bridge.cli import asking, exit_statuses, showing
 from mcp_bridge.cli.opening import print_json
-from mcp_bridge.downstream.configuration import client_files
-from mcp_bridge.downstream.configuration.clients import CLIENTS
+from mcp_bridge.downstream.configuration import client_file_reading
 from mcp_bridge.downstream.configuration.discovery import folder_table, missing_servers_problem
+from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import (
     CLIENT_FILES,
@@ -137,9 +137,9 @@ def _parsed(data: bytes, file: Path, name: str) -> tuple[dict[str, Any], dict[st
     if name == CONFIG_NAME:
         return settings.checked(data, file), {}
     client = _CLIENTS[name]
-    problems: list[client_files.Problem] = []
-    content = client_files.parse(data, file, client.syntax, problems)
-    entries = client_files.entries(client, content, file, problems)
+    problems: list[client_file_reading.Problem] = []
+    content = client_file_reading.parse(data, file, client.syntax, problems)
+    entries = client_file_reading.entries(client, content, file, problems)
     if problems:
         raise BridgeError("bad_config", f"{file}: {problems[0].message}", file=str(file), line=problems[0].line)
     return folder_table(client, content, file), entries

@@ -1,7 +1,7 @@
 """A tool and the way to call it: what a call is decided on is what it is made with.
 
 Whoever makes a call looks its tool up once, and gets it bound to its server. A server is a process that speaks MCP
-(`supervisor`) or the operator's own functions (`registered.registry`).
+(`server_calls`) or the operator's own functions (`registered.registry`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.bound_tool import BoundTool
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
     from mcp_bridge.downstream.client.fleet import Fleet
-    from mcp_bridge.downstream.client.supervisor import DownstreamServer
+    from mcp_bridge.downstream.client.server_calls import DownstreamServer
+    from mcp_bridge.downstream.client.supervised_server import SupervisedServer
     from mcp_bridge.downstream.search.meaning import Embedder
 
 LOCAL = "local"
@@ -314,7 +315,7 @@ class Catalog:
                     self._index = None
         return self._tools.get(name)
 
-    def _on_listing(self, server: DownstreamServer, listing: Listing) -> None:
+    def _on_listing(self, server: SupervisedServer, listing: Listing) -> None:
         name = server.spec.name
         self._tried.discard(name)
         self._reasons.pop(name, None)
@@ -328,7 +329,7 @@ class Catalog:
             else:
                 self._fleet.start_soon(self._save, self._store, server, listing)
 
-    async def _save(self, store: ListingStore, server: DownstreamServer, listing: Listing) -> None:
+    async def _save(self, store: ListingStore, server: SupervisedServer, listing: Listing) -> None:
         async with self._saving:
             if self._tools.get(server.spec.name) is listing.tools:
                 await on_blocking_thread(store.save, server.spec.fingerprint(), listing.tools)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mcp_bridge.downstream.client.server_log import logger
+from mcp_bridge.downstream.client.log_tail import logger
 from mcp_bridge.downstream.configuration.remote_entries import shown_origin
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import ToolInfo
-    from mcp_bridge.downstream.client.server_connection import ServerConnection
+    from mcp_bridge.downstream.client.connection_interface import ServerConnection
     from mcp_bridge.downstream.configuration.environment import Environment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.http_client import RemoteFailure
@@ -222,10 +222,9 @@ def _connect_failure(spec: ServerSpec, connection: ServerConnection) -> BridgeEr
 def _unauthorized(spec: ServerSpec, failure: RemoteFailure, tool: ToolInfo | None = None) -> BridgeError:
     message = f"server {spec.name!r} {failure.reason}: it wants other credentials. Nothing was called."
     extras: dict[str, Any] = {"tool": tool.name} if tool else {}
-    return error(spec, "server_unauthorized", message, hint=_CREDENTIALS, status=failure.status, **extras)
-
-
-_CREDENTIALS = "The operator puts the credentials into the server's headers in the configuration."
+    where = "credentials, by the names of the document's security schemes," if spec.openapi else "headers"
+    hint = f"The operator puts the credentials into the server's {where} in the configuration."
+    return error(spec, "server_unauthorized", message, hint=hint, status=failure.status, **extras)
 
 
 def _remote_call_failure(spec: ServerSpec, failure: RemoteFailure, tool: ToolInfo) -> BridgeError:
@@ -297,7 +296,7 @@ def _slow_hint(spec: ServerSpec) -> str:
 def _too_large(failure: BaseException | None, connection: ServerConnection) -> str:
     """The size and limit of an oversized answer before the server was ready; empty if that wasn't the failure."""
     # The SDK is loaded already: a connection exists.
-    from mcp_bridge.downstream.client.messages import OversizedResult  # noqa: PLC0415
+    from mcp_bridge.downstream.transports.messages import OversizedResult  # noqa: PLC0415
 
     data = getattr(failure, "data", None)
     if isinstance(data, OversizedResult):
@@ -336,7 +335,7 @@ async def call_failure(
     # The SDK is loaded already: a connection exists.
     from mcp.shared.exceptions import MCPError  # noqa: PLC0415
 
-    from mcp_bridge.downstream.client.messages import OversizedResult  # noqa: PLC0415
+    from mcp_bridge.downstream.transports.messages import OversizedResult  # noqa: PLC0415
 
     what = f"{spec.name}.{tool.name}"
     told = cause if isinstance(cause, BridgeError) else getattr(cause, "data", None)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from mcp_bridge.downstream.catalog.aliases import assign
-from mcp_bridge.downstream.client.supervisor import MAX_RESULT_BYTES, DownstreamServer
+from mcp_bridge.downstream.client.server_calls import DownstreamServer
+from mcp_bridge.downstream.client.supervised_server import MAX_RESULT_BYTES, SupervisedServer
 from mcp_bridge.downstream.configuration.environment import Environment
 from mcp_bridge.downstream.http.remote_auth import RemoteAccess, without_secrets
 from mcp_bridge.errors import BridgeError, log_failure
@@ -69,7 +70,7 @@ class Fleet:
         self._tasks: TaskGroup | None = None
         self._closed = False
         self.missing = missing
-        self._listeners: list[Callable[[DownstreamServer, Listing], None]] = []
+        self._listeners: list[Callable[[SupervisedServer, Listing], None]] = []
         self.servers = {
             spec.name: DownstreamServer(
                 spec,
@@ -132,7 +133,7 @@ class Fleet:
         """The status of every server, sorted by name."""
         return [self.servers[name].status() for name in sorted(self.servers)]
 
-    def add_listener(self, listener: Callable[[DownstreamServer, Listing], None]) -> None:
+    def add_listener(self, listener: Callable[[SupervisedServer, Listing], None]) -> None:
         """Register a callback for every listing of a server."""
         self._listeners.append(listener)
 
@@ -144,7 +145,7 @@ class Fleet:
         """
         self._spawn(function, *args)
 
-    def _on_listing(self, server: DownstreamServer, listing: Listing) -> None:
+    def _on_listing(self, server: SupervisedServer, listing: Listing) -> None:
         for listener in self._listeners:
             listener(server, listing)
 

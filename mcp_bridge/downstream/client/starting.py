@@ -10,7 +10,7 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcp_bridge.downstream.client.server_connection import ServerConnection
+    from mcp_bridge.downstream.client.connection_interface import ServerConnection
 
 # The share of the start time-out after which a second process is started that is only spoken to in the old protocol
 # era. The first process continues meanwhile, since it may merely be slow.
@@ -19,7 +19,7 @@ PROBE_SHARE = 0.5
 
 def load_sdk() -> None:
     """Import the SDK, which takes a second. Run this in a thread so that calls of other servers continue meanwhile."""
-    importlib.import_module("mcp_bridge.downstream.client.connection")
+    importlib.import_module("mcp_bridge.downstream.client.mcp_connection")
 
 
 async def first_ready(

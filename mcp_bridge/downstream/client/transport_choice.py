@@ -9,7 +9,7 @@ from mcp_bridge.downstream.client.failures import remote_failure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcp_bridge.downstream.client.server_connection import ServerConnection
+    from mcp_bridge.downstream.client.connection_interface import ServerConnection
     from mcp_bridge.downstream.configuration.spec import ServerSpec, ServerType
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.downstream.configuration import client_files
+from mcp_bridge.downstream.configuration import client_file_reading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from mcp_bridge.downstream.configuration.client_files import Problem
+    from mcp_bridge.downstream.configuration.client_file_reading import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def claude_code_approvals(
 
     The latter counts if the user has accepted the folder in Claude Code, which starts none of its servers before.
     """
-    general = client_files.read(home / ".claude" / "settings.json", "json", problems)
+    general = client_file_reading.read(home / ".claude" / "settings.json", "json", problems)
     accepted = any(part.get("hasTrustDialogAccepted") is True for part in local)
     sources = [*local, *([general] if accepted else [])]
     return ClaudeCodeApprovals(

@@ -16,8 +16,8 @@ from mcp_bridge.downstream.configuration.spec import CALL_TIMEOUT, START_TIMEOUT
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mcp_bridge.downstream.configuration.clients import ClientName
     from mcp_bridge.downstream.configuration.env_pass import EnvPass
+    from mcp_bridge.downstream.configuration.known_clients import ClientName
 
 Entry = dict[str, Any]
 

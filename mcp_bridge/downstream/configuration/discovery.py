@@ -26,13 +26,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from mcp_bridge.downstream.configuration import client_files
+from mcp_bridge.downstream.configuration import client_file_reading
 from mcp_bridge.downstream.configuration.claude_code_approvals import ClaudeCodeApprovals, claude_code_approvals
 from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape, shaped
-from mcp_bridge.downstream.configuration.client_files import Problem, member
-from mcp_bridge.downstream.configuration.clients import CLIENTS
+from mcp_bridge.downstream.configuration.client_file_reading import Problem, member
 from mcp_bridge.downstream.configuration.expansion import Expander, UnexpandedError
 from mcp_bridge.downstream.configuration.git_root import git_root
+from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.remote_entries import headers_problem, url_problem
 from mcp_bridge.downstream.configuration.runner_isolation import isolate_runner
@@ -56,8 +56,8 @@ from mcp_bridge.workspace.trust import IgnoredFile, Status, TrustStore, ignored_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from mcp_bridge.downstream.configuration.client_files import Table
-    from mcp_bridge.downstream.configuration.clients import Client, ClientName
+    from mcp_bridge.downstream.configuration.client_file_reading import Table
+    from mcp_bridge.downstream.configuration.known_clients import Client, ClientName
     from mcp_bridge.downstream.configuration.spec import OpenApiDocument
 
 
@@ -224,7 +224,7 @@ class _Finder:
     def _claude_code(self, client: Client) -> Iterator[ServerSpec]:
         [user_file] = client.user_paths(self.home, self.environ)
         problems = self.discovery.problems
-        user = client_files.read(user_file, client.syntax, problems)
+        user = client_file_reading.read(user_file, client.syntax, problems)
         projects = member(user, "projects", user_file, problems)
         root = git_root(self.cwd)
         places = dict.fromkeys(str(place) for place in (self.cwd, self.cwd.resolve(), root) if place is not None)
@@ -244,9 +244,9 @@ class _Finder:
         settings: Table = {}
         found: dict[str, tuple[Any, Path]] = {}
         for path in reversed(client.user_paths(self.home, self.environ)):
-            content = client_files.read(path, client.syntax, self.discovery.problems)
+            content = client_file_reading.read(path, client.syntax, self.discovery.problems)
             settings |= content
-            for name, entry in client_files.entries(client, content, path, self.discovery.problems).items():
+            for name, entry in client_file_reading.entries(client, content, path, self.discovery.problems).items():
                 before = found[name][0] if name in found and client.name == "opencode" else None
                 both = isinstance(before, dict) and isinstance(entry, dict)
                 found[name] = (before | entry if both else entry), path
@@ -290,13 +290,13 @@ class _Finder:
             return
         if client.syntax == "toml" and not self._may_be_parsed(client, file, data, above=above):
             return
-        content = client_files.parse(data, file, client.syntax, discovery.problems)
+        content = client_file_reading.parse(data, file, client.syntax, discovery.problems)
         if content and file.name == PROJECT_NAME and "mcpServers" not in content:
             discovery.problems.append(Problem("bad_client_config", str(file), None, missing_servers_problem(content)))
         status, reason, trusted = _trusted(client, file, data, content, self.trust)
         meant = not above or _only_user_writable(file)
         unapproved = []
-        for name, entry in client_files.entries(client, content, file, discovery.problems).items():
+        for name, entry in client_file_reading.entries(client, content, file, discovery.problems).items():
             if approvals is not None and name in approvals.refused:
                 yield replace(self._spec(client, name, entry, content, file, "project"), enabled=False)
             elif trusted is not None:
@@ -340,7 +340,7 @@ def folder_table(client: Client, content: Table, file: Path) -> dict[str, Table]
             return value
 
     servers: Table = {}
-    for name, entry in client_files.entries(client, content, file, []).items():
+    for name, entry in client_file_reading.entries(client, content, file, []).items():
         try:
             flat = dict(shape(client.name, entry, EntryContext(name, content, {})).entry)
         except EntryError:

@@ -21,7 +21,7 @@ from mcp_bridge.workspace.folder_content import read_regular, why
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.downstream.configuration.clients import Variables
+    from mcp_bridge.downstream.configuration.known_clients import Variables
 
 # `$VAR` is not expanded, as in Claude Code.
 _BRACES = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")

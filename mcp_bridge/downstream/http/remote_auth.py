@@ -106,7 +106,7 @@ def open_auth(spec: ServerSpec, access: RemoteAccess, tls: ssl.SSLContext) -> ht
         return None
     # The SDK is loaded by the first connection, not by the start of the bridge.
     from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth  # noqa: PLC0415
-    from mcp_bridge.downstream.oauth.token_sources import LoginTokens, MachineTokens  # noqa: PLC0415
+    from mcp_bridge.downstream.oauth.token_renewal import LoginTokens, MachineTokens  # noqa: PLC0415
 
     settings = access.oauth_settings(spec)
     if settings is not None and settings.grant == "client_credentials":

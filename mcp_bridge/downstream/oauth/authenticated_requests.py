@@ -12,7 +12,7 @@ from mcp_bridge.downstream.oauth.failures import login_needed
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from mcp_bridge.downstream.oauth.token_sources import TokenSource
+    from mcp_bridge.downstream.oauth.token_renewal import TokenSource
 
 _FIELD = "Authorization"
 

@@ -12,6 +12,12 @@ from urllib.parse import urlsplit
 
 from mcp_bridge.downstream.configuration.remote_entries import MAX_URL_CHARS, is_loopback
 
+_NAT64, _COMPATIBLE = ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96")
+"""Addresses of IPv6 that stand for one of IPv4 (RFC 6052; RFC 4291, section 2.5.5.1), besides mapped ones and 6to4."""
+
+_PROTOCOL_ASSIGNMENTS = ipaddress.ip_network("192.0.0.0/24")
+"""RFC 6890. Not all releases of Python know that they aren't global."""
+
 
 def url_problem(url: str, server_url: str) -> str | None:
     """Why a request of a login to `server_url` can't go to `url`, to follow what it is the address of; or None."""
@@ -35,7 +41,7 @@ def url_problem(url: str, server_url: str) -> str | None:
         return "leads to this machine"
     if (
         address is not None
-        and not address.is_global
+        and not _is_public(address)
         and not is_loopback(url)
         and not (_is_private(url) and _is_private(server_url))
     ):
@@ -56,7 +62,12 @@ def _is_private(url: str) -> bool:
     return address.is_private
 
 
+def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    return address.is_global and not address.is_multicast and address not in _PROTOCOL_ASSIGNMENTS
+
+
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a host is written as; of one of IPv6 that stands for one of IPv4, that one."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -65,4 +76,9 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
             address = ipaddress.ip_address(socket.inet_aton(host.rstrip(".")))
         except (OSError, ValueError):
             return None
-    return getattr(address, "ipv4_mapped", None) or address
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    embedded = address.ipv4_mapped or address.sixtofour
+    if embedded is None and (address in _NAT64 or address in _COMPATIBLE) and int(address) > 1:
+        embedded = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return embedded or address

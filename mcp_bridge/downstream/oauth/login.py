@@ -15,8 +15,7 @@ from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
 from mcp_bridge.downstream.oauth.failures import UnreachableError, login_failed
 from mcp_bridge.downstream.oauth.login_record import Login, keep_login
 from mcp_bridge.downstream.oauth.logout import revoke
-from mcp_bridge.downstream.oauth.redirects import receive_redirect
-from mcp_bridge.downstream.oauth.token_requests import (
+from mcp_bridge.downstream.oauth.oauth_flow import (
     FlowError,
     PersonProvider,
     as_login_failure,
@@ -24,6 +23,7 @@ from mcp_bridge.downstream.oauth.token_requests import (
     drive,
     token_request,
 )
+from mcp_bridge.downstream.oauth.redirects import receive_redirect
 
 if TYPE_CHECKING:
     import ssl

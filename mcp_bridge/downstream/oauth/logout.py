@@ -9,7 +9,7 @@ import httpx2
 from mcp_bridge.downstream.oauth.authorization_client import authorization_client
 from mcp_bridge.downstream.oauth.failures import UnreachableError
 from mcp_bridge.downstream.oauth.login_record import read_login
-from mcp_bridge.downstream.oauth.token_requests import RefreshProvider
+from mcp_bridge.downstream.oauth.oauth_flow import RefreshProvider
 
 if TYPE_CHECKING:
     import ssl

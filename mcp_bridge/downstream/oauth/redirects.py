@@ -16,7 +16,7 @@ from anyio.abc import SocketAttribute
 from mcp.shared.auth import AuthorizationCodeResult
 
 from mcp_bridge.downstream.oauth.failures import shown_error
-from mcp_bridge.downstream.oauth.token_requests import FlowError
+from mcp_bridge.downstream.oauth.oauth_flow import FlowError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

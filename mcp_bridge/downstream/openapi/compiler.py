@@ -17,13 +17,14 @@ from pydantic import TypeAdapter
 
 from mcp_bridge.downstream.catalog.listing_limits import MAX_LISTING_BYTES, MAX_TOOL_BYTES, MAX_TOOLS, size_of
 from mcp_bridge.downstream.configuration.remote_entries import RESERVED_HEADERS, is_header_name
-from mcp_bridge.downstream.openapi.document import Document
+from mcp_bridge.downstream.openapi.document_parts import Document
 from mcp_bridge.downstream.openapi.document_text import DocumentError, parse
 from mcp_bridge.downstream.openapi.naming import Names
 from mcp_bridge.downstream.openapi.operations import Limits, compile_operation
 from mcp_bridge.downstream.openapi.plan import Order, Outcome, SecurityScheme, Service
 from mcp_bridge.downstream.openapi.references import Node, References
 from mcp_bridge.downstream.openapi.selection import METHODS, Selection
+from mcp_bridge.escaping import escape_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +45,12 @@ _NAMED = 8
 """How many of the operations that are left out are named with the reason."""
 
 _MAX_VARIABLES = 20
+
+_MAX_MISSING = 1000
+"""Other documents that one may refer to. Each is looked at outside of this process."""
+
+_MAX_SCHEMES, _MAX_SCHEME_CHARS = 200, 200
+"""Security schemes, which each call looks at, and the characters of a name of one."""
 
 _order: TypeAdapter[Order] = TypeAdapter(Order)
 _outcome: TypeAdapter[Outcome] = TypeAdapter(Outcome)
@@ -81,7 +88,10 @@ def compile_document(order: Order) -> Outcome:
     try:
         version = _version(documents[order.main])
         references = References(documents, refused)
-        if missing := references.missing():
+        missing = references.missing()
+        if len(missing) > _MAX_MISSING:
+            return Outcome(problem=f"refers to more than {_MAX_MISSING} other documents")
+        if missing:
             return Outcome(missing=tuple(missing))
         return Outcome(service=_service(order, documents[order.main], version, references))
     except DocumentError as error:
@@ -189,7 +199,7 @@ def _path_items(
             for method in METHODS
             if isinstance(item.value.get(method), dict)
         ]
-        if unknown := [key for key in ("query", "additionalOperations", "trace") if key in item.value]:
+        if unknown := [key for key in ("additionalOperations", "trace") if key in item.value]:
             problems.append(f"{path[:200]}: its {', '.join(unknown)} is left out")
         yield path, item, methods
 
@@ -247,7 +257,8 @@ def _compiled(document: Document, chosen: list[_Chosen], server: str, notices: l
 
 def _told(problems: list[str]) -> list[str]:
     more = [f"and {len(problems) - _NAMED} more like these"] if len(problems) > _NAMED else []
-    return [*problems[:_NAMED], *more]
+    # The document's own words are in them.
+    return [*map(escape_line, problems[:_NAMED]), *more]
 
 
 def _servers(value: Any, document: Document, uri: str) -> list[str]:
@@ -277,7 +288,8 @@ def _schemes(root: Node, references: References) -> dict[str, SecurityScheme]:
             scheme = references.resolved(Node(each, root.uri)).value
         except DocumentError:
             continue
-        if isinstance(scheme, dict) and (known := _scheme(scheme)) is not None:
+        is_kept = len(found) < _MAX_SCHEMES and len(str(name)) <= _MAX_SCHEME_CHARS
+        if is_kept and isinstance(scheme, dict) and (known := _scheme(scheme)) is not None:
             found[str(name)] = known
     return found
 

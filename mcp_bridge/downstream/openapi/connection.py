@@ -25,9 +25,8 @@ from mcp_types import INTERNAL_ERROR
 
 from mcp_bridge.downstream.catalog.listing_limits import BoundedListing
 from mcp_bridge.downstream.catalog.tools import Listing, listing_from_wire
-from mcp_bridge.downstream.client.messages import OversizedResult
-from mcp_bridge.downstream.client.server_connection import ServerConnection
-from mcp_bridge.downstream.client.server_log import LogRing
+from mcp_bridge.downstream.client.connection_interface import ServerConnection
+from mcp_bridge.downstream.client.log_tail import LogRing
 from mcp_bridge.downstream.client.server_spans import server_span
 from mcp_bridge.downstream.configuration.remote_entries import value_problem
 from mcp_bridge.downstream.configuration.spec import TlsFiles
@@ -45,9 +44,10 @@ from mcp_bridge.downstream.http.http_client import (
 from mcp_bridge.downstream.http.retries import sent_until_read
 from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
 from mcp_bridge.downstream.openapi.answers import ERROR_BYTES, AnswerError, Response, to_result, told_headers
+from mcp_bridge.downstream.openapi.document_fetching import DocumentReader, Found
 from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
-from mcp_bridge.downstream.openapi.reading import DocumentReader, Found
 from mcp_bridge.downstream.openapi.requests import Credentials, Request, build
+from mcp_bridge.downstream.transports.messages import OversizedResult
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import is_large, on_thread
 from mcp_bridge.telemetry import tracing
@@ -180,7 +180,7 @@ class OpenApiConnection(ServerConnection):
     def _set(self, found: Found) -> None:
         schemes = found.service.schemes
         if unknown := self._values.keys() - schemes.keys():
-            known = ", ".join(sorted(schemes)) or "none"
+            known = ", ".join(sorted(schemes)[:20]) or "none"
             raise self._unusable(f"credentials.{min(unknown)} is no security scheme of its document; it has {known}.")
         for name, value in self._values.items():
             if schemes[name].place == "cookie" and not _COOKIE_VALUE.fullmatch(value):

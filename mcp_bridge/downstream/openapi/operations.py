@@ -7,11 +7,12 @@ out, with a notice that says why; the others are there.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.downstream.openapi.bodies import Body
-from mcp_bridge.downstream.openapi.document import MEDIA_TYPE, is_json
+from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE, is_json
 from mcp_bridge.downstream.openapi.document_text import DocumentError
 from mcp_bridge.downstream.openapi.parameters import TEMPLATE, arguments_of
 from mcp_bridge.downstream.openapi.plan import OperationPlan
@@ -19,10 +20,13 @@ from mcp_bridge.downstream.openapi.references import Node
 from mcp_bridge.downstream.openapi.schemas import SchemaSet
 
 if TYPE_CHECKING:
-    from mcp_bridge.downstream.openapi.document import Document, Json
+    from mcp_bridge.downstream.openapi.document_parts import Document, Json
 
 _MAX_DESCRIPTION = 1500
 
+
+_MAX_ALTERNATIVES = 100
+"""Of an operation's security, which each call looks at."""
 
 _OPERATION_FIELDS = frozenset({"summary", "description", "deprecated", "security"})
 
@@ -119,7 +123,7 @@ def _description(described: Any, method: str, path: str) -> str:
 def _hints(method: str) -> Json:
     """What the method says (RFC 9110, section 9.2): a policy counts it only where it trusts the server's hints."""
     hints: Json = {"openWorldHint": True}
-    if method in {"get", "head", "options"}:
+    if method in {"get", "head", "query", "options"}:
         return hints | {"readOnlyHint": True, "idempotentHint": True, "destructiveHint": False}
     hints["readOnlyHint"] = False
     if method in {"put", "delete"}:
@@ -133,7 +137,9 @@ def _security(document: Document, described: Any, operation: Node) -> tuple[tupl
         return ()
     if not isinstance(wanted, list):
         return ()
-    return tuple(tuple(map(str, each)) for each in wanted if isinstance(each, dict))
+    # Of those with another scheme, none can be satisfied.
+    usable = (tuple(each) for each in wanted if isinstance(each, dict) and document.schemes.keys() >= each.keys())
+    return tuple(itertools.islice(usable, _MAX_ALTERNATIVES))
 
 
 _ANY = "application/json, */*;q=0.5"

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
-"""The methods of operations, without `trace`, which has the service repeat a request with its credentials."""
+METHODS = ("get", "head", "query", "post", "put", "patch", "delete", "options")
+"""The methods of operations; `query` is of OpenAPI 3.2.
 
-READING = frozenset({"get", "head"})
-"""Methods by which nothing is changed (RFC 9110, section 9.2.1), and which have a use for an agent."""
+`trace` is left out: it has the service repeat a request with its credentials.
+"""
+
+READING = frozenset({"get", "head", "query"})
+"""Methods by which nothing is changed, and which have a use for an agent (RFC 9110, section 9.2.1;
+draft-ietf-httpbis-safe-method-w-body)."""
 
 
 class Selection:

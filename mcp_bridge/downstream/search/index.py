@@ -45,6 +45,8 @@ _LENGTH = {
 }
 # BM25's k1: how soon more occurrences of a word count no more.
 _SATURATION = 1.6
+MOST_IMPACT = _SATURATION + 1
+"""What an occurrence is worth at most (`Postings`)."""
 
 _MAGIC = b"mcp-bridge tool index\n"
 _FORMAT = 2
@@ -53,7 +55,7 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """The tools that have a term, ascending, and for each what an occurrence is worth: 0 to `_SATURATION` + 1."""
+    """The tools that have a term, ascending, and for each what an occurrence is worth: 0 to `MOST_IMPACT`."""
 
     tools: Sequence[int]
     impacts: Sequence[float]
@@ -103,7 +105,7 @@ class InvertedIndex:
             for term, weight in weighted.items():
                 numbers, impacts = found.setdefault(term, (array("I"), array("f")))
                 numbers.append(number)
-                impacts.append(weight * (_SATURATION + 1) / (_SATURATION + weight))
+                impacts.append(weight * MOST_IMPACT / (_SATURATION + weight))
         return cls(len(tools), sorted(surfaces), {term: Postings(*rows) for term, rows in found.items()})
 
     def postings(self, term: str) -> Postings | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
@@ -24,6 +25,11 @@ _PREFIX = 0.35
 _PREFIX_OF_UNKNOWN = 0.7
 _PREFIX_CHARS = 3
 _PREFIXES = 30
+
+# What names an issue: its key (`ABC-12`) or its number (`#12`). Some standards' names look the same.
+_ISSUE = re.compile(
+    r"(?<![\w-])(?:(?!(?:AES|BASE|COVID|GPT|ISO|MD|RFC|SHA|UTF)-)[A-Z][A-Z0-9]{1,9}-\d{1,6}|#\d{1,7})(?![\w-])"
+)
 
 # What one word of a phrase is worth beside the words that the phrase is used for.
 _PART_OF_PHRASE = 0.4
@@ -83,8 +89,8 @@ class Concept:
 
 
 def query_words(query: str) -> list[str]:
-    """The words of a query that are used."""
-    return split(query)[:WORDS_USED]
+    """The words of a query that are used; `issue` for what names one."""
+    return split(_ISSUE.sub(" issue ", query))[:WORDS_USED]
 
 
 def concepts(query: str, index: InvertedIndex, spelling: Spelling) -> list[Concept]:

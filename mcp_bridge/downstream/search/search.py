@@ -1,4 +1,4 @@
-"""Ranked search for tools: BM25F over words and what may stand for them, and how much of a name is asked for."""
+"""Ranked search for tools: BM25F over words and what may stand for them, names that are asked for, and phrasings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_action
-from mcp_bridge.downstream.search.index import InvertedIndex
+from mcp_bridge.downstream.search.index import MOST_IMPACT, InvertedIndex
 from mcp_bridge.downstream.search.meaning import fused
-from mcp_bridge.downstream.search.query import concepts, query_words
+from mcp_bridge.downstream.search.phrasings import phrasings
+from mcp_bridge.downstream.search.query import WORDS_USED, concepts, query_words
 from mcp_bridge.downstream.search.spelling import Spelling
 from mcp_bridge.downstream.search.thesaurus import thesaurus
 from mcp_bridge.downstream.search.words import is_stop_word, split, stem
@@ -41,6 +42,14 @@ _SERVER = 1.8
 # Factor for a tool whose description says that it is deprecated, in so many first characters.
 _DEPRECATED = 0.5
 _DEPRECATED_CHARS = 10_000
+
+# What a phrase for a tool counts beside the words of the best tool, how much less if that one's name is asked for, and
+# how much it matters where the tool has what the phrase asks for: in its name (`MOST_IMPACT`), or in a description.
+_PHRASING = 2.0
+_NAME_ASKED_FOR = 0.8
+_PLACE_POWER = 1.5
+# What a second need that a tool meets adds.
+_SECOND_NEED = 0.3
 
 # So many tools are looked at by their names: the best by their words alone.
 _CANDIDATES = 300
@@ -106,12 +115,16 @@ class SearchIndex:
         wanted = concepts(query, self.inverted, self._spelling)
         scores = self._scores(wanted)
         if strict:
-            having = self._having_all(words)
+            having = self._having_all(split(query)[:WORDS_USED])
             scores = {number: score for number, score in scores.items() if number in having}
         if allowed is not None:
             scores = {number: score for number, score in scores.items() if allowed(self.tools[number])}
-        ranked = self._ranked(words, wanted, scores)
-        return [hit for hit in ranked[:limit] if strict or hit.score >= _LEAST_SHARE * ranked[0].score]
+        ranked, likeness = self._by_name(words, wanted, scores)
+        if not strict:
+            ranked = self._by_phrasings(words, wanted, ranked, likeness, allowed)
+        best = sorted(ranked, key=lambda number: (-round(ranked[number], 9), number))[:limit]
+        hits = [Hit(self.tools[number], ranked[number]) for number in best]
+        return [hit for hit in hits if strict or hit.score >= _LEAST_SHARE * hits[0].score]
 
     def fused(self, hits: list[Hit], meaning: list[tuple[int, float]]) -> list[Hit]:
         """The hits of a search fused with the numbers of the tools that are near in meaning, each with its nearness."""
@@ -195,8 +208,10 @@ class SearchIndex:
             }
         return having.items()
 
-    def _ranked(self, words: list[str], wanted: list[Concept], scores: dict[int, float]) -> list[Hit]:
-        """The best tools, with how much of the name is asked for, and of the query is in the name."""
+    def _by_name(
+        self, words: list[str], wanted: list[Concept], scores: dict[int, float]
+    ) -> tuple[dict[int, float], dict[int, float]]:
+        """The scores of the best tools by their names, too, and how like the query each name is (`_likeness`)."""
         candidates = sorted(scores, key=lambda number: (-scores[number], number))[:_CANDIDATES]
         by_stem: list[dict[str, float]] = []
         for concept in wanted:
@@ -207,18 +222,62 @@ class SearchIndex:
             by_stem.append(row)
         of_one_word = [stem(concept.words[0]) if len(concept.words) == 1 else "" for concept in wanted]
         asked = set(of_one_word)
-        hits = []
-        action = wanted_action(words, _single(wanted[0]))
+        ranked: dict[int, float] = {}
+        likeness: dict[int, float] = {}
+        fits = self._fits(words, wanted)
         for number in candidates:
             server = self._server_words[number]
             named = bool(server) and server <= asked
             rest = [row for row, own in zip(by_stem, of_one_word, strict=True) if not named or own not in server]
-            score = scores[number] * (1 + _NAME * self._likeness(number, rest)) * (_SERVER if named and rest else 1)
-            score *= likelihood(action, self._actions[number]) ** _ACTION
-            if self._deprecated[number]:
-                score *= _DEPRECATED
-            hits.append(Hit(self.tools[number], score))
-        return sorted(hits, key=lambda hit: (-round(hit.score, 9), hit.tool.server, hit.tool.name))
+            likeness[number] = self._likeness(number, rest)
+            score = scores[number] * (1 + _NAME * likeness[number]) * (_SERVER if named and rest else 1)
+            ranked[number] = score * fits(number)
+        return ranked, likeness
+
+    def _by_phrasings(
+        self,
+        words: list[str],
+        wanted: list[Concept],
+        ranked: dict[int, float],
+        likeness: dict[int, float],
+        allowed: Callable[[ToolInfo], bool] | None,
+    ) -> dict[int, float]:
+        """The scores, 1 for the best tool's words, with what the tools are worth that meet a need (`Phrasings`)."""
+        met: dict[int, float] = {}
+        rarest = self.inverted.rarity(1)
+        for need in phrasings().needs(words):
+            places: dict[int, float] = {}
+            for term in need.terms:
+                matches = list(self._matches(term))
+                # What many tools have tells none of them.
+                clearly = sum(impact >= MOST_IMPACT / 2 for _, impact in matches)
+                rare = self.inverted.rarity(clearly or 1) / rarest
+                for number, impact in matches:
+                    place = rare * (impact / MOST_IMPACT) ** _PLACE_POWER
+                    places[number] = max(places.get(number, 0.0), place)
+            for number, place in places.items():
+                worth = need.strength * place
+                before = met.get(number, 0.0)
+                met[number] = max(before, worth) + _SECOND_NEED * min(before, worth)
+        best = max(ranked, key=lambda number: ranked[number], default=-1)
+        most = ranked.get(best, 0.0) or 1.0
+        scores = {number: score / most for number, score in ranked.items()}
+        share = _PHRASING * (1 - _NAME_ASKED_FOR * likeness.get(best, 0.0))
+        fits = self._fits(words, wanted)
+        for number, worth in met.items():
+            if allowed is None or allowed(self.tools[number]):
+                scores[number] = scores.get(number, 0.0) + share * worth * fits(number)
+        return scores
+
+    def _fits(self, words: list[str], wanted: list[Concept]) -> Callable[[int], float]:
+        """The factor for a tool that does something else than what is wanted, or that is deprecated."""
+        action = wanted_action(words, _single(wanted[0]))
+
+        def factor(number: int) -> float:
+            likely: float = likelihood(action, self._actions[number]) ** _ACTION
+            return likely * (_DEPRECATED if self._deprecated[number] else 1.0)
+
+        return factor
 
     def _likeness(self, number: int, by_stem: list[dict[str, float]]) -> float:
         """The similarity of the query and the tool's name, 0 to 1.

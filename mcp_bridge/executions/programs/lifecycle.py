@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.events import Effect, Event
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.entries import Entry, Recorded
-    from mcp_bridge.ledger.log.payloads import Payload
+    from mcp_bridge.ledger.log.payload_base import Payload
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.policy.rules.call import Origin
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.programs.run import ProgramRun
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Effect
-    from mcp_bridge.ledger.log.payloads import Payload, QuestionFields, ToolIntent
+    from mcp_bridge.ledger.log.payload_base import Payload
+    from mcp_bridge.ledger.log.payloads import QuestionFields, ToolIntent
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.policy.rules.call import StepContext
 
@@ -67,6 +68,9 @@ class StepCall:
         """As `Caller.decide`."""
         await self._record(CallDecision(Question(question), approved, "client"))
         return approved
+
+    def left_open(self, question: QuestionFields) -> None:
+        """As `Caller.left_open`: the program is interrupted, and asks again when it is resumed."""
 
     async def deny(self, tool: str, decider: str) -> None:
         """As `Caller.deny`."""

@@ -87,6 +87,7 @@ class RecordedCall:
         began: When that entry was recorded, in seconds since 1970.
         outcome: Its recorded outcome; None for a call in doubt.
         place: Its place in the order of outcomes, from 0.
+        answered: The number of its outcome's entry; 0 without one.
         ended: When its outcome was recorded, in seconds since 1970.
         offset: Seconds from the start of the run until the call was made; an upper bound.
         is_pending: Whether the tool announced that its outcome comes later.
@@ -98,6 +99,7 @@ class RecordedCall:
     began: float
     outcome: CallOutcome | RequestOutcome | None = None
     place: int = -1
+    answered: int = 0
     ended: float = 0.0
     offset: float = 0.0
     is_pending: bool = False
@@ -184,6 +186,7 @@ class CallHistory:
             known.is_pending = True
         elif known.outcome is None:
             known.outcome, known.place, known.ended = outcome, self.answers, row.time
+            known.answered = row.sequence
             self.answers += 1
         elif status == TAKEN_BACK:
             # The script cancelled it when its answer was already on the way.

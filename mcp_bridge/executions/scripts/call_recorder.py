@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.gate.request_context import RequestContext
-    from mcp_bridge.ledger.log.payloads import Payload, QuestionFields, Result, ToolIntent
+    from mcp_bridge.ledger.log.payload_base import Payload
+    from mcp_bridge.ledger.log.payloads import QuestionFields, Result, ToolIntent
 
 NOT_TAKEN = frozenset({"record_limit", "ledger_full"})
 """Codes of calls that were refused because the ledger had no space; there is none for their arguments either."""
@@ -63,6 +64,9 @@ class CallLog(Protocol):
 
     async def decide(self, call: str, question: QuestionFields, *, approved: bool) -> bool | None:
         """Record a decision on an open question. Returns the decision that counts; None without such a question."""
+
+    def left_open(self, call: CallRecorder, question: QuestionFields) -> None:
+        """Note that the client's person has gone without an answer."""
 
 
 class CallRecorder:
@@ -155,6 +159,11 @@ class CallRecorder:
         ref = self._ref(question["tool"])
         await self._log.append(CallDecision(Question(question), approved, "client", ref))
         return approved
+
+    def left_open(self, question: QuestionFields) -> None:
+        """As `Caller.left_open`."""
+        if self.call is not None and not self.request.is_cancelled:
+            self._log.left_open(self, question)
 
     async def deny(self, tool: str, decider: str) -> None:
         """As `Caller.deny`."""

@@ -1,7 +1,7 @@
 """Scripts as durable executions: started, suspended, resumed, finished; one a key.
 
 What a script asks for is recorded by its `ScriptRun`; this module is what is around that.
-A run without a key that is suspended is given one (`generated_keys`).
+A run without a key that is suspended is given one (`runs_without_key`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.commands import Client
-from mcp_bridge.executions.idempotency.generated_keys import (
+from mcp_bridge.executions.idempotency.keyed_requests import KeyedRequest, find_or_start
+from mcp_bridge.executions.idempotency.keys import Key, whole_key
+from mcp_bridge.executions.idempotency.request_identity import script_macs
+from mcp_bridge.executions.idempotency.runs_without_key import (
     assign_generated_key,
     execution_of,
     if_generated,
@@ -24,9 +27,6 @@ from mcp_bridge.executions.idempotency.generated_keys import (
     release_generated_key,
     suspended_run_of_code,
 )
-from mcp_bridge.executions.idempotency.keyed_requests import KeyedRequest, find_or_start
-from mcp_bridge.executions.idempotency.keys import Key, whole_key
-from mcp_bridge.executions.idempotency.request_identity import script_macs
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.readiness import can_resume
 from mcp_bridge.executions.record import ExecutionRecord
@@ -281,6 +281,8 @@ class Scripts:
                 await self._keep(active, record)
         except BaseException as exc:
             execution = active.script.execution
+            if isinstance(exc, anyio.get_cancelled_exc_class()) and await self._is_left_waiting(active):
+                raise
             # A generated key counts once it is written down.
             if active.script.kept_key:
                 await self._interrupt(execution, active.last_record)
@@ -288,6 +290,19 @@ class Scripts:
                 await self._refuse(execution, exc)
             raise
         return record
+
+    async def _is_left_waiting(self, active: ActiveScript) -> bool:
+        """Suspend a run that was cancelled while it waited. False if it waited for nothing, or can't be suspended."""
+        script = active.script
+        with anyio.CancelScope(shield=True), contextlib.suppress(BridgeError):
+            is_active = self.lifecycle.under_way(script.execution) is not None
+            if not is_active or script.course.divergence is not None or not await script.waiting():
+                return False
+            script.generate_key()
+            record = ExecutionRecord(script.execution, status="suspended")
+            await self._rest(active, record)
+            return True
+        return False
 
     async def _run_once(self, active: ActiveScript) -> ExecutionRecord:
         record = await self._runner.sandboxed(active)
@@ -348,7 +363,7 @@ class Scripts:
             # Its calls were cut short: nobody knows whether they have happened.
             doubtful = await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
         held = {held.call: held for held in script.lent.values()}
-        held |= script.hold.calls if record.status in _AT_REST or is_lost(record) else {}
+        held |= await script.waiting() if record.status in _AT_REST or is_lost(record) else {}
         if doubtful or held:
             if record.status == "suspended":
                 record.error = None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.idempotency.generated_keys import generated_key
+from mcp_bridge.executions.idempotency.runs_without_key import generated_key
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.divergence import Divergence, RecordedCourse
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.log.entries import Entry
-    from mcp_bridge.ledger.log.payloads import Payload, QuestionFields
+    from mcp_bridge.ledger.log.payload_base import Payload
+    from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
     from mcp_bridge.wire.messages import ToolCall
@@ -111,6 +112,8 @@ class ScriptRun:
         self.hold = Hold()
         self.made_now: str | None = None
         self.lent: dict[str, HeldCall] = {}
+        self._left_open: list[tuple[CallRecorder, QuestionFields]] = []
+        """The calls about which a client's person was asked, who has gone without an answer."""
         self._all_returned = anyio.Event()
         self._is_first = history is None
         self._store = store
@@ -293,6 +296,27 @@ class ScriptRun:
             return approved if await self._store.decide(row, decision, entry) else await self.decided(call, question)
         return None
 
+    def left_open(self, call: CallRecorder, question: QuestionFields) -> None:
+        """As `CallLog.left_open`."""
+        self._left_open.append((call, question))
+
+    async def waiting(self) -> dict[str, HeldCall]:
+        """The calls for which an ended run can be suspended, by their ids.
+
+        That is those that are held, and those about which a client's person was asked, who has gone.
+        """
+        left = {
+            call.call: HeldCall(call.call, await call.asked(), "approval", time.time(), question, {})
+            for call, question in self._left_open
+            if call.call is not None
+        }
+        return left | self.hold.calls
+
+    def generate_key(self) -> None:
+        """Give a run without a key one, by which it can be resumed."""
+        if self.key is None:
+            self.key = self.made_now = generated_key(self.execution)
+
     async def _asked_of(self, call: str, question: Mapping[str, Any]) -> list[Approval]:
         """The question that a person was asked already about exactly this call: one, or none."""
         if self._is_first:
@@ -322,8 +346,7 @@ class ScriptRun:
         asked = await call.asked()
         assert call.call is not None  # noqa: S101 - without a name it isn't held
         name = call.call
-        if self.key is None:
-            self.key = self.made_now = generated_key(self.execution)
+        self.generate_key()
 
         def let_go() -> None:
             # The script goes on without it.

@@ -1,8 +1,6 @@
 """Non-text content of a tool's result (images, audio, files), which prints in a short form and keeps all its data."""
 
-from collections.abc import Iterator
-
-from mcp_bridge.wire.annotations import Any
+from mcp_bridge.wire.annotations import Any, Iterator
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 """Types of images that can be displayed."""

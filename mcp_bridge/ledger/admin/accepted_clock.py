@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
-from mcp_bridge.ledger.log.payloads import AcceptedClock, to_entry
+from mcp_bridge.ledger.log.log_payloads import AcceptedClock
+from mcp_bridge.ledger.log.payloads import to_entry
 
 if TYPE_CHECKING:
     from mcp_bridge.ledger.log.transaction import Transaction

@@ -18,7 +18,7 @@ from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.key_history import MAX_KEYS
 from mcp_bridge.ledger.log.log import Log, Posted
-from mcp_bridge.ledger.log.payloads import KeyEvent
+from mcp_bridge.ledger.log.log_payloads import KeyEvent
 from mcp_bridge.ledger.log.reading import master_of, open_ledger
 from mcp_bridge.ledger.log.transaction import run
 from mcp_bridge.ledger.proofs.notes import add_signature, checkpoint_text

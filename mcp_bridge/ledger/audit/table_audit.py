@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.ledger.log.deduplication import label_of, unpack
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.key_history import keys_of
+from mcp_bridge.ledger.log.log_payloads import Erasure, KeyEvent
 from mcp_bridge.ledger.log.payloads import (
-    Erasure,
-    KeyEvent,
     ProgramEnd,
     ProgramSuspension,
     QueuedDecision,

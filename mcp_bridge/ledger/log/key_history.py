@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.payloads import KeyEvent
+from mcp_bridge.ledger.log.log_payloads import KeyEvent
 from mcp_bridge.ledger.proofs import notes, signing
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from mcp_bridge.ledger.keys.master_key_sources import master_key
 from mcp_bridge.ledger.log.deduplication import payload_of, pieces_of
 from mcp_bridge.ledger.log.entry_encoding import LEDGER, decode, leaf_hash
 from mcp_bridge.ledger.log.key_history import keys_of
+from mcp_bridge.ledger.log.log_payloads import KeyEvent
 from mcp_bridge.ledger.log.nodes import read_node
-from mcp_bridge.ledger.log.payloads import KeyEvent
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.exports import (
     MAX_LINE_BYTES,

@@ -19,7 +19,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import plain_name
 from mcp_bridge.ledger.log import entry_encoding
 from mcp_bridge.ledger.log.key_history import KeyHistory
-from mcp_bridge.ledger.log.payloads import AcceptedLoss, Erasure
+from mcp_bridge.ledger.log.log_payloads import AcceptedLoss, Erasure
 from mcp_bridge.ledger.proofs import disclosures, merkle, notes, signing
 from mcp_bridge.ledger.proofs.disclosures import Disclosed
 from mcp_bridge.ledger.proofs.entry_checks import check_place, names_key

@@ -415,7 +415,9 @@ class Database:
         *entries: Entry,
         otherwise: Sequence[tuple[str, Sequence[Any]]] = (),
     ) -> Callable[[], Awaitable[int]]:
-        """As `write`, without waiting.
+        """As `write`, without waiting. It is written once somebody waits for it, or after LAZY_SECONDS.
+
+        Until then the caller has the interpreter to itself, which the writer's thread would share.
 
         Returns:
             A function that waits until it is durable, and returns and raises what `write` does. It may be called more
@@ -427,13 +429,15 @@ class Database:
         made = Statement(statement, parameters, row, otherwise)
         self._post(made)
         self._add(*(Append(posted(entry), made) for entry in entries))
-        written = None if self._failure is not None else self._want()
+        # After a failure nothing is posted.
+        failure, last = self._failure, self._count_posted
 
         async def changed() -> int:
-            # The future is shared: a waiter that is cancelled doesn't cancel it.
-            failure = self._failure if written is None else await asyncio.shield(written)
             if failure is not None:
                 raise failure
+            # A later write may fail when this one is on the disk.
+            if self._count_written < last:
+                await self.flush()
             return made.changed
 
         return changed

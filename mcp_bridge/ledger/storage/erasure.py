@@ -18,7 +18,8 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
-from mcp_bridge.ledger.log.payloads import Erasure, to_entry
+from mcp_bridge.ledger.log.log_payloads import Erasure
+from mcp_bridge.ledger.log.payloads import to_entry
 from mcp_bridge.ledger.storage import retention
 from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_macs
 from mcp_bridge.ledger.storage.old_references import erase_value, forget_execution
@@ -45,6 +46,10 @@ CHECKPOINT_SECONDS = 30.0
 STEP_BYTES = 1 << 20
 """Bytes of payloads that are removed, and so overwritten, in one transaction."""
 
+KEPT_BYTES = 8 << 20
+"""Bytes of what executions keep beside their payloads that one transaction of an erasure by age removes. The journal
+grows by them, and others wait for it."""
+
 ROWS_A_STEP = 2000
 PAGES_A_STEP = 256
 _ROW_BYTES = 200
@@ -60,6 +65,13 @@ _PURGE = (
     ("SELECT id, size FROM pieces WHERE execution = ? LIMIT ?", "DELETE FROM pieces WHERE id = ?"),
 )
 """Statements that find rows of an execution with their sizes, and that remove one."""
+
+_KEPT = (
+    "SELECT coalesce((SELECT coalesce(length(bundle), 0) + coalesce(length(state), 0) + coalesce(length(record), 0)"
+    " FROM executions WHERE id = ?1), 0)"
+    " + coalesce((SELECT sum(length(value)) FROM reference_values WHERE execution = ?1), 0)"
+)
+"""The bytes that `_erase` removes of an execution."""
 
 _REFERENCE = "vault://ref/"
 """Followed by an id, replaces a value that was written out in code."""
@@ -144,28 +156,33 @@ async def _erase_old(
 
         def work(
             transaction: Transaction, after: tuple[float, str] = last
-        ) -> tuple[list[tuple[float, str]], list[str]]:
+        ) -> tuple[tuple[float, str] | None, list[str]]:
             rows = retention.ended_before(transaction.connection, before, after, EXECUTIONS_AN_ENTRY)
             found = [execution for _, execution in rows]
             running = set(_running(transaction, found, under_way))
             chosen = [one for one in found if one not in running and not retention.is_needed(transaction, one)]
-            _erase_all(transaction, chosen, erasure)
-            return rows, chosen
+            now = _at_once(transaction, chosen)
+            _erase_all(transaction, now, erasure)
+            if len(now) < len(chosen):
+                return rows[found.index(now[-1])], now
+            return rows[-1] if len(rows) == EXECUTIONS_AN_ENTRY else None, now
 
         if not await retention.has_ended_before(database, before, last):
             # No transaction for nothing.
             return Erased(tuple(erased))
-        found, chosen = await database.transact(work)
+        reached, chosen = await database.transact(work)
         erased += chosen
-        if len(found) < EXECUTIONS_AN_ENTRY:
+        if reached is None:
             return Erased(tuple(erased))
-        last = found[-1]
+        last = reached
 
 
 async def erase_ended(
     database: Database, chosen: Sequence[str], *, by: str, under_way: Callable[[str, str], bool]
 ) -> Erased:
     """Erase those of some executions that have ended and aren't needed by one that can be resumed.
+
+    If they have kept much, only the first of them are erased.
 
     Args:
         database: The store.
@@ -182,6 +199,7 @@ async def erase_ended(
         found = [one for one in chosen if retention.has_ended(transaction, one)]
         running = set(_running(transaction, found, under_way))
         going = [one for one in found if one not in running and not retention.is_needed(transaction, one)]
+        going = _at_once(transaction, going)
         _erase_all(transaction, going, erasure)
         return going
 
@@ -329,6 +347,17 @@ def _with_holders(transaction: Transaction, master: MasterKey, executions: Itera
             )
             left += [holder for (holder,) in rows]
     return found
+
+
+def _at_once(transaction: Transaction, executions: list[str]) -> list[str]:
+    """The first of some executions: as many as `KEPT_BYTES` lets one transaction erase, and at least one."""
+    left = KEPT_BYTES
+    for number, execution in enumerate(executions):
+        (kept,) = transaction.connection.execute(_KEPT, (execution,)).fetchone()
+        left -= kept
+        if left < 0 and number:
+            return executions[:number]
+    return executions
 
 
 def _running(transaction: Transaction, executions: Iterable[str], under_way: Callable[[str, str], bool]) -> list[str]:

@@ -22,7 +22,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.deduplication import capture
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log import INSERT_ENTRY, Posted
-from mcp_bridge.ledger.log.payloads import Erasure, to_entry
+from mcp_bridge.ledger.log.log_payloads import Erasure
+from mcp_bridge.ledger.log.payloads import to_entry
 from mcp_bridge.ledger.log.transaction import authenticate, row_mac
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES
 from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, held_execution_mac

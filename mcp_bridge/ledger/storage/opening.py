@@ -21,7 +21,7 @@ from mcp_bridge.ledger.keys.signing_key_files import (
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log import INSERT_ENTRY, Log, Posted, prepare_to_append
-from mcp_bridge.ledger.log.payloads import KeyEvent
+from mcp_bridge.ledger.log.log_payloads import KeyEvent
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.merkle import empty_root
 from mcp_bridge.ledger.proofs.notes import open_checkpoint
@@ -29,7 +29,7 @@ from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.failures import code_of
 from mcp_bridge.ledger.storage.old_references import forget_erased_values, old_requests, remove_key
-from mcp_bridge.ledger.storage.restoring import is_unfinished, tidy_up
+from mcp_bridge.ledger.storage.restore_staging import is_unfinished, tidy_up
 from mcp_bridge.ledger.storage.rollback_detection import PositionFile, position_of, read_head
 from mcp_bridge.ledger.storage.schema import migrate, refuse_newer
 from mcp_bridge.ledger.storage.sealing import damaged, naming_file, wrong_master_key

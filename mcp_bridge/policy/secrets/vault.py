@@ -34,7 +34,7 @@ from mcp_bridge.policy.rules.globs import ToolGlob
 from mcp_bridge.policy.secrets.secret_stores import SecretFile, SystemKeyring
 from mcp_bridge.policy.secrets.strength import MIN_BITS, bits
 from mcp_bridge.policy.secrets.vault_uris import REFERENCE_PREFIX, SECRET_ID, SECRET_PREFIX
-from mcp_bridge.toml_tables import bad_config, decode
+from mcp_bridge.toml_decoding import bad_config, decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -338,6 +338,11 @@ class Vault:
     def variables(self) -> frozenset[str]:
         """The environment variables that secrets come from."""
         return frozenset(config.env for config in self._configs.values() if config.env is not None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no secret is configured: `load` has nothing to wait for."""
+        return not self._configs
 
     def load(self) -> Secrets:
         """Read every configured secret. One that isn't available has its error in `Secrets.problems`.

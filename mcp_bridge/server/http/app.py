@@ -24,7 +24,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import process_memory
 from mcp_bridge.server.app import mcp_server, prepare_ahead, principal_of, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
-from mcp_bridge.server.http.connections import ConnectionLimits
+from mcp_bridge.server.http.connections import MAX_HEADER_BYTES, ConnectionLimits
 from mcp_bridge.server.http.draining import LOOK_SECONDS, RunningCalls, drain
 from mcp_bridge.server.http.hosts import AllowedHosts
 from mcp_bridge.server.http.open_files import allow_descriptors, needed_descriptors
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HEALTH_PATH, READY_PATH = "/health", "/ready"
-
-MAX_HEADER_BYTES = 32 << 10
-"""The head of a request: request line and headers."""
 
 KEEP_ALIVE_SECONDS = 30
 """How long an idle connection stays open."""
@@ -339,7 +336,6 @@ def _configuration(app: ASGIApp, limits: ConnectionLimits, tls: Tls | None) -> u
         lifespan="off",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=LAST_SECONDS,
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         ssl_certfile=tls and str(tls.certificate),
         ssl_keyfile=str(tls.key) if tls and tls.key else None,
     )

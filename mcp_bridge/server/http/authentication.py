@@ -27,7 +27,7 @@ from mcp_bridge.governance.principal_tokens import PREFIX, TokenRecord, TokenSto
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, load_principals, restricted
 from mcp_bridge.server.http.access_tokens import AccessTokens, BadAccessTokenError
 from mcp_bridge.server.http.authentication_settings import MAX_VALUE_CHARS, load_authentication
-from mcp_bridge.server.http.rate_limits import RateLimits
+from mcp_bridge.server.http.rate_limits import RateLimits, client_site
 from mcp_bridge.server.http.refusals import RefusedRequest
 from mcp_bridge.server.http.signing_keys import KeysUnavailableError, SigningKeys
 
@@ -60,9 +60,6 @@ WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
 _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 """RFC 6750, section 2.1."""
-
-_IPV6_SITE = 64
-"""Bits of an IPv6 address that name a site: whoever has one address has all of the site's."""
 
 _CREDENTIAL = "mcp_bridge.credential"
 
@@ -314,7 +311,7 @@ class Authenticator:
 
     def _counted(self, request: HTTPConnection, refusal: Unauthenticated) -> Unauthenticated:
         """Count and log a failure; what is answered."""
-        address = _address(request)
+        address = client_site(request.client.host if request.client else "")
         wait = self._failures.take(address, FAILURES_PER_MINUTE)
         if not wait:
             logger.warning("a request from %s is refused (%d %s)", address, refusal.status, refusal.error.code)
@@ -380,20 +377,6 @@ def _is_from(request: HTTPConnection, proxy: TrustedProxy) -> bool:
         return False
     address = getattr(address, "ipv4_mapped", None) or address
     return any(address.version == network.version and address in network for network in proxy.trusted)
-
-
-def _address(request: HTTPConnection) -> str:
-    """The address, or of an IPv6 address its site, that a request comes from."""
-    host = request.client.host if request.client else ""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return "no address"
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is None:
-            return str(ipaddress.ip_network((int(address) >> _IPV6_SITE << _IPV6_SITE, _IPV6_SITE)))
-        return str(address.ipv4_mapped)
-    return str(address)
 
 
 def open_authenticator(layers: Sequence[Layer], state_dir: Path) -> Authenticator:

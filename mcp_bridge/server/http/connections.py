@@ -1,7 +1,7 @@
 """Bounds on HTTP connections: how many there are, and how long a client may take to send and to read.
 
 uvicorn bounds none of these by itself: a connection that sends nothing, or half a header, stays open, and so does one
-whose client doesn't read its answer.
+whose client doesn't read its answer. Nor does it, or h11, refuse a message whose end a proxy may see elsewhere.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import anyio
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from mcp_bridge.server.http.rate_limits import client_site
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -24,11 +26,15 @@ LOOK_SECONDS = 1.0
 LEAST_READ_BYTES = 32 << 10
 """How much of a waiting answer a client has to read within the write time-out."""
 
+MAX_HEADER_BYTES = 32 << 10
+"""The head of a request: request line and headers."""
+
 _STATUS_LINES = {
     400: b"400 Bad Request",
     408: b"408 Request Timeout",
     431: b"431 Request Header Fields Too Large",
     503: b"503 Service Unavailable",
+    505: b"505 HTTP Version Not Supported",
 }
 
 
@@ -44,7 +50,7 @@ class ConnectionLimits:
 
     Attributes:
         total: Open connections.
-        per_address: Open connections from one IP address.
+        per_address: Open connections from one IP address, or from one site of IPv6.
         read_seconds: How long the head of a request may take, from its first byte or the connection's start.
         write_seconds: How long a client may go without reading.
     """
@@ -83,6 +89,25 @@ class ConnectionLimits:
         return type("Connection", (BoundedConnection,), {"limits": self})
 
 
+class _Parser(h11.Connection):
+    """Refuses requests with two lengths, and those of versions in which a length means something else.
+
+    A proxy in front that goes by the other length takes what follows for a part of the body, and here it would be a
+    request of its own, from whoever its headers say (RFC 9112, sections 2.5 and 6.1).
+    """
+
+    def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
+        """As `h11.Connection.next_event`."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if event.http_version not in {b"1.0", b"1.1"}:
+                raise h11.RemoteProtocolError("the version is none of HTTP/1's", error_status_hint=505)
+            if b"transfer-encoding" in names and (b"content-length" in names or event.http_version == b"1.0"):
+                raise h11.RemoteProtocolError("two lengths")
+        return event
+
+
 class BoundedConnection(H11Protocol):
     """One connection. `ConnectionLimits.protocol` makes the class that uvicorn instantiates."""
 
@@ -90,6 +115,7 @@ class BoundedConnection(H11Protocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.conn = _Parser(h11.SERVER, MAX_HEADER_BYTES)
         self._address: str | None = None
         """The client's address, once the connection was admitted."""
         self._head_since: float | None = None
@@ -100,7 +126,7 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit the connection, or close it."""
         super().connection_made(transport)
-        address = self.client[0] if self.client else ""
+        address = client_site(self.client[0] if self.client else "")
         if self.limits.admit(self, address):
             self._address = address
             self._head_since = self.loop.time()

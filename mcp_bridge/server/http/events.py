@@ -10,18 +10,25 @@ register the stream only after the replay, and an answer that came in between wo
 from __future__ import annotations
 
 import collections
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import mcp_types as types
-from mcp.server.streamable_http import EventMessage, EventStore
+from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage, EventStore
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http import EventCallback
 
 MAX_EVENTS = 1000
 """Events of one session, whatever their size."""
+
+MAX_UNANSWERED = 1000
+"""Streams of one session that have had no answer: what a client cancels gets none, and its stream never ends."""
+
+MAX_KEY_CHARS = 200
+"""Longer ids of a client's requests are kept as their hash."""
 
 MAX_TOTAL_BYTES = 64 << 20
 """Events of all sessions."""
@@ -58,7 +65,7 @@ class _Stream:
 
 
 class ReplayMemory:
-    """What all sessions keep together. The oldest events are dropped first.
+    """What all sessions keep together. Where there is no room, the oldest event goes of the owner who has the most.
 
     Args:
         per_session: Bytes of one session.
@@ -68,20 +75,24 @@ class ReplayMemory:
     def __init__(self, per_session: int, total: int = MAX_TOTAL_BYTES) -> None:
         self.per_session = per_session
         self.total = total
-        self._order: collections.OrderedDict[tuple[SessionEvents, int], int] = collections.OrderedDict()
-        self._bytes = 0
+        self._kept: dict[str, collections.OrderedDict[tuple[SessionEvents, int], int]] = {}
+        self._bytes: collections.Counter[str] = collections.Counter()
 
     def add(self, session: SessionEvents, number: int, size: int) -> None:
-        """Count an event, and drop the oldest ones that it leaves no room for."""
-        self._order[session, number] = size
-        self._bytes += size
-        while self._bytes > self.total:
-            oldest, position = next(iter(self._order))
+        """Count an event, and drop those that it leaves no room for."""
+        self._kept.setdefault(session.owner, collections.OrderedDict())[session, number] = size
+        self._bytes[session.owner] += size
+        while self._bytes.total() > self.total:
+            owner = max(self._bytes, key=lambda each: self._bytes[each])
+            oldest, position = next(iter(self._kept[owner]))
             oldest.drop(position)
 
     def remove(self, session: SessionEvents, number: int) -> None:
         """Forget a dropped event."""
-        self._bytes -= self._order.pop((session, number), 0)
+        kept = self._kept[session.owner]
+        self._bytes[session.owner] -= kept.pop((session, number))
+        if not kept:
+            del self._kept[session.owner], self._bytes[session.owner]
 
 
 class SessionEvents(EventStore):
@@ -89,10 +100,12 @@ class SessionEvents(EventStore):
 
     Args:
         memory: What all sessions share.
+        owner: Whose session it is.
     """
 
-    def __init__(self, memory: ReplayMemory) -> None:
+    def __init__(self, memory: ReplayMemory, owner: str = "") -> None:
         self._memory = memory
+        self.owner = owner
         self._events: dict[int, _Event] = {}
         self._bytes = 0
         self._count = 0
@@ -102,11 +115,15 @@ class SessionEvents(EventStore):
 
     async def store_event(self, stream_id: str, message: types.JSONRPCMessage | None) -> str:
         """Keep an event; None begins the stream of a request. Returns the event's id."""
+        if len(stream_id) > MAX_KEY_CHARS:
+            stream_id = hashlib.sha256(stream_id.encode("utf-8", "surrogatepass")).hexdigest()
         stream = self._current.get(stream_id)
         if stream is None or (message is None and stream.ended):
             self._count += 1
             stream = _Stream(self._count)
             self._current[stream_id] = self._streams[stream.number] = stream
+            if len(self._current) > MAX_UNANSWERED:
+                self._give_up(next(key for key in self._current if key != GET_STREAM_KEY))
         self._count += 1
         number = stream.last = self._count
         size = EVENT_BYTES
@@ -152,6 +169,13 @@ class SessionEvents(EventStore):
         self._memory.remove(self, number)
         if event.stream.ended and event.stream.last == number:
             self._streams.pop(event.stream.number, None)
+
+    def _give_up(self, key: str) -> None:
+        """Forget a stream that has had no answer. If there is one yet, it can't be resumed."""
+        stream = self._current.pop(key)
+        self._streams.pop(stream.number, None)
+        stream.ended = True
+        stream.notify()
 
     def close(self) -> None:
         """Drop all events, and end the streams that are being resumed."""

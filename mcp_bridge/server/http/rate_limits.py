@@ -1,7 +1,8 @@
-"""How often something may happen: for each name, so many times a minute."""
+"""How often something may happen: for each name, so many times a minute. And by what name clients are counted."""
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -10,6 +11,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MINUTE = 60.0
+
+_IPV6_SITE = 64
+"""Bits of an IPv6 address that name a site: whoever has one address has all of the site's."""
+
+
+def client_site(host: str) -> str:
+    """The address that a client is counted by; of an IPv6 address, its site."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "no address"
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((int(address) >> _IPV6_SITE << _IPV6_SITE, _IPV6_SITE)))
 
 
 class RateLimits:

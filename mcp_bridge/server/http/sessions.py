@@ -50,7 +50,8 @@ class Sessions(StreamableHTTPSessionManager):
         if owned >= self._max_per_principal:
             return None
         # The SDK would share one store among all sessions, and a session could then ask for another's events.
-        self.event_store = None if self.json_response else SessionEvents(self._memory)
+        owner = requestor["client_id"] if requestor is not None else ""
+        self.event_store = None if self.json_response else SessionEvents(self._memory, owner)
         transport = super()._admit_session(requestor)
         if isinstance(self.event_store, SessionEvents) and transport is not None and transport.mcp_session_id:
             self._events[transport.mcp_session_id] = self.event_store

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import decide, require_approver
-from mcp_bridge.executions.comments import check_text
+from mcp_bridge.executions.decision_comments import check_text
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.host.pool_report import pool_reports
 from mcp_bridge.kernel.language import program_parser as programs

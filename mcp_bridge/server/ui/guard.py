@@ -8,10 +8,10 @@ machine's (DNS rebinding); and no change by another page.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import json
-import socket
 from typing import TYPE_CHECKING
+
+from mcp_bridge.server.http.hosts import AllowedHosts
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -49,7 +49,7 @@ class Guard:
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app = app
         self._token = None if token is None else token.encode()
-        self._names = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
+        self._hosts = AllowedHosts((), ())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an ASGI connection."""
@@ -82,7 +82,7 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str], *, is_data: bool) -> tuple[int, Code, str] | None:
         host = headers.get(b"host", "")
-        if self._token is not None and not self._is_ours(host):
+        if self._token is not None and not self._hosts.accepts_host(host):
             return 403, "bad_host", "This address is not the viewer's."
         if not is_data:
             return None
@@ -100,17 +100,3 @@ class Guard:
         if kind.lower() != "bearer" or not hmac.compare_digest(given, self._token):
             return 401, "token_needed", "The token that `mcp-bridge ui` has printed has to come with this."
         return None
-
-    def _is_ours(self, host: str) -> bool:
-        """Whether a Host header is an IP address or this machine's name: another name may resolve to it, too."""
-        name, _, port = host.rpartition(":")
-        if not name or not port.isdigit():
-            name = host
-        name = name.removeprefix("[").removesuffix("]").lower()
-        if name in self._names:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True

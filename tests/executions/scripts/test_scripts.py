@@ -10,8 +10,8 @@ import pytest
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
-from mcp_bridge.executions.idempotency.generated_keys import generated_key
 from mcp_bridge.executions.idempotency.request_identity import Keys
+from mcp_bridge.executions.idempotency.runs_without_key import generated_key
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.record import ExecutionRecord

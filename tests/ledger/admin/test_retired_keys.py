@@ -16,7 +16,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE
 from mcp_bridge.ledger.log import entry_encoding
 from mcp_bridge.ledger.log.key_history import keys_of
-from mcp_bridge.ledger.log.payloads import KeyEvent
+from mcp_bridge.ledger.log.log_payloads import KeyEvent
 from mcp_bridge.ledger.proofs import exports, notes
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.publish.targets import Target

@@ -30,7 +30,7 @@ from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.host.bridge import open_bridge
-from mcp_bridge.ledger.admin import compacting
+from mcp_bridge.ledger.admin import offline_compaction
 from mcp_bridge.ledger.audit import copies, proving
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log import deduplication, record_limit
@@ -777,9 +777,9 @@ async def test_a_large_ledger_of_0_1_0_gives_space_back_when_it_was_compacted(ol
         assert size_of(path) > 3 * MEBIBYTE
         async with Database(path, owner="somebody:1:2"):
             with pytest.raises(BridgeError) as caught:
-                await compacting.compact(database, owner_label())
+                await offline_compaction.compact(database, owner_label())
             assert caught.value.code == "ledger_in_use"
-        before, after = await compacting.compact(database, owner_label())
+        before, after = await offline_compaction.compact(database, owner_label())
         assert before.unused >= 3 * MEBIBYTE > 10 * after.used
         assert after.gives_back
         assert size_of(path) < MEBIBYTE

@@ -28,7 +28,7 @@ from mcp_bridge.cli import verdicts
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit import proving
 from mcp_bridge.ledger.log import entry_encoding, key_history
-from mcp_bridge.ledger.log.payloads import KeyEvent
+from mcp_bridge.ledger.log.log_payloads import KeyEvent
 from mcp_bridge.ledger.proofs import disclosures, exports, notes, signing, tlog_proof
 from mcp_bridge.ledger.proofs.notes import Checkpoint
 

@@ -36,7 +36,7 @@ from ledger_fixtures import (
 
 from mcp_bridge.cli import verifying
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.log.payloads import KeyEvent
+from mcp_bridge.ledger.log.log_payloads import KeyEvent
 from mcp_bridge.ledger.proofs import notes, signing, tlog_proof
 
 FIRST, THIRD = signer("first").vkey, signer("third").vkey

@@ -14,7 +14,7 @@ from crash_fixtures import BOUNDED, ENDS, LONG, ended, lines, tool
 from generated_programs import chance
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.admin.accepted_losses import accept_loss
+from mcp_bridge.ledger.admin.recorded_losses import accept_loss
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 

@@ -13,6 +13,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from execution_fixtures import until
 from tampered_fixtures import Writer, execution
 
 from mcp_bridge.errors import BridgeError
@@ -51,6 +52,53 @@ async def test_whoever_waits_is_told_when_a_write_fails_whatever_the_fault_is(da
     assert [error.code for error in results] == ["not_recorded"] * 5
     with pytest.raises(BridgeError, match="can't be written"):
         await recorder.read("a")
+
+
+async def test_what_is_begun_is_written_when_somebody_waits_for_it(database, monkeypatch):
+    monkeypatch.setattr(database_module, "LAZY_SECONDS", 1000.0)
+    commits = []
+
+    def counted(*arguments):
+        commits.append(arguments)
+        return commit(*arguments)
+
+    monkeypatch.setattr(database_module, "commit", counted)
+    recorder = SqliteRecorder(database)
+    change = "UPDATE executions SET status = ? WHERE id = ?"
+    recorded = database.begin_write(change, ("success", "none"), None, Entry("start", "a"))
+    await anyio.wait_all_tasks_blocked()
+    assert commits == []
+    assert await recorded() == 0
+    assert await recorded() == 0
+    assert len(commits) == 1
+    again = database.begin_write(change, ("success", "none"))
+    await recorder.append(Entry("start", "b"))
+    assert len(commits) == 2, "what others wait for takes it along"
+    assert await again() == 0
+    assert len(commits) == 2
+
+
+async def test_what_is_begun_and_never_waited_for_is_written_too(database):
+    recorder = SqliteRecorder(database)
+    database.begin_write("UPDATE executions SET status = ? WHERE id = ?", ("success", "none"))
+    recorder.post(Entry("start", "a"))
+    await until(lambda: database._count_written == 2)
+    assert len(await recorder.read("a")) == 1
+
+
+async def test_whoever_has_begun_to_write_is_told_when_it_fails_and_not_when_a_later_write_does(database):
+    recorder = SqliteRecorder(database)
+    good = database.begin_write("UPDATE executions SET status = ? WHERE id = ?", ("success", "none"))
+    await recorder.append(Entry("start", "a"))
+    bad = database.begin_write("INSERT INTO entries (time) VALUES (?)", (2**70,))
+    with pytest.raises(BridgeError, match="can't be written"):
+        await bad()
+    assert await good() == 0
+    with pytest.raises(BridgeError, match="can't be written"):
+        await bad()
+    late = database.begin_write("UPDATE executions SET status = ? WHERE id = ?", ("success", "none"))
+    with pytest.raises(BridgeError, match="can't be written"):
+        await late()
 
 
 async def test_nothing_of_a_batch_that_fails_is_kept(tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import random
 import signal
 import sqlite3
@@ -391,6 +392,69 @@ def test_age_erases_many_in_parts_and_others_write_in_between(state, monkeypatch
     assert erased == 10
     # Four with entries; what nobody can read any more is removed after them.
     assert parts > 4
+    whole(state)
+
+
+@pytest.mark.parametrize("by", ["age", "room"])
+def test_what_executions_keep_is_removed_in_transactions_of_a_bounded_size(state, monkeypatch, by):
+    monkeypatch.setattr(erasure, "KEPT_BYTES", 2_000_000)
+    names = [f"{number:032x}" for number in range(6)]
+
+    async def work():
+        async with Database(state / FILE_NAME) as database:
+            writer = Writer(database)
+            for name in names:
+                await writer.start(name)
+                record = await writer.store.sealed_record(
+                    name, {"execution": name, "stdout": os.urandom(900_000).hex()}
+                )
+                await writer.store.update(name, status="success", state=None, record=record, due=None)
+            await erasure.empty_journal(database)
+            grown, transact = [], database.transact
+
+            async def noted(work):
+                done = await transact(work)
+                grown.append((state / f"{FILE_NAME}-wal").stat().st_size)
+                await erasure.empty_journal(database)
+                return done
+
+            monkeypatch.setattr(database, "transact", noted)
+            if by == "age":
+                more = {"by": "me", "reason": None}
+                erased = (
+                    await executions_erasure.erase(database, Files(state), "age", time.time() + 1, **more)
+                ).executions
+            else:
+                erased = []
+                while left := [name for name in names if name not in erased]:
+                    under_way = executions_erasure.under_way(database)
+                    now = await erasure.erase_ended(database, left, by="max_size", under_way=under_way)
+                    erased += now.executions
+            return sorted(erased), grown
+
+    erased, grown = asyncio.run(work())
+    assert erased == names
+    # Two at a time, and what the pages need besides.
+    assert max(grown) < 3_000_000
+    whole(state)
+
+
+def test_a_start_does_not_wait_for_all_that_is_to_be_erased(state, monkeypatch):
+    monkeypatch.setattr(upkeep, "START_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "ROOM_SECONDS", 3600.0)
+
+    async def work():
+        async with Database(state / FILE_NAME) as database:
+            await Writer(database).start("e" * 32)
+            await Writer(database).end("e" * 32)
+        monkeypatch.setattr(retention, "_DAY_SECONDS", -1.0)
+        settings = Settings(state_dir=state, ledger=LedgerConfig(keep_payloads_days=1))
+        async with open_bridge(settings, ()), Database(state / FILE_NAME) as database:
+            with anyio.fail_after(20):
+                while (await Writer(database).store.execution("e" * 32)).status != "erased":  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+
+    asyncio.run(work())
     whole(state)
 
 

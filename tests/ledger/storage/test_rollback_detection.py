@@ -18,10 +18,10 @@ from crash_fixtures import tool
 from ledger_looks import look
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.admin import accepted_losses
+from mcp_bridge.ledger.admin import recorded_losses
 from mcp_bridge.ledger.admin.accepted_clock import accept_clock
-from mcp_bridge.ledger.admin.accepted_losses import accept_loss, is_behind
 from mcp_bridge.ledger.admin.key_rotation import replace_lost_key, rotate_key
+from mcp_bridge.ledger.admin.recorded_losses import accept_loss, is_behind
 from mcp_bridge.ledger.audit.file_verification import verify_file
 from mcp_bridge.ledger.audit.overview import entries, newest
 from mcp_bridge.ledger.keys.signing_key_files import own_vkey
@@ -518,16 +518,16 @@ async def test_of_two_who_accept_a_loss_at_once_one_has_accepted_it(tmp_path, mo
     state = await crashed(tmp_path)
     path, wal = state / FILE_NAME, state / f"{FILE_NAME}-wal"
     wal.write_bytes(wal.read_bytes()[:-1])
-    opened = accepted_losses.open_to_write
+    opened = recorded_losses.open_to_write
 
     def late(*arguments, **more):
         """Somebody else comes between the look and the word."""
-        monkeypatch.setattr(accepted_losses, "open_to_write", opened)
+        monkeypatch.setattr(recorded_losses, "open_to_write", opened)
         assert accept_loss(path, "file", "anna").had == 5
         assert asyncio.run(error_of(state)) is None
         return opened(*arguments, **more)
 
-    monkeypatch.setattr(accepted_losses, "open_to_write", late)
+    monkeypatch.setattr(recorded_losses, "open_to_write", late)
     with pytest.raises(BridgeError) as caught:
         await asyncio.to_thread(accept_loss, path, "file", "bert")
     assert caught.value.code == "nothing_is_lost"

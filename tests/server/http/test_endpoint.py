@@ -5,14 +5,20 @@ import base64
 import contextlib
 import itertools
 import json
+import tracemalloc
 
 import anyio
+import anyio.lowlevel
 import httpx2
+import mcp_types as types
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
 from http_bridge import ACCEPT, serving
+from mcp.server.streamable_http import GET_STREAM_KEY
 
 from mcp_bridge.ledger.storage.schema import FILE_NAME
+from mcp_bridge.server.http.events import ReplayMemory, SessionEvents
+from mcp_bridge.server.http.rate_limits import client_site
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
 
@@ -230,7 +236,8 @@ async def test_other_methods_have_no_500(http_bridge):
 
 NOT_HTTP = [
     b"rubbish\r\n\r\n",
-    b"GET /health HTTP/9.9\r\n\r\n",
+    b"GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n",
+    b"GET /health HTTP/2.0\r\nHost: localhost\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01",
     b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
     b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
@@ -251,7 +258,27 @@ async def test_what_is_no_http_is_refused_and_the_connection_closed(http_bridge)
                 writer.write(sent)
                 writer.write_eof()
                 said = await asyncio.wait_for(reader.read(), DEADLINE_SECONDS)
-                assert said == b"" or 400 <= int(said.split()[1]) < 500, (sent[:80], said)
+                assert said == b"" or 400 <= int(said.split()[1]) < 500 or b"HTTP/1.1 505" in said, (sent[:80], said)
+    assert b"Traceback" not in http_bridge.logged
+
+
+@pytest.mark.parametrize(
+    ("version", "lengths"),
+    [
+        ("1.1", "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"),
+        ("1.1", "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n"),
+        ("1.1", "Content-Length: 5\r\nX: y\r\nTRANSFER-ENCODING:  Chunked\r\n"),
+        ("1.0", "Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n"),
+    ],
+)
+async def test_a_request_with_two_lengths_is_refused_with_all_that_follows(http_bridge, version, lengths):
+    """A proxy may go by the other one: what is a body to it must not be another's request here."""
+    request = f"POST /mcp HTTP/{version}\r\nHost: localhost\r\n{lengths}\r\n0\r\n\r\n"
+    async with http_bridge.connection() as (reader, writer):
+        writer.write(f"{request}GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        said = await asyncio.wait_for(reader.read(), DEADLINE_SECONDS)
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert said.count(b"HTTP/1.1") == 1
     assert b"Traceback" not in http_bridge.logged
 
 
@@ -287,7 +314,7 @@ async def test_a_client_that_sends_slowly_is_cut(configure):
         async def slow(beginning, status):
             async with bridge.connection() as (reader, writer):
                 writer.write(beginning)
-                said = asyncio.ensure_future(reader.read())
+                said = asyncio.ensure_future(reader.readline())
                 # A byte now and then doesn't extend the time.
                 while not said.done():
                     with contextlib.suppress(ConnectionError):
@@ -329,6 +356,21 @@ def _connections(bridge, transport):
     port = transport.get_extra_info("sockname")[1]
     wanted = f":{bridge.port:04X} 0100007F:{port:04X} 01"
     return b"" if any(wanted in line for line in Path("/proc/net/tcp").read_text().splitlines()) else b"CUT"
+
+
+@pytest.mark.parametrize(
+    ("host", "site"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", "no address"),
+    ],
+)
+def test_who_has_a_site_of_ipv6_has_no_more_connections_than_who_has_an_address(host, site):
+    assert client_site(host) == site
 
 
 async def test_connections_are_bounded_and_free_again_when_they_end(configure):
@@ -447,6 +489,72 @@ async def test_of_many_events_the_newest_are_kept(configure):
 
 
 # --- cancellation ---
+
+
+async def test_requests_that_are_never_answered_are_forgotten():
+    """What a client cancels gets no answer; its ids are as long as the client likes."""
+    events = SessionEvents(ReplayMemory(1 << 20))
+    own = await events.store_event(GET_STREAM_KEY, None)
+    tracemalloc.start()
+    try:
+        for number in range(3000):
+            await events.store_event(f"{number:010000}", None)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 5 << 20
+
+    # The session's own stream is still resumed, and so is the newest of them.
+    said = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/message")
+    answer = types.JSONRPCResponse(jsonrpc="2.0", id=f"{2999:010000}", result={})
+    newest = await events.store_event(f"{3000:010000}", None)
+    await events.store_event(f"{3000:010000}", said)
+    await events.store_event(f"{3000:010000}", answer)
+    await events.store_event(GET_STREAM_KEY, said)
+    told = []
+
+    async def keep(event):
+        told.append(event.message)
+
+    await events.replay_events_after(newest, keep)
+    assert told == [said, answer]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(events.replay_events_after, own, keep)
+        with anyio.fail_after(DEADLINE_SECONDS):
+            while len(told) < 3:
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert told[2] == said
+
+
+async def test_who_keeps_the_most_events_is_who_loses_them():
+    """A principal with many sessions doesn't cost another what it resumes with."""
+    memory = ReplayMemory(1 << 20, total=1 << 20)
+    said = types.JSONRPCNotification(jsonrpc="2.0", method="notifications/message")
+    bens = SessionEvents(memory, "ben")
+    begun = await bens.store_event(GET_STREAM_KEY, None)
+    await bens.store_event(GET_STREAM_KEY, said)
+    for _ in range(20):
+        annas = SessionEvents(memory, "anna")
+        for _ in range(200):
+            await annas.store_event(GET_STREAM_KEY, said)
+    told = []
+
+    async def keep(event):
+        told.append(event.message)
+
+    async def replayed(events, after):
+        told.clear()
+        with anyio.move_on_after(0):
+            await events.replay_events_after(after, keep)
+        return told
+
+    assert await replayed(bens, begun) == [said]
+    assert 0 < len(await replayed(annas, "1-1")) <= 200
+    # What has gone is room for others.
+    annas.close()
+    bens.close()
+    assert await replayed(bens, begun) == []
 
 
 @pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])

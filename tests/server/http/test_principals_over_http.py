@@ -137,22 +137,34 @@ import json
 print(json.dumps(found))
 """
     async with serving(setup) as bridge:
-        told = {}
-        for name, token in tokens.items():
+
+        async def told(name):
             async with (
-                httpx2.AsyncClient(headers=bearer(token), timeout=DEADLINE_SECONDS) as http,
+                httpx2.AsyncClient(headers=bearer(tokens[name]), timeout=DEADLINE_SECONDS) as http,
                 Client(streamable_http_client(bridge.url, http_client=http), mode=mode) as client,
             ):
                 said = (await client.call_tool("run_python", {"code": reach})).content[0].text
-                told[name] = client.instructions.partition(".")[0], json.loads(said)
-        instructions, (servers, found, *others) = told["anna"]
+                return client.instructions.partition(".")[0], json.loads(said)
+
+        instructions, (servers, found, *others) = await told("anna")
         assert instructions == "These MCP servers are behind it: one"
         assert (servers, found) == (["one"], ["one"])
         assert all("other" in other and "no server" in other.lower() for other in others), others
-        instructions, (servers, found, *others) = told["ben"]
+        instructions, (servers, found, *others) = await told("ben")
         assert instructions == "These MCP servers are behind it: one, other"
         assert (servers, found) == (["one", "other"], ["one", "other"])
         assert not any("no server" in other.lower() for other in others), others
+
+        # What a change adds waits for a restart, and what it takes away is gone.
+        text = setup.config.read_text()
+        changed = text.replace('["one", "gone"]', '["other", "one"]').replace(
+            "[principals.ben]", '[principals.ben]\nservers = ["one"]'
+        )
+        setup.config.write_text(changed)
+        for name in tokens:
+            _, (servers, found, *others) = await told(name)
+            assert (servers, found) == (["one"], ["one"]), name
+            assert all("no server" in other.lower() for other in others), others
     assert b"principals.anna.servers: there is no server 'gone', now" in bridge.logged
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import signal
 import ssl
 
 import anyio
+import anyio.to_thread
 import httpx2
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
@@ -119,6 +121,52 @@ async def test_a_person_behind_the_client_is_asked(configure, git_server, git_re
     assert result.content[0].text == "True", result
     assert len(asked) == 1
     assert "git_status" in asked[0]
+
+
+@pytest.mark.parametrize("mode", ["legacy", NEW])
+@pytest.mark.parametrize("how", ["the bridge ends", "the client leaves", "the client leaves stdio"])
+async def test_a_question_that_nobody_is_left_to_answer_waits_for_anybody_else(
+    configure, git_server, git_repository, how, mode
+):
+    setup = configure(git_server, http={"drain_timeout": 1.0})
+    with setup.config.open("a") as file:
+        file.write('\n[[policy.rules]]\ntools = ["git.*"]\neffect = "approve"\n')
+    asked = anyio.Event()
+
+    async def answer(_, __):
+        asked.set()
+        await anyio.sleep_forever()
+
+    code = f"from mcp.servers import git\nprint(await git.git_status(repo_path={str(git_repository)!r}))"
+
+    async def waiting():
+        listed = await anyio.to_thread.run_sync(setup.run, "approvals", "list", "--json")
+        return json.loads(listed.stdout)["approvals"]
+
+    async def call(client):
+        # The SDK's client has errors of its own for what happens to it here.
+        with contextlib.suppress(Exception):
+            async with client as connected:
+                await connected.call_tool("run_python", {"code": code})
+
+    async with contextlib.AsyncExitStack() as stack:
+        over_stdio = how == "the client leaves stdio"
+        bridge = setup if over_stdio else await stack.enter_async_context(serving(setup))
+        calling = asyncio.ensure_future(call(bridge.client(mode, elicitation_callback=answer)))
+        await asked.wait()
+        assert await waiting() == []
+        if how != "the bridge ends":
+            calling.cancel()
+            await asyncio.wait([calling])
+        # At 2026-07-28 the question was an answer: its client may still come back.
+        if how == "the bridge ends" or (mode == NEW and not over_stdio):
+            os.kill(bridge.pid, signal.SIGTERM)
+            await bridge.ended()
+        (question,) = [row["question"] for row in await until(waiting)]
+        calling.cancel()
+        await asyncio.wait([calling])
+    assert question["tool"] == "git.git_status"
+    assert question["arguments"] == {"repo_path": str(git_repository)}
 
 
 # --- descriptors ---

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, json_size
-from mcp_bridge.downstream.client.supervisor import DownstreamServer, ListedTool
+from mcp_bridge.downstream.client.server_calls import DownstreamServer, ListedTool
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.programs.library import ProgramLibrary

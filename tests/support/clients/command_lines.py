@@ -1,7 +1,8 @@
 """Clients with a model behind them, each as somebody starts it with one task, for whom it may use any tool.
 
 Whatever a client wants of the internet, updates, lists of models, telemetry, is switched off where it can be, and
-refused by the model's address as the proxy. `bridge` is the command that starts the bridge, `model` that address.
+refused by the model's address as the proxy. `bridge` is the command that starts the bridge, or its address, `model` the
+model's.
 """
 
 from __future__ import annotations
@@ -33,8 +34,14 @@ def written(path: Path, content: Any) -> Path:
     return path
 
 
+def is_address(bridge: str) -> bool:
+    """Whether the bridge is there already, over HTTP."""
+    return bridge.startswith("http://")
+
+
 def claude_code(home: Path, bridge: str, model: str) -> Start:
-    server = {"type": "stdio", "command": bridge, "args": []}
+    stdio, http = {"type": "stdio", "command": bridge, "args": []}, {"type": "http", "url": bridge}
+    server = http if is_address(bridge) else stdio
     servers = written(home / "servers.json", {"mcpServers": {"bridge": server}})
     options = ["--mcp-config", str(servers), "--strict-mcp-config", "--allowedTools", "mcp__bridge__run_python"]
     env = {"ANTHROPIC_BASE_URL": model, "ANTHROPIC_API_KEY": "sk-test", "DISABLE_AUTOUPDATER": "1"}
@@ -45,6 +52,7 @@ def claude_code(home: Path, bridge: str, model: str) -> Start:
 
 
 def codex(home: Path, bridge: str, model: str) -> Start:
+    server = f"{'url' if is_address(bridge) else 'command'} = {json.dumps(bridge)}"
     written(
         home / ".codex/config.toml",
         f"""
@@ -60,7 +68,7 @@ env_key = "SCRIPTED_API_KEY"
 wire_api = "responses"
 supports_websockets = false
 [mcp_servers.bridge]
-command = {json.dumps(bridge)}
+{server}
 startup_timeout_sec = 60
 required = true
 """,
@@ -70,7 +78,7 @@ required = true
 
 
 def gemini_cli(home: Path, bridge: str, model: str) -> Start:
-    server = {"command": bridge, "trust": True}
+    server = {"httpUrl" if is_address(bridge) else "command": bridge, "trust": True}
     settings = {
         "mcpServers": {"bridge": server},
         "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
@@ -90,7 +98,8 @@ def opencode(home: Path, bridge: str, model: str) -> Start:
     shapes = {"attachment": True, "tool_call": True, "modalities": {"input": ["text", "image"], "output": ["text"]}}
     provider = {"npm": "@ai-sdk/openai-compatible", "options": {"baseURL": f"{model}/v1", "apiKey": "test"}}
     provider |= {"models": {"scripted": shapes | {"limit": {"context": 200000, "output": 8000}}}}
-    server = {"type": "local", "command": [bridge], "timeout": 60000}
+    where = {"type": "remote", "url": bridge} if is_address(bridge) else {"type": "local", "command": [bridge]}
+    server = where | {"timeout": 60000}
     settings = {"provider": {"scripted": provider}, "mcp": {"bridge": server}, "autoupdate": False, "share": "disabled"}
     written(home / ".config/opencode/opencode.json", settings)
     env = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_SHARE": "1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -13,6 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -24,7 +26,7 @@ from server_fixtures import REPOSITORY, cached
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from bridge_fixtures import Setup
 
@@ -90,10 +92,12 @@ class Place:
     Attributes:
         setup: The bridge, with a server that writes down its calls.
         folder: Theirs alone.
+        url: Where the bridge is over HTTP; None where the client starts it.
     """
 
     setup: Setup
     folder: Path
+    url: str | None = None
 
     @property
     def sent(self) -> Path:
@@ -102,7 +106,9 @@ class Place:
 
     @property
     def command(self) -> str:
-        """The bridge, as the client starts it."""
+        """The bridge, as the client starts it, or its address."""
+        if self.url is not None:
+            return self.url
         file = self.folder / "bridge"
         environment = shlex.join(f"{name}={value}" for name, value in self.setup.env.items())
         command = shlex.join([COMMAND, "--config", str(self.setup.config)])
@@ -170,11 +176,16 @@ def interrupted(place: Place, argv: list[str], env: dict[str, str]) -> tuple[str
         bridge = place.setup.server_pid()
         assert len(await place.setup.containers(bridge)) == 1
         ours = [process.pid, *descendants(process.pid)]
+        if place.url is not None:
+            # As a terminal does it.
+            os.killpg(process.pid, signal.SIGINT)
+            await until(lambda: process.poll() is not None)
+            return await left(place, bridge, ours)
         assert bridge in ours
         # A client that is started by a script of node's: the interrupt is for the one that has started the bridge.
         os.kill(parent(bridge), signal.SIGINT)
         await until(lambda: process.poll() is not None)
-        return await left(place.setup, bridge, ours)
+        return await left(place, bridge, ours)
 
     try:
         remaining = anyio.run(ends)
@@ -185,13 +196,17 @@ def interrupted(place: Place, argv: list[str], env: dict[str, str]) -> tuple[str
     return text(), remaining
 
 
-async def left(setup: Setup, bridge: int, processes: list[int]) -> list[str]:
-    """Which of these processes, and of the bridge's containers, don't go."""
+async def left(place: Place, bridge: int, processes: list[int]) -> list[str]:
+    """Which of these processes, and of the bridge's containers, don't go.
+
+    Over HTTP the bridge goes on, and so does a call in a session whose client has gone without a word.
+    """
     found: list[str] = []
     with anyio.move_on_after(DEADLINE_SECONDS):
         while True:
             found = [f"process {pid}" for pid in processes if not is_gone(pid)]
-            found += [f"container {row.name}" for row in await setup.containers(bridge)]
+            if place.url is None:
+                found += [f"container {row.name}" for row in await place.setup.containers(bridge)]
             if not found:
                 break
             await anyio.sleep(0.05)
@@ -213,6 +228,63 @@ def with_model(client: str) -> Callable[[Place], Conversation]:
     return held
 
 
+@contextlib.asynccontextmanager
+async def recorded(url: str, file: Path) -> AsyncGenerator[str]:
+    """An address that passes everything on to a bridge over HTTP, and writes what clients post to a file."""
+    parts = urlsplit(url)
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, note: Callable[[bytes], None]) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                note(data)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(parts.hostname, parts.port)
+        buffer = bytearray()
+
+        def note(data: bytes) -> None:
+            buffer.extend(data)
+            while (body := _taken(buffer)) is not None:
+                if body:
+                    with file.open("ab") as lines:
+                        lines.write(body.replace(b"\n", b" ") + b"\n")
+
+        await asyncio.gather(copy(reader, back, note), copy(there, writer, lambda _: None))
+
+    server = await asyncio.start_server(passed_on, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}{parts.path}"
+
+
+def _taken(buffer: bytearray) -> bytes | None:
+    """The body of the first request in a buffer, which is taken out of it; None if it isn't whole yet."""
+    head, end, rest = bytes(buffer).partition(b"\r\n\r\n")
+    if not end:
+        return None
+    fields = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:])
+    body = b""
+    if fields.get(b"transfer-encoding", b"").strip() == b"chunked":
+        while True:
+            line, end, rest = rest.partition(b"\r\n")
+            size = int(line, 16) if end else 0
+            if not end or len(rest) < size + 2:
+                return None
+            body, rest = body + rest[:size], rest[size + 2 :]
+            if not size:
+                break
+    else:
+        size = int(fields.get(b"content-length", b"0"))
+        if len(rest) < size:
+            return None
+        body, rest = rest[:size], rest[size:]
+    buffer[:] = rest
+    return body
+
+
 def sent(place: Place) -> list[dict[str, Any]]:
     return [json.loads(line) for line in place.sent.read_text().splitlines()]
 
@@ -232,7 +304,8 @@ def as_shown(result: dict[str, Any]) -> Shown:
 def typescript_sdk(place: Place) -> Conversation:
     """A program with the SDK's client, which cancels the last script."""
     node = shutil.which("node") or pytest.fail("node is not on the PATH", pytrace=False)
-    asked = {"server": {"command": place.command}, "scripts": SCRIPTS}
+    server = {"command": place.command} if place.url is None else {"url": place.url}
+    asked = {"server": server, "scripts": SCRIPTS}
     packages = cached("clients/node_modules/@modelcontextprotocol/sdk").parent.parent.parent
     script = Path(__file__).parent / "sdk_client.mjs"
     process = subprocess.Popen(
@@ -248,10 +321,10 @@ def typescript_sdk(place: Place) -> Conversation:
         line = process.stdout.readline()
         assert line, process.stderr.read()
         bridge = place.setup.server_pid()
-        remaining = anyio.run(left, place.setup, bridge, [])
+        remaining = anyio.run(left, place, bridge, [])
         processes = [process.pid, *descendants(process.pid)]
         process.communicate(timeout=DEADLINE_SECONDS)
-        remaining += anyio.run(left, place.setup, bridge, processes)
+        remaining += anyio.run(left, place, bridge, processes)
     finally:
         process.kill()
         process.communicate()
@@ -264,7 +337,7 @@ def typescript_sdk(place: Place) -> Conversation:
 def inspector(place: Place) -> Conversation:
     """The Inspector's command line, which is started for each thing that is asked of it."""
     launcher = program("@modelcontextprotocol/inspector/clients/launcher/build/index.js")
-    begin = [*launcher, "--cli", place.command]
+    begin = [*launcher, "--cli", place.command, *(() if place.url is None else ("--transport", "http"))]
     call = ["--method", "tools/call", "--tool-name", "run_python", "--tool-arg"]
     printed = []
 

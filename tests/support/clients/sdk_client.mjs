@@ -1,5 +1,5 @@
 // The TypeScript SDK's client, as a program uses it. `sdk_client.mjs PACKAGES ASKED`: the folder that the SDK is
-// installed in; and JSON with `server` (its command) and `scripts` by name, the last of which is cancelled when the
+// installed in; and JSON with `server` (its command or address) and `scripts` by name, the last of which is cancelled when the
 // server reports progress. Prints JSON: what came of each.
 import { createRequire } from "node:module";
 
@@ -10,7 +10,9 @@ const { StdioClientTransport } = require("@modelcontextprotocol/sdk/client/stdio
 
 const { server, scripts } = JSON.parse(asked);
 const client = new Client({ name: "a-program", version: "1" });
-await client.connect(new StdioClientTransport(server));
+const { StreamableHTTPClientTransport } = require("@modelcontextprotocol/sdk/client/streamableHttp.js");
+const transport = server.url ? new StreamableHTTPClientTransport(new URL(server.url)) : new StdioClientTransport(server);
+await client.connect(transport);
 const seen = { instructions: client.getInstructions(), tools: (await client.listTools()).tools, progress: {}, results: {} };
 
 const names = Object.keys(scripts);

@@ -1,0 +1,375 @@
+"""Edits of configuration files that people and other programs write, too.
+
+An edit changes one member and leaves comments, order and format of the rest. It is made in the text; what the new text
+says is compared with what it has to say before anything is written. A file is replaced whole, keeps its owner and mode,
+and isn't replaced if it has changed since it was read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.atomic_files import create_private, sync_directory, write_private
+from mcp_bridge.downstream.configuration import client_file_reading, jsonc
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.large_json import MAX_DEPTH
+from mcp_bridge.offload import is_deep
+from mcp_bridge.private_files import private_directory
+from mcp_bridge.workspace.folder_content import read_regular, why
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from mcp_bridge.downstream.configuration.known_clients import Syntax
+
+Table = dict[str, Any]
+
+MAX_BACKUPS = 10
+"""How many backups of one file are kept: those of the last changes."""
+
+_CONTEXT = 3
+"""How many lines a diff shows around a change."""
+
+_HUNK = re.compile(r"([-+])(\d+)")
+_BOM = "\ufeff"
+_MIN_MASKED = 4
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?')
+# What names a secret and is none, as the clients write it.
+_VARIABLE = re.compile(
+    r"(?:(?:Bearer|Basic|token) )?(?:\$\{(?:env:|input:)?[\w-]+\}|\$[A-Za-z_]\w*|\{(?:env|file):[^{}]+\})"
+)
+_SECRET_KEYS = frozenset({"env", "environment", "headers", "http_headers", "bearer_token"})
+
+
+class ConfigurationFile:
+    """A configuration file, and the changes to make to it.
+
+    Args:
+        path: The file. A link is followed: the file that it leads to is changed.
+        syntax: What it is written in.
+
+    Raises:
+        BridgeError: `bad_client_config`: it can't be read, or is invalid.
+    """
+
+    def __init__(self, path: Path, syntax: Syntax) -> None:
+        self.path = path
+        self.syntax: Syntax = syntax
+        try:
+            self.target = path.resolve(strict=path.is_symlink())
+            self.old: bytes | None = read_regular(self.target, client_file_reading.MAX_USER_BYTES)
+        except FileNotFoundError:
+            if path.is_symlink():
+                raise _bad(path, "it is a link to a file that isn't there") from None
+            self.old = None
+        except (OSError, RuntimeError) as exc:
+            raise _bad(path, why(exc) if isinstance(exc, OSError) else "it is a link to itself") from None
+        problems: list[client_file_reading.Problem] = []
+        self.content = client_file_reading.parse(self.old or _empty(syntax), path, syntax, problems)
+        if problems:
+            raise _bad(path, problems[0].message.removesuffix("."), problems[0].line)
+        if is_deep(self.content, MAX_DEPTH):
+            # What writes a member, or records it, is recursive.
+            raise _bad(path, f"it is nested deeper than {MAX_DEPTH} levels")
+        text = (self.old or _empty(syntax)).decode("utf-8")
+        self._bom = _BOM if text.startswith(_BOM) else ""
+        self._crlf = "\r\n" in text
+        self._text = text.removeprefix(_BOM)
+        if syntax == "jsonc" and not jsonc.plain(self._text).strip():
+            # Behind a comment that has no end of its line, it would be a part of that.
+            self._text += "{}\n" if not self._text or self._text.endswith("\n") else "\n{}\n"
+
+    @property
+    def new(self) -> bytes:
+        """The file's bytes with the changes."""
+        return (self._bom + self._text).encode()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is anything to write."""
+        return self.new != (self.old or b"") and not (self.old is None and self.content == {})
+
+    def member(self, *path: str) -> Any:
+        """A decoded value, or None."""
+        found: Any = self.content
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+    def set(self, path: tuple[str, ...], value: Table) -> None:
+        """Set a member, making the tables on the way.
+
+        Raises:
+            BridgeError: `bad_client_config`: the text can't be edited so that it says this and nothing else.
+        """
+        if self.syntax == "toml":
+            text = self._without_table(path) if self.member(*path) is not None else self._text
+            self._apply(text + _toml(text, path, value), _with(self.content, path, value))
+        else:
+            self._apply(self._edited_json(path, value), _with(self.content, path, value))
+
+    def remove(self, path: tuple[str, ...]) -> None:
+        """Remove a member that is there.
+
+        Raises:
+            BridgeError: As `set`.
+        """
+        if self.syntax == "toml":
+            self._apply(self._without_table(path), _without(self.content, path))
+            return
+        try:
+            text = jsonc.remove(self._text, path)
+        except (ValueError, KeyError) as exc:
+            raise self._uneditable(str(exc)) from None
+        self._apply(text, _without(self.content, path))
+
+    def replace(self, data: bytes) -> None:
+        """Replace the whole content by bytes that the file had before."""
+        self._bom, self._text = "", data.decode()
+        self.content = client_file_reading.loads(data or _empty(self.syntax), self.syntax)
+
+    def diff(self) -> list[str]:
+        """The changes as a unified diff. Values of `env` and `headers` are masked: the diff may end up in a log."""
+        before, after = (self.old or b"").decode("utf-8-sig").splitlines(), self._text.splitlines()
+        values = _secrets(self.content)
+        if self.old is not None:
+            values |= _secrets(client_file_reading.loads(self.old or _empty(self.syntax), self.syntax))
+        # Without what is equal at both ends: the time to compare grows with the square, and histories are long.
+        ends = _equal(before, after), _equal(before[::-1], after[::-1])
+        start = max(0, ends[0] - _CONTEXT)
+        stop = min(len(before), len(after)) - ends[0]
+        cut = max(0, min(ends[1], stop) - _CONTEXT)
+        lines = difflib.unified_diff(
+            before[start : len(before) - cut],
+            after[start : len(after) - cut],
+            str(self.path),
+            str(self.path),
+            lineterm="",
+        )
+        return [_masked(_moved(line, start), values) for line in lines]
+
+    def write(self, backups: Path, *, mode: int | None = None) -> Path | None:
+        """Write the file; return the backup of what it was, or None if it is new.
+
+        Args:
+            backups: The directory for the backup, in the state directory.
+            mode: The permissions at most; for a new file, its permissions. By default 0600 for a new file.
+
+        Raises:
+            BridgeError: `client_file_changed`: it was changed meanwhile; `bad_client_config`: it can't be written;
+                `state_unusable`.
+        """
+        backup = None if self.old is None else self._backed_up(backups, self.old)
+        try:
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            self._write(mode)
+        except OSError as exc:
+            raise _bad(self.path, f"it can't be written: {why(exc)}") from None
+        return backup
+
+    def remove_file(self) -> None:
+        """Remove the file, if nobody has changed it since it was read.
+
+        Raises:
+            BridgeError: As `write`.
+        """
+        self._refuse_change()
+        try:
+            self.target.unlink()
+        except OSError as exc:
+            raise _bad(self.path, f"it can't be removed: {why(exc)}") from None
+
+    def _write(self, mode: int | None) -> None:
+        temporary = self.target.with_name(f".{self.target.name[:100]}.{os.getpid()}.{time.monotonic_ns()}")
+        try:
+            with create_private(temporary) as file:
+                if self.old is not None:
+                    status = self.target.stat()
+                    if status.st_uid != os.geteuid() or status.st_gid != os.getegid():
+                        os.fchown(file.fileno(), status.st_uid, status.st_gid)
+                    old_mode = status.st_mode & 0o777
+                    os.fchmod(file.fileno(), old_mode if mode is None else old_mode & mode)
+                else:
+                    os.fchmod(file.fileno(), 0o600 if mode is None else mode)
+                file.write(self.new)
+                file.flush()
+                os.fsync(file.fileno())
+            self._refuse_change()
+            temporary.replace(self.target)
+            sync_directory(self.target.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _refuse_change(self) -> None:
+        """Clients write these files, too. What one has written since must not be lost."""
+        try:
+            now: bytes | None = read_regular(self.target, client_file_reading.MAX_USER_BYTES)
+        except FileNotFoundError:
+            now = None
+        if now != self.old:
+            raise BridgeError(
+                "client_file_changed",
+                f"{self.path} was changed by another program meanwhile; it was left as it is.",
+                hint="End the client, and run the command again.",
+                file=str(self.path),
+            )
+
+    def _backed_up(self, backups: Path, data: bytes) -> Path:
+        private_directory(backups.parent)
+        private_directory(backups)
+        prefix = f"{hashlib.sha256(os.fsencode(self.target)).hexdigest()[:12]}-{self.target.name[:80]}."
+        path = backups / f"{prefix}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{time.time_ns() % 10**9:09}"
+        try:
+            write_private(path, data, durable=True)
+            older = sorted(entry for entry in backups.iterdir() if entry.name.startswith(prefix))[:-MAX_BACKUPS]
+            for entry in older:
+                with suppress(OSError):
+                    entry.unlink()
+        except OSError as exc:
+            raise BridgeError("state_unusable", f"{path} can't be written: {why(exc)}.", file=str(path)) from None
+        return path
+
+    def _edited_json(self, path: tuple[str, ...], value: Table) -> str:
+        try:
+            return jsonc.insert(self._text, path, value)
+        except ValueError as exc:
+            raise self._uneditable(str(exc)) from None
+
+    def _without_table(self, path: tuple[str, ...]) -> str:
+        import tomlkit
+        from tomlkit.exceptions import TOMLKitError
+
+        try:
+            document = tomlkit.parse(self._text)
+            table: Any = document
+            for key in path[:-1]:
+                table = table[key]
+            del table[path[-1]]
+            if not table and len(path) > 1 and isinstance(table, tomlkit.items.Table):
+                # A header that nothing follows, which would look forgotten.
+                outer: Any = document
+                for key in path[:-2]:
+                    outer = outer[key]
+                del outer[path[-2]]
+            return tomlkit.dumps(document)
+        except (TOMLKitError, KeyError, TypeError) as exc:
+            raise self._uneditable(str(exc)) from None
+
+    def _apply(self, text: str, content: Table) -> None:
+        """Take the new text, if it says exactly what it has to."""
+        if self._crlf:
+            text = text.replace("\r\n", "\n").replace("\n", "\r\n")
+        try:
+            said = client_file_reading.loads(text.encode(), self.syntax)
+        except (ValueError, RecursionError) as exc:
+            raise self._uneditable(str(exc)) from None
+        if _pruned(said) != _pruned(content):
+            raise self._uneditable("the change would change something else, too")
+        self._text, self.content = text, said
+
+    def _uneditable(self, reason: str) -> BridgeError:
+        return _bad(self.path, f"it can't be edited ({reason})")
+
+
+def _empty(syntax: Syntax) -> bytes:
+    return b"" if syntax == "toml" else b"{}\n"
+
+
+def _bad(path: Path, reason: str, line: int | None = None) -> BridgeError:
+    where = f"{path}, line {line}" if line else str(path)
+    return BridgeError(
+        "bad_client_config", f"{where}: {reason}. Nothing was written.", hint="Mend it, and run the command again.",
+        file=str(path), line=line,
+    )  # fmt: skip
+
+
+def _with(table: Table, path: tuple[str, ...], value: Table) -> Table:
+    head, *rest = path
+    inner = table.get(head)
+    return table | {head: _with(inner if isinstance(inner, dict) else {}, tuple(rest), value) if rest else value}
+
+
+def _without(table: Table, path: tuple[str, ...]) -> Table:
+    head, *rest = path
+    if not rest:
+        return {key: value for key, value in table.items() if key != head}
+    return table | {head: _without(table[head], tuple(rest))}
+
+
+def _pruned(table: Table) -> Table:
+    """The content without empty tables, which say nothing: with its last server, a table of TOML is gone."""
+    return {key: value for key, value in table.items() if value != {}}
+
+
+def _toml(text: str, path: tuple[str, ...], value: Mapping[str, Any]) -> str:
+    """A table of TOML that goes behind a text."""
+    import tomlkit
+
+    table = tomlkit.table()
+    for key, item in value.items():
+        if isinstance(item, dict):
+            inline = tomlkit.inline_table()
+            inline.update(item)
+            table.add(key, inline)
+        else:
+            table.add(key, item)
+    document: Any = tomlkit.document()
+    outer = document
+    for key in path[:-1]:
+        inner = tomlkit.table(is_super_table=True)
+        outer.add(key, inner)
+        outer = inner
+    outer.add(path[-1], table)
+    gap = "" if not text.strip() else "\n" if text.endswith("\n") else "\n\n"
+    return gap + tomlkit.dumps(document)
+
+
+def _secrets(value: Any) -> set[str]:
+    """The texts in tables that hold secrets, as they are written in JSON and TOML."""
+    found: set[str] = set()
+    waiting: list[tuple[Any, bool]] = [(value, False)]
+    while waiting:
+        here, secret = waiting.pop()
+        if isinstance(here, dict):
+            waiting += [(item, secret or key in _SECRET_KEYS) for key, item in here.items()]
+        elif isinstance(here, list):
+            waiting += [(item, secret) for item in here]
+        elif secret and isinstance(here, str) and not _VARIABLE.fullmatch(here):
+            # TOML has text of several lines, and the diff has lines.
+            for text in {here, *here.splitlines()}:
+                if len(text.strip()) >= _MIN_MASKED:
+                    found |= {text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+    return found
+
+
+def _equal(before: list[str], after: list[str]) -> int:
+    """How many lines are the same at the beginning."""
+    pairs = enumerate(zip(before, after, strict=False))
+    return next((number for number, (one, other) in pairs if one != other), min(len(before), len(after)))
+
+
+def _moved(line: str, start: int) -> str:
+    """A line of a diff, whose numbers count from the beginning of the file."""
+    return _HUNK.sub(lambda match: f"{match[1]}{int(match[2]) + start}", line) if line.startswith("@@") else line
+
+
+def _masked(line: str, values: set[str]) -> str:
+    for value in sorted(values, key=len, reverse=True):
+        line = line.replace(value, "…")
+
+    def decoded(match: re.Match[str]) -> str:
+        try:
+            return '"…"' if json.loads(match[0]) in values else match[0]
+        except ValueError:
+            return match[0]
+
+    # Programs escape more than they have to: "\/", "\u002b".
+    return _STRING.sub(decoded, line) if "\\" in line else line

@@ -1,0 +1,123 @@
+"""What an installation has done to a client's file, kept in the state directory so that it can be taken back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.atomic_files import write_private
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.private_files import private_directory, state_directory
+from mcp_bridge.workspace.folder_content import read_regular, why
+
+if TYPE_CHECKING:
+    from mcp_bridge.downstream.configuration.known_clients import ClientName
+
+Table = dict[str, Any]
+
+DIRECTORY = "client-setup"
+_MAX_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class Installation:
+    """A record of one file of a client's.
+
+    Attributes:
+        client: The client.
+        file: The file.
+        original: The backup of the file as it was before the first change, or None if it is lost or there was none.
+        was_there: Whether the file was there before.
+        sha256: The hash of the file as the last change has left it.
+        config: Our configuration file that has the client's servers.
+        entries: The entries of the servers that were moved, as they were in the client's file, by name.
+        tables: These servers as they were written into our configuration, by name.
+    """
+
+    client: ClientName
+    file: str
+    original: str | None = None
+    was_there: bool = True
+    sha256: str = ""
+    config: str | None = None
+    entries: Table = field(default_factory=dict)
+    tables: Table = field(default_factory=dict)
+
+    def original_bytes(self, now: bytes | None) -> bytes | None:
+        """The file's first content if nobody has changed the file since; None if that isn't known."""
+        if now is None or self.sha256 != hash_of(now):
+            return None
+        if not self.was_there:
+            return b""
+        try:
+            return None if self.original is None else read_regular(Path(self.original), _MAX_BYTES * 4)
+        except OSError:
+            return None
+
+
+def hash_of(data: bytes) -> str:
+    """The hash by which a file is known again."""
+    return hashlib.sha256(data).hexdigest()
+
+
+class Installations:
+    """The records, one file each.
+
+    Args:
+        state_dir: The state directory.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self.directory = state_dir / DIRECTORY
+        self.backups = self.directory / "backups"
+
+    def _path(self, file: Path) -> Path:
+        return self.directory / f"{hashlib.sha256(os.fsencode(file)).hexdigest()[:24]}.json"
+
+    def prepare(self) -> None:
+        """Make the directories.
+
+        Raises:
+            BridgeError: `state_unusable`, `state_unsafe`.
+        """
+        state_directory(self._state_dir, durable=True)
+        private_directory(self.directory, durable=True)
+
+    def load(self, file: Path) -> Installation | None:
+        """The record of a client's file, or None.
+
+        Raises:
+            BridgeError: `state_unusable`: it can't be read.
+        """
+        path = self._path(file)
+        try:
+            record = json.loads(read_regular(path, _MAX_BYTES))
+            return Installation(**record)
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            raise BridgeError("state_unusable", f"{path} can't be read: {why(exc)}.", file=str(path)) from None
+        except (ValueError, TypeError, RecursionError):
+            hint = "Remove it; the client's servers that were moved are in the bridge's configuration."
+            raise BridgeError("state_unusable", f"{path} is damaged.", hint=hint, file=str(path)) from None
+
+    def save(self, record: Installation) -> None:
+        """Keep a record.
+
+        Raises:
+            BridgeError: `state_unusable`.
+        """
+        path = self._path(Path(record.file))
+        try:
+            write_private(path, json.dumps(asdict(record)).encode(), durable=True)
+        except OSError as exc:
+            raise BridgeError("state_unusable", f"{path} can't be written: {why(exc)}.", file=str(path)) from None
+
+    def forget(self, file: Path) -> None:
+        """Remove a record, if there is one."""
+        self._path(file).unlink(missing_ok=True)

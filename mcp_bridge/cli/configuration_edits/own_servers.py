@@ -1,0 +1,126 @@
+"""`mcp-bridge servers add`, `remove` and `import`: servers in the bridge's own configuration."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge import escaping, settings
+from mcp_bridge.cli import asking, exit_statuses, showing
+from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
+from mcp_bridge.cli.configuration_edits.installation_records import Installations
+from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table
+from mcp_bridge.downstream.configuration import client_file_reading
+from mcp_bridge.downstream.configuration.discovery import is_the_bridge
+from mcp_bridge.downstream.configuration.known_clients import CLIENTS
+from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.downstream.configuration.known_clients import ClientName
+
+Table = dict[str, Any]
+
+
+def add(loaded: settings.Loaded, config: Path | None, name: str, table: Table) -> int:
+    """Write a `[servers.NAME]` table; return the exit status.
+
+    Raises:
+        BridgeError: `bad_config`: the table is invalid; `server_exists`; as `ConfigurationFile.write`.
+    """
+    file = ConfigurationFile(config or settings.user_file(), "toml")
+    spec_from_toml(name, table, "the command line")
+    if (existing := file.member("servers", name)) is not None:
+        if existing == table:
+            showing.echo(escaping.escape_line(f"{file.path} has it already."))
+            return exit_statuses.OK
+        raise BridgeError(
+            "server_exists",
+            f"{file.path} has another server of the name {name!r}.",
+            hint=f"`mcp-bridge servers remove {name}` removes it.",
+        )
+    file.set(("servers", name), table)
+    return _written(loaded, file)
+
+
+def remove(loaded: settings.Loaded, config: Path | None, name: str) -> int:
+    """Remove a `[servers.NAME]` table; return the exit status.
+
+    Raises:
+        BridgeError: `server_not_configured`; as `ConfigurationFile.write`.
+    """
+    file = ConfigurationFile(config or settings.user_file(), "toml")
+    if file.member("servers", name) is None:
+        raise BridgeError(
+            "server_not_configured",
+            f"{file.path} has no server of the name {name!r}.",
+            hint="`mcp-bridge servers list` says which file has it.",
+        )
+    file.remove(("servers", name))
+    return _written(loaded, file)
+
+
+def import_(
+    loaded: settings.Loaded, config: Path | None, client_name: ClientName, names: Sequence[str], *, yes: bool
+) -> int:
+    """Copy a client's servers, ask, and write them; return the exit status. The client's file stays as it is.
+
+    Raises:
+        BridgeError: `server_not_configured`: the client has no such server; `not_asked`; `bad_client_config`; as
+            `ConfigurationFile.write`.
+    """
+    client = CLIENTS[client_name]
+    file = ConfigurationFile(config or settings.user_file(), "toml")
+    theirs = ConfigurationFile(client.user_path(Path.home(), os.environ), client.syntax)
+    problems: list[client_file_reading.Problem] = []
+    found = client_file_reading.entries(client, theirs.content, theirs.path, problems)
+    entries = {name: entry for name, entry in found.items() if not is_the_bridge(entry)}
+    if missing := [name for name in names if name not in entries]:
+        raise BridgeError(
+            "server_not_configured",
+            f"{theirs.path} has no server of the name {missing[0]!r}.",
+            hint=f"Name some of: {', '.join(entries)}."
+            if entries
+            else "`mcp-bridge doctor` says which clients have any.",
+        )
+    notes = []
+    for name in names or entries:
+        try:
+            table = as_table(client, name, entries[name], theirs.content)
+        except NotTransferableError as exc:
+            notes.append(f"{name!r} is left out: {exc}")
+            continue
+        existing = file.member("servers", name)
+        if existing is None:
+            file.set(("servers", name), table)
+        elif existing != table:
+            notes.append(f"{name!r} is left out: {file.path} has another server of this name.")
+    for line in (*file.diff(), *notes):
+        showing.echo(escaping.escape_line(line))
+    if not file.is_changed:
+        showing.echo(escaping.escape_line(f"There is nothing to import from {theirs.path}."))
+        return exit_statuses.OK
+    refusal = BridgeError(
+        "not_asked",
+        "Nothing was written: there is no terminal to ask in.",
+        hint=f"Write `mcp-bridge servers import {client.name} --yes`.",
+    )
+    if not yes and not asking.confirm("Write this?", refusal):
+        showing.echo_err("mcp-bridge: nothing was written.")
+        return exit_statuses.REFUSED
+    # What only the user could read in the client's file stays so.
+    mode = theirs.target.stat().st_mode & 0o777 if file.old is not None else 0o600
+    return _written(loaded, file, mode=mode, shown=True)
+
+
+def _written(loaded: settings.Loaded, file: ConfigurationFile, *, mode: int | None = None, shown: bool = False) -> int:
+    installations = Installations(loaded.settings.state_dir)
+    installations.prepare()
+    for line in () if shown else file.diff():
+        showing.echo(escaping.escape_line(line))
+    file.write(installations.backups, mode=mode)
+    showing.echo(escaping.escape_line(f"Written: {file.path}."))
+    return exit_statuses.OK

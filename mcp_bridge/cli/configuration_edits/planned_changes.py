@@ -1,0 +1,100 @@
+"""What `mcp-bridge install` changes in a client's file and in our configuration."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge import settings
+from mcp_bridge.cli import configuring
+from mcp_bridge.cli.configuration_edits.installation_records import Installation, hash_of
+from mcp_bridge.cli.configuration_edits.server_entries import bridge_entry, own_command
+from mcp_bridge.cli.configuration_edits.take_over import Change, entries_of, move_servers, servers_path
+from mcp_bridge.downstream.configuration.discovery import is_the_bridge
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
+    from mcp_bridge.downstream.configuration.known_clients import Client, ClientName
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        client: The client.
+        folder: The folder whose file is meant; None for the user's.
+        name: What the bridge is to be called there.
+        take_over: Whether to move the client's other servers behind the bridge.
+        yes: Whether to skip the question.
+        config: The configuration that the bridge is to be started with, or None for the usual.
+    """
+
+    client: ClientName
+    folder: Path | None
+    name: str
+    take_over: bool
+    yes: bool
+    config: Path | None
+
+
+def planned(client: Client, file: ConfigurationFile, kept: Installation | None, request: Request) -> Change:
+    """The changes of the client's file and of our configuration.
+
+    An entry of the bridge that is there already stays as it is, unless the program that it starts is gone.
+
+    Args:
+        client: The client.
+        file: Its file, as it is; it gets the changes.
+        kept: What an earlier installation has recorded, or None.
+        request: What is asked for.
+
+    Raises:
+        BridgeError: `server_exists`; as `move_servers`.
+    """
+    entries = entries_of(client, file)
+    present = [name for name, entry in entries.items() if is_the_bridge(entry)]
+    others = [name for name in entries if name not in present]
+    if kept is None:
+        record = Installation(client.name, str(file.target), was_there=file.old is not None or bool(present))
+    else:
+        record = kept
+        if file.old is None or kept.sha256 != hash_of(file.old):
+            # What somebody has changed since would be lost, if the file were given back as it was.
+            record.original, record.was_there = None, True
+    change = Change(file, record, begins=kept is None and not present)
+    if request.folder is not None and not file.target.is_relative_to(request.folder.resolve()):
+        # Whoever made the folder chose what is written to.
+        change.notes.append(f"{file.path} leads out of the folder: {file.target} is changed.")
+    servers = servers_path(client, file)
+    command, args = own_command()
+    entry = bridge_entry(client.name, command, [*args, *(("--config", str(request.config)) if request.config else ())])
+    if not present:
+        if request.name in entries:
+            raise BridgeError(
+                "server_exists",
+                f"{file.path} has another server of the name {request.name!r}.",
+                hint="Choose another with --name.",
+            )
+        file.set((*servers, request.name), entry)
+    elif not _can_be_started(entries[present[0]]):
+        # It was upgraded or moved. What else its entry has is the user's.
+        file.set((*servers, present[0]), entries[present[0]] | entry)
+    if request.take_over:
+        move_servers(client, others, servers, change, request.config or settings.user_file())
+    elif others and request.folder is None:
+        change.notes.append(
+            f"{client.title} keeps its other servers ({configuring.listed(others)}) and shows their tools to its model;"
+            f" `mcp-bridge install {client.name} --take-over` moves them behind the bridge."
+        )
+    return change
+
+
+def _can_be_started(entry: Any) -> bool:
+    """Whether the program of the bridge's entry is still there."""
+    command = entry["command"]
+    return shutil.which(command[0] if isinstance(command, list) else command) is not None

@@ -1,0 +1,187 @@
+"""Entries of servers for another configuration: the bridge's in a client's file, a client's as a table of ours."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_bridge.downstream.configuration.client_entries import EntryContext, EntryError, decode, shape
+from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
+from mcp_bridge.downstream.configuration.self_reference import NAMES
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mcp_bridge.downstream.configuration.known_clients import Client, ClientName, Variables
+
+Table = dict[str, Any]
+
+ENTRY_NAME = "bridge"
+"""What the bridge is called in clients' files unless a person says otherwise."""
+
+START_SECONDS = 60
+"""How long a client waits for the bridge to start. Clients wait ten seconds or less, and the first start may have to
+build the image."""
+
+CALL_SECONDS = 600
+"""How long a client waits for a call: the bound on a whole run (`wall_timeout`)."""
+
+_OURS = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}]*)?\}")
+_EDITOR = re.compile(r"\$\{([^{}]*)\}")
+_GEMINI = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_OPENCODE = re.compile(r"\{(env|file):([^{}]+)\}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class NotTransferableError(Exception):
+    """A server can't be in the bridge's configuration. The argument says why, in one sentence without a name."""
+
+
+def own_command() -> tuple[str, list[str]]:
+    """The command that starts this bridge, as a client can start it: with its whole path, and its arguments."""
+    called = Path(sys.argv[0])
+    name = called.name if called.name in NAMES else "mcp-bridge"
+    beside = Path(sys.executable).with_name(name)
+    path = called.absolute() if called.name in NAMES and called.is_file() else beside
+    if any(part.startswith("archive-v") for part in path.resolve().parts) and (runner := shutil.which("uvx")):
+        # Run by uvx from its cache, which uv empties at times.
+        return runner, ["mcp-code-bridge"]
+    found = shutil.which(name)
+    # What is found on the PATH stays when the program is upgraded; the environment behind it may not.
+    return (found if found and Path(found).resolve() == path.resolve() else str(path)), []
+
+
+def bridge_entry(client: ClientName, command: str, args: list[str]) -> Table:
+    """The entry of a client's file that starts the bridge."""
+    entry: Table = {"command": command, "args": args}
+    match client:
+        case "claude-code" | "vscode":
+            return {"type": "stdio"} | entry
+        case "opencode":
+            return {"type": "local", "command": [command, *args], "enabled": True, "timeout": START_SECONDS * 1000}
+        case "codex":
+            return entry | {"startup_timeout_sec": START_SECONDS, "tool_timeout_sec": CALL_SECONDS}
+        case "zed":
+            return entry | {"timeout": CALL_SECONDS}
+        case _:
+            return entry
+
+
+def as_table(client: Client, name: str, entry: Any, settings: Mapping[str, Any]) -> Table:
+    """A client's entry as a `[servers.NAME]` table of our configuration.
+
+    Raises:
+        NotTransferableError: It is broken, or uses what only its client knows.
+    """
+    variables = client.variables
+    if client.name == "codex" and isinstance(entry, dict) and "url" in entry:
+        entry, variables = _codex_remote(entry), "braces"
+    try:
+        found = shape(client.name, entry, EntryContext(name, settings, {}))
+    except EntryError as error:
+        raise NotTransferableError(str(error)) from None
+    spec = decode(name, found.entry, "", "config")
+    if spec.problem is not None:
+        raise NotTransferableError(spec.problem)
+
+    def text(value: str) -> str:
+        return _in_our_variables(value, variables)
+
+    table: Table = {}
+    if spec.is_remote:
+        table["url"] = text(spec.url or "")
+        table |= {} if spec.type == "auto" else {"type": spec.type}
+        table |= {"headers": {key: text(value) for key, value in spec.headers.items()}} if spec.headers else {}
+    else:
+        table["command"] = text(spec.command)
+        table |= {"args": [text(arg) for arg in spec.args]} if spec.args else {}
+        table |= {"env": {key: text(value) for key, value in spec.env.items()}} if spec.env else {}
+        table |= {"cwd": text(spec.cwd)} if spec.cwd is not None else {}
+        table |= {"env_pass": list(found.env_pass)} if isinstance(found.env_pass, tuple) else {}
+    for key, value in (
+        ("call_timeout", found.call_timeout),
+        ("start_timeout", found.start_timeout),
+        ("include_tools", None if found.include_tools is None else list(found.include_tools)),
+        ("exclude_tools", list(found.exclude_tools) or None),
+        ("enabled", None if spec.enabled else False),
+    ):
+        if value is not None:
+            table[key] = value
+    try:
+        spec_from_toml(name, table, "the configuration")
+    except BridgeError as exc:
+        raise NotTransferableError(exc.message) from None
+    return table
+
+
+def _codex_remote(entry: Table) -> Table:
+    """A remote entry of Codex's whose headers name variables as our configuration does."""
+    headers = {**(entry.get("http_headers") or {})}
+    if any(_OURS.search(str(value)) for value in headers.values()):
+        raise NotTransferableError("a header has ${…} as it is, which the bridge would expand.")
+    headers |= {key: f"${{{variable}}}" for key, variable in (entry.get("env_http_headers") or {}).items()}
+    if isinstance(variable := entry.get("bearer_token_env_var"), str):
+        headers["Authorization"] = f"Bearer ${{{variable}}}"
+    kept = {key: value for key, value in entry.items() if key not in {"env_http_headers", "bearer_token_env_var"}}
+    return kept | {"http_headers": headers}
+
+
+def _in_our_variables(text: str, variables: Variables) -> str:
+    """A text that our configuration expands as its client expands this one.
+
+    Raises:
+        NotTransferableError: There is none.
+    """
+    return _TRANSLATIONS[variables](text)
+
+
+def _literal(text: str) -> str:
+    if _OURS.search(text):
+        raise NotTransferableError("it has ${…} as it is, which the bridge would expand.")
+    return text
+
+
+def _editor(text: str) -> str:
+    known = {"userHome": "${HOME}", "pathSeparator": "/", "/": "/"}
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name in known:
+            return known[name]
+        if name.startswith("env:") and _VARIABLE.fullmatch(name.removeprefix("env:")):
+            return f"${{{name.removeprefix('env:')}}}"
+        raise NotTransferableError(f"it uses {match.group()}, which only the client knows.")
+
+    return _EDITOR.sub(value, text)
+
+
+def _windsurf(text: str) -> str:
+    rest = re.sub(r"\$\{env:[A-Za-z_][A-Za-z0-9_]*\}", "", text)
+    _literal(rest)
+    return re.sub(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}", r"${\1}", text)
+
+
+def _opencode(text: str) -> str:
+    _literal(text)
+
+    def value(match: re.Match[str]) -> str:
+        kind, name = match.groups()
+        if kind == "file" or not _VARIABLE.fullmatch(name):
+            raise NotTransferableError(f"it uses {match.group()}, which only the client reads.")
+        return f"${{{name}:-}}"
+
+    return _OPENCODE.sub(value, text)
+
+
+_TRANSLATIONS: dict[Variables, Callable[[str], str]] = {
+    "none": _literal,
+    "braces": lambda text: text,
+    "gemini": lambda text: _GEMINI.sub(r"${\1}", text),
+    "editor": _editor,
+    "windsurf": _windsurf,
+    "opencode": _opencode,
+}

@@ -1,0 +1,323 @@
+"""Where the access token of a server's next request comes from: a person's login, or the client's own credentials.
+
+A token is replaced before it expires, or once the server has refused it. However many calls ask for that, one request
+is made for all of them; across processes, whoever holds the login's lock makes it, and the others find its result in
+the store. A refresh token that can be used once is never sent twice: that it is sent is on the disk before, and when no
+answer comes, the person logs in again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+import httpx2
+
+from mcp_bridge.downstream.oauth.authorization_client import authorization_client
+from mcp_bridge.downstream.oauth.failures import (
+    UnreachableError,
+    login_needed,
+    login_unavailable,
+    oauth_error,
+)
+from mcp_bridge.downstream.oauth.login_record import keep_login, read_login
+from mcp_bridge.downstream.oauth.oauth_flow import (
+    FlowError,
+    MachineProvider,
+    RefreshProvider,
+    challenge,
+    drive,
+    sent_texts,
+    token_request,
+)
+from mcp_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Coroutine
+
+    from mcp.shared.auth import OAuthToken
+
+    from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
+    from mcp_bridge.downstream.configuration.spec import ServerSpec
+    from mcp_bridge.downstream.oauth.login_record import Login
+    from mcp_bridge.downstream.oauth.login_store import LoginStore
+
+PAUSE_SECONDS = 5.0
+"""After an authorization server gave no token: so long it isn't asked again."""
+
+REFUSED_PAUSE_SECONDS = 60.0
+"""After a server has refused a token that was just made: so long no other is made."""
+
+
+class TokenSource(Protocol):
+    """Gives access tokens for one server."""
+
+    async def token(self) -> str | None:
+        """The token for the next request; None to send it without.
+
+        Raises:
+            BridgeError: `login_needed`, `login_unavailable`.
+        """
+
+    async def replacement(self, refused: str | None, answer: httpx2.Response) -> str:
+        """Another token, after the server has refused one, or asked for one.
+
+        Args:
+            refused: The token that was sent, or None.
+            answer: The server's answer, of which the headers are looked at.
+
+        Raises:
+            BridgeError: `login_needed`, `login_unavailable`.
+        """
+
+    async def settle(self) -> None:
+        """Wait until no token is being made."""
+
+
+class _Shared:
+    """One attempt for all that ask for it, which goes on when they have left."""
+
+    def __init__(self) -> None:
+        self._attempt: asyncio.Task[str | BridgeError] | None = None
+
+    async def outcome(self, make: Callable[[], Coroutine[Any, Any, str | BridgeError]]) -> str:
+        """The attempt's token: of the one that is under way, or of a new one.
+
+        Args:
+            make: Makes an attempt. It returns an error, and raises none: nobody may be there to catch it.
+
+        Raises:
+            BridgeError: As the attempt.
+        """
+        if self._attempt is None or self._attempt.done():
+            # Whoever asked may be cancelled. A refresh that is cut off costs the login.
+            self._attempt = asyncio.create_task(make())
+        outcome = await asyncio.shield(self._attempt)
+        if isinstance(outcome, BridgeError):
+            # One exception raised in several tasks would mix up their tracebacks.
+            raise BridgeError(outcome.code, outcome.message, hint=outcome.hint, **outcome.details)
+        return outcome
+
+    async def settle(self) -> None:
+        """Wait for the attempt that is under way, if there is one."""
+        if self._attempt is not None:
+            await asyncio.wait([self._attempt])
+
+
+class LoginTokens:
+    """The tokens of a person's login.
+
+    Args:
+        spec: The server.
+        store: The logins.
+        secret: The secret of a client that is configured, or None.
+        tls: As `authorization_client`.
+    """
+
+    def __init__(self, spec: ServerSpec, store: LoginStore, secret: str | None, tls: ssl.SSLContext) -> None:
+        self._spec = spec
+        self._store = store
+        self._secret = secret
+        self._tls = tls
+        self._login: Login | None = None
+        self._stamp: object | None = None
+        self._is_read = False
+        self._shared = _Shared()
+        self._pause: tuple[float, str] = (0.0, "")
+        self._renewed_at = float("-inf")
+
+    async def token(self) -> str | None:
+        """As `TokenSource`."""
+        login = await self._current()
+        if login is None:
+            return None
+        if login.is_usable(early=True):
+            return login.tokens.access_token
+        try:
+            return await self._shared.outcome(lambda: self._renew(None))
+        except BridgeError:
+            # It may still do: it hasn't expired, or says that it has too early.
+            if login.is_usable():
+                return login.tokens.access_token
+            raise
+
+    async def replacement(self, refused: str | None, answer: httpx2.Response) -> str:
+        """As `TokenSource`."""
+        del answer
+        login = await self._read()
+        if login is None:
+            why = "needs a login" if refused is None else "needs a new login: the last one has ended"
+            raise login_needed(self._spec.name, why)
+        if login.tokens.access_token != refused and login.is_usable():
+            return login.tokens.access_token
+        if login.is_usable() and time.monotonic() - self._renewed_at < REFUSED_PAUSE_SECONDS:
+            raise login_needed(self._spec.name, "needs a new login: it refuses the tokens of the last one")
+        return await self._shared.outcome(lambda: self._renew(refused))
+
+    async def settle(self) -> None:
+        """As `TokenSource`."""
+        await self._shared.settle()
+
+    async def _current(self) -> Login | None:
+        """The login, which is read anew once another process has written the store."""
+        if self._is_read and self._stamp == self._store.stamp():
+            return self._login
+        return await self._read()
+
+    async def _read(self) -> Login | None:
+        # Before the content: what is written in between is read twice.
+        stamp = self._store.stamp()
+        self._login = await read_login(self._store, self._spec)
+        self._stamp, self._is_read = stamp, True
+        return self._login
+
+    async def _renew(self, refused: str | None) -> str | BridgeError:
+        """Replace the tokens, unless another process already has."""
+        try:
+            async with self._store.lock(self._spec):
+                login = await self._read()
+                if login is None:
+                    return login_needed(self._spec.name, "needs a new login: the last one has ended")
+                if login.tokens.access_token != refused and login.is_usable(early=True):
+                    return login.tokens.access_token
+                if not login.can_refresh:
+                    return login_needed(self._spec.name, _ended(login))
+                until, why = self._pause
+                if time.monotonic() < until:
+                    return login_unavailable(self._spec.name, why)
+                return await self._refresh(login)
+        except BridgeError as error:
+            return error
+        except Exception as error:  # noqa: BLE001  (nobody may be there to see it; its text may have a token in it)
+            return login_unavailable(self._spec.name, f"the exchange failed ({type(error).__name__})")
+
+    async def _refresh(self, login: Login) -> str | BridgeError:
+        """Send the refresh token. The login's lock is held."""
+        provider = RefreshProvider(login, self._secret)
+        request = await provider.request()
+        await self._keep(login.model_copy(update={"refresh_sent": True}))
+        made_at = time.time()
+        try:
+            async with authorization_client(login.url, self._tls) as client:
+                answer = await client.send(request)
+        except UnreachableError as error:
+            if not error.was_sent:
+                await self._keep(login.model_copy(update={"refresh_sent": False}))
+            return await self._no_answer(login, error.reason, was_sent=error.was_sent)
+        if httpx2.codes.is_success(answer.status_code):
+            try:
+                tokens = await provider.accept(answer)
+            except FlowError as error:
+                return await self._no_answer(login, error.reason, was_sent=True)
+            return await self._accept(login, tokens, made_at)
+        # It was refused, and can be sent again, if it is still worth something.
+        code, _ = oauth_error(answer.content, sent_texts(request))
+        if answer.status_code in _PASSING or httpx2.codes.is_server_error(answer.status_code):
+            await self._keep(login.model_copy(update={"refresh_sent": False}))
+            return await self._no_answer(login, f"it has answered {answer.status_code}", was_sent=False)
+        await self._keep(login.model_copy(update={"tokens": _without_refresh(login.tokens), "refresh_sent": False}))
+        return login_needed(
+            self._spec.name,
+            f"needs a new login: its authorization server has ended the last one ({code or answer.status_code})",
+        )
+
+    async def _accept(self, login: Login, tokens: OAuthToken, made_at: float) -> str:
+        is_new = tokens.refresh_token != login.tokens.refresh_token
+        await self._keep(
+            login.model_copy(
+                update={
+                    "tokens": tokens,
+                    "made_at": made_at,
+                    "rotates": login.rotates or is_new,
+                    "refresh_sent": False,
+                }
+            )
+        )
+        self._renewed_at = time.monotonic()
+        return tokens.access_token
+
+    async def _no_answer(self, login: Login, why: str, *, was_sent: bool) -> BridgeError:
+        if was_sent and login.rotates:
+            return login_needed(self._spec.name, f"needs a new login: {why} when its tokens were to be replaced")
+        self._pause = (time.monotonic() + PAUSE_SECONDS, why)
+        return login_unavailable(self._spec.name, why)
+
+    async def _keep(self, login: Login) -> None:
+        await keep_login(self._store, self._spec, login)
+        self._login, self._stamp = login, self._store.stamp()
+
+
+_PASSING = frozenset({408, 425, 429})
+"""Statuses besides 5xx after which the same may work later (RFC 9110, section 15)."""
+
+
+def _ended(login: Login) -> str:
+    if login.refresh_sent:
+        return "needs a new login: no answer came when its tokens were last to be replaced"
+    return "needs a new login: the last one has expired"
+
+
+def _without_refresh(tokens: OAuthToken) -> OAuthToken:
+    return tokens.model_copy(update={"refresh_token": None})
+
+
+class MachineTokens:
+    """The tokens of a client that logs in by itself. They are kept in memory alone.
+
+    Args:
+        spec: The server.
+        settings: How to get tokens: the client's id and secret, and the issuer that they are for.
+        tls: As `authorization_client`.
+    """
+
+    def __init__(self, spec: ServerSpec, settings: OAuthSettings, tls: ssl.SSLContext) -> None:
+        self._spec = spec
+        self._url = spec.url or ""
+        self._settings = settings
+        self._tls = tls
+        self._tokens: OAuthToken | None = None
+        self._made_at = 0.0
+        self._renewed_at = float("-inf")
+        self._shared = _Shared()
+        self._pause: tuple[float, str] = (0.0, "")
+
+    async def token(self) -> str | None:
+        """As `TokenSource`: None before the server has asked for a token."""
+        if self._tokens is None or self._is_usable():
+            return self._tokens.access_token if self._tokens else None
+        return await self._shared.outcome(lambda: self._make(challenge([], self._settings.scopes)))
+
+    async def replacement(self, refused: str | None, answer: httpx2.Response) -> str:
+        """As `TokenSource`."""
+        if self._tokens is not None and self._tokens.access_token != refused and self._is_usable():
+            return self._tokens.access_token
+        if refused is not None and time.monotonic() - self._renewed_at < REFUSED_PAUSE_SECONDS:
+            raise login_unavailable(self._spec.name, "the server refuses the tokens that it makes")
+        return await self._shared.outcome(lambda: self._make(challenge([answer], self._settings.scopes)))
+
+    async def settle(self) -> None:
+        """As `TokenSource`."""
+        await self._shared.settle()
+
+    def _is_usable(self) -> bool:
+        lifetime = self._tokens.expires_in if self._tokens else None
+        return lifetime is None or time.time() < self._made_at + 0.8 * lifetime
+
+    async def _make(self, asked: httpx2.Response) -> str | BridgeError:
+        until, why = self._pause
+        if time.monotonic() < until:
+            return login_unavailable(self._spec.name, why)
+        made_at = time.time()
+        try:
+            async with authorization_client(self._url, self._tls) as client:
+                provider = MachineProvider(self._url, self._settings)
+                tokens = await drive(provider, client, token_request(self._url), asked)
+        except (UnreachableError, FlowError) as error:
+            self._pause = (time.monotonic() + PAUSE_SECONDS, error.reason)
+            return login_unavailable(self._spec.name, error.reason)
+        except Exception as error:  # noqa: BLE001  (as in LoginTokens)
+            return login_unavailable(self._spec.name, f"the exchange failed ({type(error).__name__})")
+        self._tokens, self._made_at, self._renewed_at = tokens, made_at, time.monotonic()
+        return tokens.access_token
