@@ -35,11 +35,12 @@ Code = Literal[
     "bad_identity", "bad_intent",
     "bad_key", "bad_memory", "bad_note", "bad_origin", "bad_outcome", "bad_params", "bad_passphrase",
     "bad_policy_snapshot", "bad_principal", "bad_program", "bad_proof", "bad_recipient", "bad_reference",
-    "bad_request", "bad_result", "bad_secret", "bad_signature", "bad_state", "bad_text", "bad_timeout", "bad_token",
+    "bad_request", "bad_result", "bad_secret", "bad_session", "bad_signature", "bad_state", "bad_text",
+    "bad_timeout", "bad_token",
     "bad_tool_result", "bad_tools", "bad_type", "bad_value", "bridge_at_work", "bridge_ending", "budget_bytes",
     "budget_calls", "budget_cost", "budget_exceeded", "budget_tokens",
     "busy",
-    "calls_too_large", "cancelled", "cannot_listen", "certificates", "changed_file", "channel_closed",
+    "calls_too_large", "cancelled", "cannot_listen", "cell_ended", "certificates", "changed_file", "channel_closed",
     "client_config", "client_file_changed", "client_not_read",
     "clock_is_right", "clock_went_back", "code_too_large", "config_missing",
     "configuration", "connection_lost", "context_too_large", "cpus_not_enforced", "credentials_needed",
@@ -75,19 +76,23 @@ Code = Literal[
     "seccomp_refused", "secret_denied", "secret_elsewhere", "secret_missing", "secrets_file_busy",
     "secrets_file_damaged", "secrets_file_unreadable", "secrets_file_unsafe", "secrets_file_unwritable",
     "security_module", "server", "server_busy", "server_died", "server_exists", "server_not_configured",
-    "server_start_failed", "server_unauthorized", "server_unavailable", "servers", "stalled",
+    "server_start_failed", "server_unauthorized", "server_unavailable", "servers",
+    "session_exists", "session_lost", "session_not_rebuilt", "session_waiting",
+    "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
     "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_few_descriptors", "too_large",
     "too_many_artifacts", "too_many_calls",
     "too_many_failures", "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references",
-    "too_many_requests", "too_many_tokens",
+    "too_many_requests", "too_many_sessions", "too_many_tokens",
     "too_many_viewers",
     "too_much_at_once", "tool_busy", "tool_cancelled", "tool_changed", "tool_error", "tool_failed", "tool_timeout",
     "tool_unavailable", "trust_unusable", "unexpected_response", "uninstall_failed", "unknown_approval",
-    "unknown_artifact", "unknown_doubt", "unknown_effect", "unknown_entry", "unknown_field", "unknown_key",
+    "unknown_artifact", "unknown_cell",
+    "unknown_doubt", "unknown_effect", "unknown_entry", "unknown_field", "unknown_key",
     "unknown_method", "unknown_output", "unknown_path", "unknown_principal", "unknown_profile", "unknown_program",
     "unknown_request",
-    "unknown_run", "unknown_secret", "unknown_server", "unknown_step", "unknown_tool", "unknown_trace", "unreachable",
+    "unknown_run", "unknown_secret", "unknown_server",
+    "unknown_session", "unknown_step", "unknown_tool", "unknown_trace", "unreachable",
     "untrusted_file", "untrusted_key", "unusable_file", "usage", "userns_refused", "violation", "wall_timeout",
     "witness_alone", "witness_behind", "witness_forgot", "witness_head_damaged", "witness_key_missing",
     "witness_key_unsafe", "witness_key_unusable", "witness_newer", "witness_unusable", "wrong_identity",
@@ -167,6 +172,9 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Use 1 to 1000 printable characters as an idempotency key. Copy a public key as `mcp-bridge audit "
             "key` prints it.",
             exit_status=2),
+        "bad_session": Description(
+            "The text can't be the name of a session.",
+            "Use 1 to 64 letters, digits, dots, hyphens and underscores.", exit_status=2),
         "bad_timeout": Description(
             "`timeout` is not above 0, or is above `max_timeout`.",
             "Ask for a shorter time, or have the operator raise `max_timeout`.", exit_status=2),
@@ -237,14 +245,36 @@ GROUPS: Final[tuple[Group, ...]] = (
         "script_timeout": Description(
             "The script used up its own time; waiting for tools does not count.",
             "Ask for more with `timeout`, or do less."),
+        "session_exists": Description(
+            "A fork makes a new session, and there is one of that name.",
+            "Give the fork another name."),
+        "session_lost": Description(
+            "The session's sandbox is gone, and it can't be rebuilt: a cell did not do the same again, was interrupted "
+            "or is erased. The message names the cell, and has both sides.",
+            "Fork the session before that cell, or end it to begin anew."),
+        "session_not_rebuilt": Description(
+            "The session's sandbox is gone, and rebuilding it is switched off, or over its limits.",
+            "Have the operator change `[sessions]`, fork the session at an earlier cell, or end it."),
+        "session_waiting": Description(
+            "The session's last cell waits, for a person or an outcome.",
+            "Ask for the same code to go on with it, cancel its execution, or end the session."),
         "still_waiting": Description(
             "The execution still waits: for a person, a time or a payload.",
             "See what it waits for with `mcp-bridge execution show`, then go on with it.",
             _SCRIPT | _CLIENT | _COMMAND, exit_status=5),
         "syntax_error": Description("The code does not compile.", "Fix the code: the answer has the line."),
+        "too_many_sessions": Description(
+            "There are as many sessions as `max_sessions` allows.",
+            "End one that you don't need."),
+        "unknown_cell": Description(
+            "The session has no such cell, or that cell has left nothing to go on from.",
+            "See its cells with `mcp-bridge session show NAME`."),
         "unknown_run": Description(
             "No run was given this idempotency key, which looks like one that the bridge makes.",
             "Ask without a key, or with one of your own.", exit_status=2),
+        "unknown_session": Description(
+            "There is no session of that name.",
+            "See those that there are with `await runtime.sessions()` or `mcp-bridge session list`."),
         "wall_timeout": Description(
             "The run took longer than a whole run may, with all waiting counted.",
             "Do less in one run."),
@@ -283,6 +313,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "calls_too_large": Description(
             "The requests of this run are larger than `max_call_size` together.",
             "Pass less, or have the operator raise `max_call_size`.", _SCRIPT | _CLIENT),
+        "cell_ended": Description(
+            "A thread or task that a session's earlier cell has left made a call.",
+            "Start it again in the cell that needs it."),
         "connection_lost": Description(
             "The connection to a remote server broke, or a gateway answered in its place, after the call was sent: the "
             "call may have happened.",

@@ -1,7 +1,7 @@
 """All settings: their names, types, defaults, and sources.
 
 A setting is a key of the TOML file, and an environment variable with the key in capitals after `MCP_BRIDGE_`, which
-takes precedence. The tables `ledger`, `search`, `telemetry` and `http` can only be set in the file.
+takes precedence. The tables `ledger`, `search`, `telemetry`, `http` and `sessions` can only be set in the file.
 
 The file is the one given by `--config` or `$MCP_BRIDGE_CONFIG`, which a person has chosen; otherwise the user's own
 `config.toml` in their configuration directory, overlaid by `./mcp-bridge.toml` if the user has trusted its content. A
@@ -31,6 +31,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.http_settings import HttpSettings
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.near_names import spelled_like
+from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.telemetry.config import TelemetryConfig
 from mcp_bridge.toml_line_numbers import line_of
@@ -57,12 +58,13 @@ OWN_TABLES = {
     "search": "its model would be sent your queries",
     "telemetry": "its collector would be told what you run",
     "http": "it would say who reaches your bridge, and how",
+    "sessions": "it would say how many containers your bridge keeps",
     "principals": "it would say who may use your bridge, and how",
     "authentication": "it would say whom your bridge believes",
 }
 """Tables that a folder's file can't have, and why."""
 
-NESTED = {"ledger", "search", "telemetry", "http"}
+NESTED = {"ledger", "search", "telemetry", "http", "sessions"}
 """Settings that are tables, and so can't be set by environment variables."""
 
 ENV_OTHER = {"CONFIG", "NESTED"}
@@ -227,6 +229,10 @@ class Settings(BaseModel):
     )
 
     http: Annotated[HttpSettings, Field(description="How it is served over HTTP; a table of the file")] = HttpSettings()
+
+    sessions: Annotated[SessionSettings, Field(description="What sessions may take; a table of the file")] = (
+        SessionSettings()
+    )
 
     @property
     def clients(self) -> tuple[ClientName, ...]:

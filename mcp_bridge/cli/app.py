@@ -22,6 +22,7 @@ from mcp_bridge.cli.commands.principals import principals
 from mcp_bridge.cli.commands.programs import programs
 from mcp_bridge.cli.commands.secrets import secrets
 from mcp_bridge.cli.commands.servers import servers
+from mcp_bridge.cli.commands.sessions import sessions
 from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.usage_errors import Commands
@@ -41,6 +42,7 @@ app = typer.Typer(
 for name, group in (
     ("program", programs),
     ("execution", executions),
+    ("session", sessions),
     ("approvals", approvals),
     ("audit", audit),
     ("policy", policy),
@@ -116,7 +118,10 @@ def serve(
     raise typer.Exit(commands.serve(config or ctx.obj, programs=programs, bare=ctx.parent is None))
 
 
-@app.command(epilog="Examples:\n\nmcp-bridge run -c 'print(6 * 7)'\n\nmcp-bridge run --key order-7 pay.py")
+@app.command(
+    epilog="Examples:\n\nmcp-bridge run -c 'print(6 * 7)'\n\nmcp-bridge run --key order-7 pay.py\n\n"
+    "mcp-bridge run --session s -c 'x = 1'"
+)
 def run(
     ctx: typer.Context,
     file: Annotated[str | None, typer.Argument(metavar="[FILE|-]", help="A script, or - for standard input.")] = None,
@@ -131,6 +136,12 @@ def run(
             "process has died goes on where it was.",
         ),
     ] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Run it as the next cell of a session, with the names there.")
+    ] = None,
+    fork: Annotated[
+        str | None, typer.Option(metavar="NAME@CELL", help="Begin the session from that cell of another one.")
+    ] = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -138,7 +149,10 @@ def run(
     from mcp_bridge.cli.commands.run import run as work
 
     named, servers = config or ctx.obj, server or []
-    raise typer.Exit(work(named, file, code, servers=servers, timeout=timeout, key=key, as_json=as_json))
+    status = work(
+        named, file, code, servers=servers, timeout=timeout, key=key, session=session, fork=fork, as_json=as_json
+    )
+    raise typer.Exit(status)
 
 
 @app.command(epilog="Example:\n\nmcp-bridge ui --no-browser")

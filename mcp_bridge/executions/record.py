@@ -99,6 +99,23 @@ class WaitingRow(TypedDict):
     waiting: NotRequired[list[WaitingRow]]
 
 
+class CellFields(TypedDict):
+    """What the record of a session's cell says of the session.
+
+    Attributes:
+        name: The session's name.
+        cell: The cell's number.
+        rebuilt: How many earlier cells were run again from their records before this one.
+        interrupted: Whether the cell was interrupted when its time was up, and the session went on: what it had done by
+            then can't be done again.
+    """
+
+    name: str
+    cell: int
+    rebuilt: NotRequired[int]
+    interrupted: NotRequired[bool]
+
+
 GIVEN_BEFORE = (
     "nothing was run now: this is what the run {} gave, which was begun with this idempotency key before; "
     "use another key to run the code anew"
@@ -126,6 +143,7 @@ class ExecutionRecord:
         script_ms: The script's own time, without waiting for the host.
         start_ms: From the request until the guest ran.
         limits_not_enforced: Which of `memory`, `pids`, `cpus` this host can't enforce by control groups.
+        session: Of a session's cell: its place; else None.
         given_before: Whether its idempotency key was used before, and nothing was run for this record. Not part of the
             JSON, which is the same for every request with the key.
     """
@@ -146,6 +164,7 @@ class ExecutionRecord:
     script_ms: float = 0.0
     start_ms: float = 0.0
     limits_not_enforced: list[str] = field(default_factory=list)
+    session: CellFields | None = None
     given_before: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -176,6 +195,7 @@ class ExecutionRecord:
             "notices": self.notices,
             "waiting": self.waiting,
             "limits_not_enforced": self.limits_not_enforced,
+            "session": self.session,
         }
         return out | {key: value for key, value in optional.items() if value not in (None, [])}
 

@@ -19,12 +19,18 @@ MAX_NAME_CHARS = 100
 
 
 class Line:
-    """The position of one task or thread in the tree."""
+    """The position of one task or thread in the tree of a script, or of a session's cell.
 
-    __slots__ = ("_calls", "_tasks", "_threads", "name")
+    Args:
+        name: The name.
+        cell: The number of the cell; 0 for a script.
+    """
 
-    def __init__(self, name: str) -> None:
+    __slots__ = ("_calls", "_tasks", "_threads", "cell", "name")
+
+    def __init__(self, name: str, cell: int = 0) -> None:
         self.name = name if len(name) <= MAX_NAME_CHARS else _shortened(name)
+        self.cell = cell
         # `itertools.count` is atomic: threads may share a line, and each number is given once.
         self._calls = count(1)
         self._tasks = count(1)
@@ -36,11 +42,11 @@ class Line:
 
     def task(self) -> "Line":
         """The line of the next task that this one creates."""
-        return Line(f"{self.name}.{next(self._tasks)}")
+        return Line(f"{self.name}.{next(self._tasks)}", self.cell)
 
     def thread(self) -> "Line":
         """The line of the next thread that this one starts."""
-        return Line(f"{self.name}.t{next(self._threads)}")
+        return Line(f"{self.name}.t{next(self._threads)}", self.cell)
 
 
 def _shortened(name: str) -> str:
@@ -52,6 +58,24 @@ def _shortened(name: str) -> str:
 _line: ContextVar[Line] = ContextVar("bridge_line")
 _unknown = count(1)
 _ATTRIBUTE = "_bridge_line"
+
+
+class Running:
+    """What runs.
+
+    Attributes:
+        cell: The number of the session's cell that runs, or ran last; 0 for a script.
+    """
+
+    cell = 0
+
+
+def begin_cell(number: int) -> None:
+    """Begin a cell: its calls are named as those of a script are, whatever cells before it did."""
+    global _unknown  # noqa: PLW0603
+    Running.cell = number
+    _unknown = count(1)
+    _line.set(Line("0", number))
 
 
 def begin() -> None:
@@ -66,7 +90,7 @@ def follow_threads() -> None:
     start = threading.Thread.start
 
     def start_with_line(self: threading.Thread) -> None:
-        if not _is_of_pool(self):
+        if not is_of_pool(self):
             self.__dict__[_ATTRIBUTE] = line = current().thread()
             if getattr(sys.flags, "thread_inherit_context", False):
                 context = copy_context()
@@ -85,7 +109,7 @@ def current() -> Line:
         # A thread that wasn't started by `threading` is numbered by its first call.
         current_thread = getattr(sys.modules.get("threading"), "current_thread", None)
         known = None if current_thread is None else current_thread().__dict__.get(_ATTRIBUTE)
-        line = known or Line(f"t{next(_unknown)}")
+        line = known or Line(f"t{next(_unknown)}", Running.cell)
         _line.set(line)
     return line
 
@@ -147,7 +171,10 @@ def follow_pools() -> None:
     submit = ThreadPoolExecutor.submit
 
     def submit_with_line(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return submit(self, _on_line, current().task(), fn, args, kwargs)
+        future = submit(self, _on_line, current().task(), fn, args, kwargs)
+        if Running.cell:
+            _submitted.append(future)
+        return future
 
     _copy_metadata(submit, submit_with_line)
     ThreadPoolExecutor.submit = submit_with_line  # type: ignore[method-assign]
@@ -161,7 +188,20 @@ def _on_line(line: Line, function: Any, args: Any, kwargs: Any) -> Any:
         _line.reset(token)
 
 
-def _is_of_pool(thread: Any) -> bool:
+_submitted: list[Any] = []
+"""The work that the cell under way has given to thread pools, as futures."""
+
+
+def wait_for_pools() -> None:
+    """Wait for what a session's cell has given to thread pools, and for what that gives to them in turn."""
+    while _submitted:
+        from concurrent.futures import wait
+
+        wait([_submitted.pop(0)])
+
+
+def is_of_pool(thread: Any) -> bool:
+    """Whether a thread is a thread pool's."""
     # Whether a pool starts another thread depends on timing, too.
     pools = sys.modules.get("concurrent.futures.thread")
     return pools is not None and getattr(thread, "_target", None) is getattr(pools, "_worker", pools)

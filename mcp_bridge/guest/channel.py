@@ -18,6 +18,8 @@ from mcp_bridge.wire.messages import NAMES, CallTaken, RequestCancel, encode_par
 
 READ_BYTES = 262_144
 
+CELL_ENDED = "what makes this call was left by a cell that has ended; start it again in this one"
+
 PARKED_SECONDS = 0.5
 """How long an event loop that reads may leave what has come unread, until the thread reads again."""
 
@@ -107,6 +109,8 @@ class Channel:
         self._next_id = 0
         self.replays = False
         """Whether the guest must acknowledge answers by `call.taken`."""
+        self.is_between = False
+        """Whether a session's cell has ended, and the next one hasn't begun: nothing can be asked for."""
         self._pid = os.getpid()
         os.register_at_fork(after_in_child=self._after_fork)
 
@@ -174,6 +178,8 @@ class Channel:
 
     def send(self, params: Any, take: Callable[[Answer], None] | InLoop) -> int:
         """Send a request and return its number. A `take` that is a function is called on the reader thread."""
+        if self.is_between:
+            raise RequestError(CELL_ENDED, {"code": "cell_ended"})
         body = encode_params(params)
         with self._write_lock:
             self._next_id += 1
@@ -192,6 +198,14 @@ class Channel:
         """Tell the host to cancel the work on a request, unless it is answered."""
         if self.drop(number):
             self.notify(RequestCancel(number))
+
+    def end_cell(self) -> None:
+        """Refuse what is asked for until the next cell begins, and what is still waited for."""
+        self.is_between = True
+        for number in list(self._waiting):
+            if (take := self._waiting.pop(number, None)) is not None:
+                self._outside.discard(number)
+                self._settle(take, jsonrpc.ErrorResponse(number, 0, CELL_ENDED, {"code": "cell_ended"}), None)
 
     def drop(self, number: int) -> bool:
         """Ignore a request's answer; return whether the request was still open."""
@@ -315,18 +329,23 @@ class Channel:
             take = self._waiting.pop(message.id, None)
             self._outside.discard(message.id)
             self._last = take.loop if isinstance(take, InLoop) else None
-            if not isinstance(take, InLoop):
-                if take is not None:
-                    take(message)
-            elif take.loop is loop:
-                take.settle(message)
-            else:
-                try:
-                    take.loop.call_soon_threadsafe(take.settle, message)
-                except RuntimeError:
-                    pass  # The loop was closed: nobody waits.
+            if take is not None:
+                self._settle(take, message, loop)
         elif isinstance(message, jsonrpc.Notification):
             self._on_notification(message.method, message.params)
+
+    @staticmethod
+    def _settle(take: Callable[[Answer], None] | InLoop, answer: Answer, loop: Any) -> None:
+        """Give an answer to who waits for it; `loop` is the running event loop that does, or None."""
+        if not isinstance(take, InLoop):
+            take(answer)
+        elif take.loop is loop:
+            take.settle(answer)
+        else:
+            try:
+                take.loop.call_soon_threadsafe(take.settle, answer)
+            except RuntimeError:
+                pass  # The loop was closed: nobody waits.
 
     def _after_fork(self) -> None:
         # A forked child that kept the write end open would hide the guest's death from the host.
@@ -356,8 +375,17 @@ def _line(number: int, method: str, body: dict[str, Any]) -> bytes:
 
 
 def _named(params: Any) -> Any:
-    """A call is named in the task or thread that makes it."""
-    return params._replace(call=call_ids.current().call()) if getattr(params, "call", "") is None else params
+    """A call is named in the task or thread that makes it.
+
+    Raises:
+        RequestError: That belongs to a cell that has ended: the cell that runs now would have its calls.
+    """
+    if getattr(params, "call", "") is not None:
+        return params
+    line = call_ids.current()
+    if line.cell != call_ids.Running.cell:
+        raise RequestError(CELL_ENDED, {"code": "cell_ended"})
+    return params._replace(call=line.call())
 
 
 def _result(answer: Answer) -> Any:

@@ -45,6 +45,10 @@ class Display:
         self._saved: Any = {}
         """For each figure, the digests of the files to which it was saved."""
 
+    def begin(self) -> None:
+        """Begin a session's cell, which may show again what an earlier one has shown."""
+        self._sent.clear()
+
     def display(self, *objects: Any) -> None:
         """Show objects: figures, images and Markdown as what they are, anything else by its `repr`.
 

@@ -9,8 +9,15 @@ import sys
 # Nothing that is loaded is garbage. The collector is enabled again in `init.main`, when all is there.
 gc.disable()
 
+OURS = ("PYTHONHASHSEED", "PYTHONSAFEPATH")
+
 if sys.version_info < (3, 11):
     os._exit(78)
+
+
+# Ours, for this interpreter alone (`host/sandboxes.INTERPRETER`).
+for name in [name for name in os.environ if name.startswith("PYTHON") and (not os.environ[name] or name in OURS)]:
+    del os.environ[name]
 
 
 def read_exactly(count):

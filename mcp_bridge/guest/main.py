@@ -11,20 +11,19 @@ import os
 import sys
 from _queue import SimpleQueue  # `queue` itself would cost each waiting container memory
 
-from mcp_bridge.guest import call_ids, output, proxies, runner, runtime
+from mcp_bridge.guest import call_ids, runner
 from mcp_bridge.guest.channel import READ_BYTES, Channel
-from mcp_bridge.guest.display import Display
-from mcp_bridge.guest.modules import Modules
+from mcp_bridge.guest.environment import SITE_PACKAGES, Environment
 from mcp_bridge.guest.output import Capture
-from mcp_bridge.guest.proxies import Calls
 from mcp_bridge.guest.unsent_output import Unsent
 from mcp_bridge.wire import jsonrpc, sandbox_exits
 from mcp_bridge.wire.annotations import Any, NoReturn
-from mcp_bridge.wire.errors import LocalMessageError, WireError
+from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.messages import (
     NAMES,
     ExecutionBegun,
     ExecutionFinish,
+    ExecutionInterrupt,
     ExecutionStart,
     HostBeat,
     decode_params,
@@ -33,12 +32,7 @@ from mcp_bridge.wire.messages import (
     notification,
 )
 
-SITE_PACKAGES = "/opt/site-packages"
-
 SHELL = "/bin/sh"
-
-SAFE_VALUE_CHARS = 1_000_000
-"""A value of this length fits into a frame, whatever its characters."""
 
 PRIVATE_FD = 100
 """The channel's descriptors are this and the next, away from those that a script opens and closes."""
@@ -47,7 +41,7 @@ PRIVATE_FD = 100
 def main(
     outputs: tuple[tuple[int, int], tuple[int, int]], unsent: tuple[Unsent, Unsent], frames: Any, handover: Any
 ) -> NoReturn:
-    """Run one execution. Never returns.
+    """Run one execution, or the cells of a session. Never returns.
 
     Args:
         outputs: The pipes behind descriptors 1 and 2.
@@ -61,6 +55,7 @@ def main(
     write_fd = os.dup2(1, PRIVATE_FD + 1, inheritable=False)
     _redirect(outputs)
     starts: SimpleQueue[ExecutionStart] = SimpleQueue()
+    interrupts: list[Any] = []
 
     def on_notification(method: str, params: dict[str, Any]) -> None:
         try:
@@ -69,6 +64,9 @@ def main(
             os._exit(sandbox_exits.BAD_FRAME)
         if isinstance(message, ExecutionStart):
             starts.put(message)
+        elif isinstance(message, ExecutionInterrupt):
+            for interrupt in interrupts:
+                interrupt(message.execution)
         elif not isinstance(message, HostBeat):
             os._exit(sandbox_exits.BAD_FRAME)
 
@@ -85,6 +83,15 @@ def main(
     os.close(handover.begun[1])
     os.read(handover.guarded[0], 1)
     os.close(handover.guarded[0])
+    if start.seed is not None:
+        # Imported late: most containers run one script.
+        from mcp_bridge.guest.session.cells import Session
+
+        session = Session(channel, capture, start)
+        interrupts.append(session.interrupt)
+        while True:
+            session.run(start)
+            start = starts.get()
     channel.notify(ExecutionBegun())
     execute(channel, capture, start)
     os._exit(0)
@@ -103,59 +110,10 @@ def _rehearse() -> None:
 def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     """Run the script and send its outcome; return when the host has acknowledged it."""
     channel.replays = start.replays
-    calls = Calls(channel)
-    shower = Display(channel, capture)
-    shower.max_value = start.max_value_bytes
     source = runner.Source(start.code)
     call_ids.begin()
-    prepared = {
-        "ctypes": output.unbuffer_c,
-        "linecache": source.register_in_linecache,
-        "threading": call_ids.follow_threads,
-        "asyncio": call_ids.follow_tasks,
-        "concurrent.futures.thread": call_ids.follow_pools,
-        "inspect": proxies.show_asynchronous,
-        "warnings": calls.unawaited.follow_coroutines,
-        "matplotlib.figure": shower.follow_figures,
-    }
-    for name in [name for name in prepared if name in sys.modules]:
-        prepared.pop(name)()
-    modules = Modules(channel, calls, start.servers, prepared)
-    names: dict[str, Any] = {
-        "display": runtime.awaited_or_not(shower.display),
-        "artifact": shower.artifact,
-        "progress": runtime.awaited_or_not(shower.progress),
-    }
-    for name, value in names.items():
-        setattr(sys.modules["mcp"], name, value)
-
-    def advise(exc: BaseException) -> None:
-        # Imported late: most scripts don't fail, and no start should wait for it.
-        from mcp_bridge.guest.advice import advice, script_environment
-
-        advice.add_to(exc, script_environment.World(start.code, start.servers, modules.known_tools, SITE_PACKAGES))
-
-    def repair(code: str, exc: SyntaxError) -> Any:
-        from mcp_bridge.guest.advice.syntax import repaired
-
-        return repaired(code, exc)
-
-    def show(value: Any) -> str | None:
-        return shower.show(None if isinstance(value, runtime.Nothing) else value)
-
-    hooks = runner.Hooks(show, calls.unawaited.check_awaited, calls.unawaited.report_unfinished, advise, repair)
-    outcome = runner.run(source, names | modules.names(start.servers), hooks)
-    error = outcome.error
-    if error and error["type"] != "NotAwaitedError" and (note := calls.unawaited.unawaited_note()):
-        error["message"] += f" ({note})"
-        error["traceback"] += f"\n({note})"
-    capture.finish()
-    try:
-        channel.request(ExecutionFinish(outcome.exit_code, outcome.value, error))
-    except LocalMessageError:
-        # Control characters take six bytes each: a value within the limit may exceed the frame's.
-        shown = runner.cut(outcome.value, SAFE_VALUE_CHARS) if outcome.value else None
-        channel.request(ExecutionFinish(outcome.exit_code, shown, error))
+    world = Environment(channel, capture, start, {"linecache": source.register_in_linecache})
+    world.finish(runner.run(source, world.names(), world.hooks()))
 
 
 def _redirect(outputs: tuple[tuple[int, int], tuple[int, int]]) -> None:

@@ -28,6 +28,11 @@ class UnawaitedCalls:
         self._forgotten: list[tuple[str, int | None]] = []
         self._serial = 0
 
+    def begin(self) -> None:
+        """Begin a session's cell: what an earlier one has forgotten isn't its fault."""
+        self._unawaited.clear()
+        self._forgotten.clear()
+
     def track(self, work: Coroutine[Any, Any, Any], shown: str, depth: int) -> "PendingCall":
         """A call that starts when it is awaited.
 
@@ -40,7 +45,7 @@ class UnawaitedCalls:
         serial = self._serial
         frame = sys._getframe(depth)  # noqa: SLF001
         # The caller may be a library, such as a thread pool.
-        line = frame.f_lineno if frame.f_code.co_filename == runner.FILENAME else None
+        line = frame.f_lineno if frame.f_code.co_filename == runner.Source.running else None
         self._unawaited[serial] = (shown if _may_await() else f"{IN_THREAD}{shown}", line)
         return PendingCall(work, lambda: self._unawaited.pop(serial, None), shown)
 
@@ -68,8 +73,8 @@ class UnawaitedCalls:
 
         def warn(coroutine: Any) -> None:
             frame = sys._getframe(1)  # noqa: SLF001
-            if getattr(getattr(coroutine, "cr_code", None), "co_filename", "") == runner.FILENAME:
-                line = frame.f_lineno if frame.f_code.co_filename == runner.FILENAME else None
+            if runner.is_script(getattr(getattr(coroutine, "cr_code", None), "co_filename", "")):
+                line = frame.f_lineno if frame.f_code.co_filename == runner.Source.running else None
                 self._forgotten.append((coroutine.__qualname__, line))
             else:
                 original(coroutine)

@@ -70,6 +70,13 @@ class Capture:
             for index in (0, 1):
                 self._send(index, final=True)
 
+    def begin_cell(self) -> None:
+        """Send what was written before, which belongs to no cell, and count offsets anew."""
+        self.finish()
+        with self._lock:
+            self._sent = [0, 0]
+        self.current = 1
+
     def _text(self, fd: int) -> io.TextIOWrapper:
         return io.TextIOWrapper(
             _Stream(fd, self),

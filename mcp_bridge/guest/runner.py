@@ -10,6 +10,9 @@ import types
 from mcp_bridge.wire.annotations import Any, Callable, NamedTuple
 
 FILENAME = "<script>"
+CELL_PREFIX = "<cell "
+"""Begins the file name of a session's cell, which has its number."""
+
 USER_DIRECTORIES = ("/workspace/", "/tmp/")  # noqa: S108
 
 CO_COROUTINE = 0x80
@@ -39,10 +42,19 @@ class Outcome(NamedTuple):
 
 
 class Source:
-    """The script's text, in the form of a module loader."""
+    """The script's text, in the form of a module loader.
 
-    def __init__(self, code: str) -> None:
+    Args:
+        code: The text.
+        filename: What its code objects have as their file: in a session, functions of earlier cells are told apart.
+    """
+
+    running = FILENAME
+    """The file name of the script, or of the cell, that runs."""
+
+    def __init__(self, code: str, filename: str = FILENAME) -> None:
         self.code = code
+        self.filename = Source.running = filename
 
     def get_source(self, name: str) -> str:  # noqa: ARG002
         """The script's text."""
@@ -54,22 +66,28 @@ class Source:
 
         # All lines need a line end, the last too: tracebacks place their carets by it.
         lines = [line + "\n" for line in self.code.split("\n")]
-        linecache.cache[FILENAME] = (len(self.code), None, lines, FILENAME)
+        linecache.cache[self.filename] = (len(self.code), None, lines, self.filename)
 
 
-def compile_script(code: str, repair: Callable[[str, SyntaxError], Any]) -> types.CodeType:
+def is_script(filename: str) -> bool:
+    """Whether a file name is that of the script, or of any cell."""
+    return filename == FILENAME or filename.startswith(CELL_PREFIX)
+
+
+def compile_script(code: str, repair: Callable[[str, SyntaxError], Any], filename: str = FILENAME) -> types.CodeType:
     """Compile with top-level await; the last expression's value is assigned to VALUE_NAME.
 
     Args:
         code: The script's text.
         repair: As `Hooks.repair`.
+        filename: As `Source`.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError, OverflowError: As `compile`.
     """
     flags = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:
-        tree = compile(code, FILENAME, "exec", flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
+        tree = compile(code, filename, "exec", flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
     except SyntaxError as exc:
         tree = repair(code, exc)
         if tree is None:
@@ -84,7 +102,7 @@ def compile_script(code: str, repair: Callable[[str, SyntaxError], Any]) -> type
         }
         target = _ast.Name(id=VALUE_NAME, ctx=_ast.Store(), **place)
         tree.body[-1] = _ast.Assign(targets=[target], value=last.value, **place)
-    compiled: types.CodeType = compile(tree, FILENAME, "exec", flags, dont_inherit=True)
+    compiled: types.CodeType = compile(tree, filename, "exec", flags, dont_inherit=True)
     return compiled
 
 
@@ -131,23 +149,23 @@ def run(source: Source, names: dict[str, Any], hooks: Hooks) -> Outcome:
     def work() -> None:
         _execute(compile_script(source.code, hooks.repair), module.__dict__, hooks.left)
 
-    outcome = _guarded(work, hooks.advise)
+    outcome = guarded(work, hooks.advise)
     if os.getpid() != home:
-        _end_of_fork(outcome)
+        end_of_fork(outcome)
     # As at the interpreter's exit, threads continue after an exception too.
-    ended = _guarded(_end_threads)
-    if outcome == _WELL:
-        outcome = ended if ended != _WELL else _guarded(hooks.before_end)
-    if outcome == _WELL:
-        outcome = _guarded(lambda: hooks.show(module.__dict__.pop(VALUE_NAME, None)))
+    ended = guarded(_end_threads)
+    if outcome == WELL:
+        outcome = ended if ended != WELL else guarded(hooks.before_end)
+    if outcome == WELL:
+        outcome = guarded(lambda: hooks.show(module.__dict__.pop(VALUE_NAME, None)))
     _run_exit_functions()
     return outcome
 
 
-_WELL = Outcome(0)
+WELL = Outcome(0)
 
 
-def _guarded(action: Callable[[], str | None], advise: Callable[[BaseException], None] | None = None) -> Outcome:
+def guarded(action: Callable[[], str | None], advise: Callable[[BaseException], None] | None = None) -> Outcome:
     """Run an action of the script; return its outcome, with the text that it returns as the value."""
     try:
         return Outcome(0, action())
@@ -199,7 +217,7 @@ def _print_error(what: Any) -> None:
         pass
 
 
-def _end_of_fork(outcome: Outcome) -> None:
+def end_of_fork(outcome: Outcome) -> None:
     """End a process that the script forked: it has no channel, and reports only its exit status."""
     try:
         if outcome.error:
@@ -253,7 +271,7 @@ def _describe(exc: BaseException) -> dict[str, Any]:
     lines: list[int] = []
     _keep_user_frames(report, lines)
     line = lines[0] if lines else getattr(exc, "line", None)
-    if isinstance(exc, SyntaxError) and exc.filename == FILENAME:
+    if isinstance(exc, SyntaxError) and exc.filename == Source.running:
         line = exc.lineno
     return {
         "type": _name(exc),
@@ -288,9 +306,9 @@ def _keep_user_frames(report: Any, lines: list[int]) -> None:
             continue
         seen.add(id(report))
         kept = [
-            frame for frame in report.stack if frame.filename == FILENAME or frame.filename.startswith(USER_DIRECTORIES)
+            frame for frame in report.stack if is_script(frame.filename) or frame.filename.startswith(USER_DIRECTORIES)
         ]
-        script = [frame.lineno for frame in kept if frame.filename == FILENAME and frame.lineno]
+        script = [frame.lineno for frame in kept if frame.filename == Source.running and frame.lineno]
         if not lines:
             lines.extend(script[-1:])
         report.stack[:] = kept

@@ -28,6 +28,8 @@ from mcp_bridge.wire.messages import (
     MemoryLoad,
     MemorySave,
     OutputRead,
+    SessionEnd,
+    SessionList,
     ToolCall,
 )
 
@@ -188,6 +190,7 @@ USAGE = {
     "list_tools": "await runtime.list_tools({0!r})",
     "load_memory": "await runtime.load_memory('key')",
     "save_memory": "await runtime.save_memory('key', value)",
+    "end_session": "await runtime.end_session('NAME')",
     "save_tool": "await runtime.save_tool(function)",
     "search": "await runtime.search('words')",
 }
@@ -201,6 +204,7 @@ _MEANT = {
     "describe": {"describe_tool", "doc", "docs", "get_schema", "get_tool", "help", "info", "schema", "tool_info"},
     "save_memory": {"memory", "remember", "save", "set", "set_memory", "store"},
     "load_memory": {"get", "get_memory", "load", "recall"},
+    "end_session": {"reset", "reset_session", "restart", "new_session", "destroy_session"},
 }
 """The names of these functions in other bridges and clients."""
 
@@ -238,6 +242,8 @@ _BLOCKING_TOO = (
     "update_memory",
     "delete_memory",
     "list_memories",
+    "sessions",
+    "end_session",
     "save_tool",
 )
 
@@ -485,6 +491,14 @@ class _Functions:
     def list_memories(self) -> Rows:
         """The keys there are."""
         return Rows(key for key in self._request(MemoryList())["keys"] if not key.startswith(TOOL_PREFIX))
+
+    def sessions(self) -> Rows:
+        """The sessions there are: `name`, `cells`, `state`, `execution` (the last cell), `changed`."""
+        return Rows(self._request(SessionList())["sessions"])
+
+    def end_session(self, name: str | None = None) -> bool:
+        """End a session, to begin anew under its name; this one without a name. Whether there was one."""
+        return bool(self._request(SessionEnd(name))["found"])
 
     def save_tool(self, function: Callable[..., Any]) -> str:
         """Keep a function's source for later executions: `from mcp.tools import NAME`."""

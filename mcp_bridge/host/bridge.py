@@ -46,9 +46,11 @@ from mcp_bridge.host.loop_watch import LoopWatch, watched
 from mcp_bridge.host.run_queue import RunQueue
 from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
 from mcp_bridge.host.sandboxes import Sandboxes
+from mcp_bridge.host.sessions.live_sessions import LiveSessions, SessionKey
 from mcp_bridge.host.upkeep import tidy_at_start, upkeep
 from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.log.session_store import SessionStore
 from mcp_bridge.ledger.log.usage_store import UsageStore
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
@@ -79,10 +81,12 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.commands import ScriptCommands
     from mcp_bridge.executions.scripts.lifecycle import ActiveScript, Scripts
     from mcp_bridge.executions.scripts.live_output import LiveOutput
+    from mcp_bridge.executions.sessions.sessions import Sessions
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.host.request_handlers import Requests
+    from mcp_bridge.host.sessions.cell_runner import CellRunner
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.quota import Measured
@@ -142,6 +146,7 @@ class Shared:
         self.usages = usages or Usages()
         self.queue = RunQueue(settings.max_concurrent, settings.max_queued)
         self.sandboxes = Sandboxes(settings, tasks, self._sweep_files)
+        self.live_sessions = LiveSessions(settings)
         self.withdrawn: frozenset[str] = frozenset()
         """The servers that have been taken out of the configuration since, `LOCAL` among them."""
         self.views: WeakValueDictionary[str, Bridge] = WeakValueDictionary()
@@ -314,6 +319,10 @@ class Bridge:
         """How many scripts run, and how many wait for a place."""
         return self._shared.queue.running, self._shared.queue.waiting
 
+    def idle_sessions(self) -> int:
+        """How many sessions of all principals keep a sandbox between two cells."""
+        return len(self._shared.live_sessions.idle)
+
     def measured(self) -> Measured:
         """How large the ledger is."""
         return self._database.measured
@@ -355,7 +364,23 @@ class Bridge:
         """The bridge's scripts."""
         from mcp_bridge.executions.scripts.lifecycle import Scripts
 
-        return Scripts(self.lifecycle, self.principal.name, self)
+        return Scripts(self.lifecycle, self.principal.name, self, SessionStore(self._database))
+
+    @functools.cached_property
+    def sessions(self) -> Sessions:
+        """The principal's sessions."""
+        from mcp_bridge.executions.sessions.sessions import Sessions
+
+        settings = self.settings
+        heads, most = SessionStore(self._database), settings.sessions.max_sessions
+        return Sessions(self.lifecycle, self.principal.name, heads, most, settings.wall_timeout)
+
+    @functools.cached_property
+    def _cells(self) -> CellRunner:
+        from mcp_bridge.host.sessions.cell_runner import CellRunner
+
+        shared = self._shared
+        return CellRunner(self, self.principal.name, self.lifecycle, shared.live_sessions, shared.tasks)
 
     async def run(
         self,
@@ -371,8 +396,10 @@ class Bridge:
         sampler: Sampler | None = None,
         live: LiveOutput | None = None,
         news: Callable[[str], None] | None = None,
+        session: str | None = None,
+        fork: str | None = None,
     ) -> ExecutionRecord:
-        """Run a script in a fresh sandbox.
+        """Run a script in a fresh sandbox, or as a session's next cell.
 
         Args:
             code: Python source.
@@ -388,18 +415,86 @@ class Bridge:
             sampler: Asks the client's model.
             live: Tells what the script prints while it runs.
             news: Told what servers say while they work on its calls: their progress, and what they log.
+            session: The name of the session that it is a cell of; None for a script of its own.
+            fork: For a new session, the cell of another that it goes on from: `name@5`, or `name` for its last one.
 
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
-                `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`. Too many: `busy`. No working sandbox: as
-                `Sandboxes.prepare` and `SandboxProcess.wait`.
+                `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`. Too many: `busy`. No
+                working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as `Sessions.turn` and
+                `CellRunner.run`; `session_waiting`.
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
         job = Job(code, servers, timeout, client)
         self._check(code, timeout)
         self._start_line("", job)
+        if session is None:
+            if fork is not None:
+                raise BridgeError("bad_arguments", "fork= needs session=, the name of the new session.")
+            with self._lane.admitted(), self.sandboxes.expected():
+                return await self.scripts.run(job, key)
+        name = SessionKey(self.principal.name, session)
         with self._lane.admitted(), self.sandboxes.expected():
-            return await self.scripts.run(job, key)
+            async with self._shared.live_sessions.turn(name):
+                return await self._run_cell(job, key, name, fork)
+
+    async def _run_cell(self, job: Job, key: str | None, name: SessionKey, fork: str | None) -> ExecutionRecord:
+        """As `run`, for a session whose turn it is."""
+        from mcp_bridge.executions.scripts.lifecycle import SessionMovedError
+
+        live = self._shared.live_sessions
+        turn = None if fork else live.next_turn(name)
+        is_known = turn is not None
+        try:
+            while True:
+                cell, head, blocked = turn or await self.sessions.turn(name.name, fork)
+                try:
+                    record = await self.scripts.run(replace(job, cell=cell, head=head, blocked=blocked), key)
+                except SessionMovedError:
+                    if not is_known:
+                        raise
+                    turn, is_known = None, False
+                else:
+                    break
+        except BridgeError:
+            raise
+        except BaseException:
+            # Cancelled: what the cell has left counts for nothing, so it isn't there either.
+            live.end(name)
+            raise
+        if record.status == "suspended":
+            # As after a time-out with a call in doubt: it runs again from its beginning.
+            live.end(name)
+        return record
+
+    async def listed_sessions(self) -> list[dict[str, Any]]:
+        """The principal's sessions, as `messages.SessionList` has them; `ready` is one that has a sandbox here."""
+        live = self._shared.live_sessions
+        rows = []
+        for row in await self.sessions.listed():
+            key = SessionKey(self.principal.name, row.name)
+            state: str = "running" if live.is_running(key) else row.state
+            if state == "idle" and key in live.idle:
+                state = "ready"
+            rows.append(
+                {
+                    "name": row.name,
+                    "cells": row.cells,
+                    "state": state,
+                    "execution": row.execution,
+                    "changed": row.changed,
+                }
+            )
+        return rows
+
+    def end_sessions(self) -> None:
+        """End the sandboxes of all principals' idle sessions: the bridge ends."""
+        self._shared.live_sessions.end_all()
+
+    async def end_session(self, session: str) -> bool:
+        """Forget a session, and end its sandbox; False if there is none. Its cells stay in the ledger."""
+        self._shared.live_sessions.drop(SessionKey(self.principal.name, session))
+        return await self.sessions.end(session)
 
     def gate(
         self, execution: str, client: Client, servers: Sequence[str] | None = None, recorder: Recorder | None = None
@@ -448,7 +543,7 @@ class Bridge:
     async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
         script, gate, job, *_ = active
         execution = script.execution
-        limit = self._check(job.code, job.timeout)
+        limit = self.limits_of(job)
         async with self._lane.place():
             allowed = self._narrow(job.servers)
             if script.live and not script.history.calls:
@@ -456,15 +551,18 @@ class Bridge:
                 self.catalog.start_ahead(servers_named(job.code, allowed))
             prepared = await self.sandboxes.prepare(job.client.notify)
             await self.sandboxes.removals.room()
-            replays = bool(script.history.calls) or not script.live
-            first = self._start_line(execution, job, replays=replays)
-            make_run = functools.partial(self._sandbox_run, active, artifacts)
-            process, acknowledgement, requests, record = await self.sandboxes.run(execution, first, limit, make_run)
-            if record.status in {"success", "error", "exit"} and script.course.divergence is None:
-                # The answer doesn't wait for the container's removal; leaving the bridge does.
-                self.sandboxes.removals.leave(process, acknowledgement)
+            if job.cell is not None:
+                requests, record = await self._cells.run(active, artifacts, job.cell)
             else:
-                await process.aclose()
+                replays = bool(script.history.calls) or not script.live
+                first = self._start_line(execution, job, replays=replays)
+                make_run = functools.partial(self.run_in, active, artifacts)
+                process, acknowledgement, requests, record = await self.sandboxes.run(execution, first, limit, make_run)
+                if record.status in {"success", "error", "exit"} and script.course.divergence is None:
+                    # The answer doesn't wait for the container's removal; leaving the bridge does.
+                    self.sandboxes.removals.leave(process, acknowledgement)
+                else:
+                    await process.aclose()
             await record.project(gate.values)
             if record.status in {"protocol_error", "call_limit"} and record.error and script.live:
                 self.programs.record_violation(execution, record.error["message"])
@@ -481,9 +579,10 @@ class Bridge:
                 record.notices.append("no seccomp profile holds this sandbox; see mcp-bridge doctor")
             return record
 
-    def _sandbox_run(
+    def run_in(
         self, active: ActiveScript, artifacts: ArtifactWriter, process: SandboxProcess, first: bytes, limit: RunLimits
     ) -> tuple[SandboxRun, Requests]:
+        """As `CellHost.run_in`, for any script."""
         from mcp_bridge.host.request_handlers import Requests
 
         script, gate, job, _, recorded = active
@@ -496,16 +595,36 @@ class Bridge:
             self.programs.effects(gate),
             self.programs,
             script,
+            self,
+            None if job.cell is None else job.cell.session,
         )
         client = job.client
         run = SandboxRun(
-            process, script.execution, first, limit, requests, client.progress, client.began, client.live, recorded
+            process,
+            script.execution,
+            first,
+            limit,
+            requests,
+            client.progress,
+            client.began,
+            client.live,
+            recorded,
+            is_cell=job.cell is not None,
         )
         return run, requests
 
+    def limits_of(self, job: Job) -> RunLimits:
+        """As `CellHost.limits_of`, for any script."""
+        return self._check(job.code, job.timeout)
+
+    def cell_line(self, execution: str, job: Job, *, replays: bool) -> bytes:
+        """As `CellHost.cell_line`."""
+        return self._start_line(execution, job, replays=replays)
+
     def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
-        return start_line(messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES, replays))
+        seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
+        return start_line(messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number))
 
     async def run_program(
         self,
@@ -749,3 +868,4 @@ async def open_bridge(
                     yield bridge
                 finally:
                     bridge.sandboxes.stop_pool()
+                    bridge.end_sessions()

@@ -96,6 +96,8 @@ FROM_GUEST = frozenset(
         messages.MemoryLoad,
         messages.MemoryDelete,
         messages.MemoryList,
+        messages.SessionList,
+        messages.SessionEnd,
         messages.ArtifactWrite,
         messages.OutputRead,
         messages.ProgramStart,
@@ -332,6 +334,8 @@ class HostChannel:
         self._size = 0
         self._refused = 0
         self._refusing = False
+        self._interruption: BridgeError | None = None
+        """What an interrupted cell's requests are answered with."""
         self._heard_at = time.monotonic()
         self._deaf = False
         self._tenant = fair_share.Tenant(owner=principal)
@@ -370,6 +374,19 @@ class HostChannel:
         self._refusing = True
         for request in self.requests.values():
             request.scope.cancel()
+
+    def interrupt(self, execution: str, error: BridgeError) -> None:
+        """Interrupt a session's cell: as `refuse`, but the guest is told, and its result is still taken.
+
+        May be called again: a script can hold off an interruption.
+
+        Args:
+            execution: The cell's execution.
+            error: What requests are answered with from now on.
+        """
+        self._interruption = error
+        self.refuse()
+        self._writer.post(jsonrpc.encode(messages.notification(messages.ExecutionInterrupt(execution))))
 
     def hang_up(self) -> None:
         """Stop reading: the guest can't be reached, even if its end isn't closed."""
@@ -469,12 +486,13 @@ class HostChannel:
     async def _take_request(
         self, number: int, params: Any, line: bytes, tasks: TaskGroup
     ) -> messages.ExecutionFinish | None:
-        if isinstance(params, messages.ExecutionFinish) and not self._refusing:
+        if isinstance(params, messages.ExecutionFinish) and (self._interruption is not None or not self._refusing):
             # As for a cancellation.
             await anyio.lowlevel.checkpoint_if_cancelled()
             # What the script leaves behind at its end, it no longer wants.
             self.finished = True
             self.acknowledgement = jsonrpc.encode(jsonrpc.Response(number, {}))
+            await self._writer.close()
             return params
         self._tenant.mark_active()
         # A script that asks one thing after the other can't take more time than its answers do.
@@ -482,6 +500,8 @@ class HostChannel:
         self._tenant.charge(len(line) * BYTE_SECONDS + (REQUEST_SECONDS if is_flood else 0))
         await self._turn()
         self.moved_at = time.monotonic()
+        if self._interruption is not None:
+            self._writer.post(jsonrpc.encode(error_response(number, self._interruption)))
         if self._refusing:
             return None
         if number in self.requests:

@@ -45,6 +45,18 @@ class FrameWriter:
         self._written: list[Callable[[], None]] = []
         """What is called when that is written."""
         self._has_rest = anyio.Event()
+        self._is_closed = False
+
+    async def close(self) -> None:
+        """Write no frame that isn't begun: the guest has had what it needs, and whoever writes next begins a frame."""
+        self._is_closed = True
+        while self._frames:
+            if (written := self._frames.popleft().written) is not None:
+                written()
+        if self._has_rest.is_set():
+            is_written = anyio.Event()
+            self._written.append(is_written.set)
+            await is_written.wait()
 
     def post(self, data: bytes, written: Callable[[], None] | None = None, *, at_once: bool = False) -> None:
         """Write a frame at the end of this turn of the event loop, or as soon as the guest reads.
@@ -54,6 +66,10 @@ class FrameWriter:
             written: Called when it is written, or dropped.
             at_once: Whether to write it now: no other is to be expected.
         """
+        if self._is_closed:
+            if written is not None:
+                written()
+            return
         self._frames.append(_Frame(data, written))
         if at_once:
             self._write()

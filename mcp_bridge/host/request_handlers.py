@@ -7,7 +7,7 @@ import binascii
 import functools
 import logging
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
 
@@ -58,6 +58,16 @@ MAX_NAME_CHARS = 1000
 """Longest name or query that is looked at: the search for near names, and for words, takes its time."""
 
 
+class SessionAccess(Protocol):
+    """What scripts may do about their principal's sessions. The bridge."""
+
+    async def listed_sessions(self) -> list[dict[str, Any]]:
+        """The sessions, as `messages.SessionList` has them."""
+
+    async def end_session(self, session: str) -> bool:
+        """End a session; False if there is none."""
+
+
 class Requests:
     """Answers one execution's requests.
 
@@ -70,6 +80,8 @@ class Requests:
         effects: Does what programs want, through the gate.
         programs: The bridge's.
         script: The script's run, which has its record.
+        sessions: The principal's sessions.
+        session: The name of the session that the script is a cell of; None for none.
     """
 
     def __init__(
@@ -82,7 +94,10 @@ class Requests:
         effects: Effects,
         programs: Programs,
         script: ScriptRun,
+        sessions: SessionAccess | None = None,
+        session: str | None = None,
     ) -> None:
+        self._sessions, self._session = sessions, session
         self.principal = principal
         self._memories = memories
         self._files = files
@@ -171,6 +186,9 @@ class Requests:
             case messages.MemorySave() | messages.MemoryLoad() | messages.MemoryDelete() | messages.MemoryList():
                 call = self._recorder(request, "memory", context)
                 return await self._script.answer(call, functools.partial(self._remember, request, call))
+            case messages.SessionList() | messages.SessionEnd():
+                call = self._recorder(request, "session", context)
+                return await self._script.answer(call, functools.partial(self._about_sessions, request, call))
             case (
                 messages.CatalogServers()
                 | messages.CatalogTools()
@@ -188,6 +206,17 @@ class Requests:
                 return await self._programs.answer(request, context)
         call = self._recorder(request, "program", context)
         return await self._script.answer(call, functools.partial(self._program, request, call))
+
+    async def _about_sessions(self, request: Any, call: CallRecorder) -> dict[str, Any]:
+        if self._sessions is None:
+            raise BridgeError("unknown_session", "There are no sessions here.")
+        if isinstance(request, messages.SessionList):
+            return {"sessions": await self._sessions.listed_sessions()}
+        name = request.name or self._session
+        if name is None:
+            raise BridgeError("unknown_session", "This script is of no session.", hint="Name one: end_session('NAME').")
+        await call.announce()
+        return {"found": await self._sessions.end_session(name)}
 
     def _recorder(self, request: Any, kind: str, context: RequestContext) -> CallRecorder:
         arguments = {field: value for field, value in request._asdict().items() if field != "call"}

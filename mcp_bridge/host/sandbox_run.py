@@ -47,6 +47,10 @@ WIND_DOWN_SECONDS = 2.5
 """How long a container whose time is up may take to tell what was printed and to end, before it is killed. Process 1
 gives a guest that is stuck one second."""
 
+INTERRUPTIONS = 8
+INTERRUPTION_SECONDS = 0.5
+"""How often a cell is interrupted, and the time that it has for what it does then, before its session is given up."""
+
 LATE_WORDS_SECONDS = 0.5
 """How long to look for what process 1 has said, where the end of that may never come."""
 
@@ -116,6 +120,10 @@ class SandboxRun:
         live: Tells what the script prints while it runs.
         recorded: Waits until the execution's start is durable, which may raise BridgeError `not_recorded`; None if it
             is. Nothing that the sandbox sends is read before.
+        is_cell: Whether it is a cell of a session, whose sandbox goes on: it is interrupted when its time is up.
+
+    Attributes:
+        has_finished: Whether the guest has sent the script's result, also one that came after its time was up.
     """
 
     def __init__(
@@ -129,7 +137,11 @@ class SandboxRun:
         began: float,
         live: LiveOutput | None = None,
         recorded: Callable[[], Awaitable[None]] | None = None,
+        *,
+        is_cell: bool = False,
     ) -> None:
+        self.has_finished = False
+        self._is_cell = is_cell
         self._process = process
         self._execution = execution
         self._first = first
@@ -197,7 +209,8 @@ class SandboxRun:
                         watchers.start_soon(self._watch_start)
                         finish = await self._served()
                     watchers.cancel_scope.cancel()
-            if self._ending is not None and self._ending.status == "timeout":
+            self.has_finished = finish is not None
+            if self._ending is not None and self._ending.status == "timeout" and not self.has_finished:
                 with anyio.move_on_after(WIND_DOWN_SECONDS):
                     await self._reported.wait()
             tasks.cancel_scope.cancel()
@@ -355,10 +368,18 @@ class SandboxRun:
         if self._ending is not None:
             return
         self._ending = _Ending("timeout", code, message, hint)
+        if self._is_cell:
+            await self._interrupt(BridgeError(code, message))
         self._channel.refuse()
         await self._process.stdin.aclose()
         await anyio.sleep(WIND_DOWN_SECONDS)
         self._scope.cancel()
+
+    async def _interrupt(self, error: BridgeError) -> None:
+        """Interrupt a cell. If it ends by that, this is cancelled; else its sandbox has to be ended."""
+        for _ in range(INTERRUPTIONS):
+            self._channel.interrupt(self._execution, error)
+            await anyio.sleep(INTERRUPTION_SECONDS)
 
     async def _watch_start(self) -> None:
         with anyio.move_on_after(self._limits.start):

@@ -54,6 +54,15 @@ MAX_HANDOVERS = 3
 """Containers from the pool that may fail one execution before it gets one that is started for it."""
 
 
+INTERPRETER = {
+    # As -P, which is an error before Python 3.11.
+    "PYTHONSAFEPATH": "1",
+    # An image's own must not count.
+    **dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "PYTHONINSPECT"), ""),
+}
+"""Variables for an interpreter that is given a hash seed, and so can't ignore variables. The loader removes them."""
+
+
 class Ran(NamedTuple):
     """A script that has run: its container, the frame upon which that leaves, what answered it, and its record."""
 
@@ -161,7 +170,9 @@ class Sandboxes:
         """Tell the pool of a script for as long as it waits or runs."""
         return self.pool.execution() if self.pool is not None else contextlib.nullcontext()
 
-    async def run(self, execution: str, first: bytes, limit: RunLimits, make_run: MakeRun) -> Ran:
+    async def run(
+        self, execution: str, first: bytes, limit: RunLimits, make_run: MakeRun, hash_seed: int | None = None
+    ) -> Ran:
         """Run a script in a container from the pool, or in one that is started for it.
 
         Args:
@@ -169,13 +180,15 @@ class Sandboxes:
             first: The line that starts it.
             limit: Its limits.
             make_run: Makes its run in a container.
+            hash_seed: What the hashes of texts come from, by which sets are ordered: it needs a container that is
+                started for it. None for one of the interpreter's own.
 
         Raises:
             BridgeError: As `prepare` and `SandboxProcess.wait`.
         """
         prepared = await self.prepare()
         for _ in range(MAX_HANDOVERS):
-            warm = await self.pool.take() if self.pool is not None else None
+            warm = await self.pool.take() if self.pool is not None and hash_seed is None else None
             if warm is None:
                 break
             run, requests = make_run(warm, first, replace(limit, start=HANDOVER_SECONDS))
@@ -198,7 +211,7 @@ class Sandboxes:
             logger.info("a container that was started ahead was lost before its execution %s began", execution)
             self.removals.end(warm)
         with tracing.span("start sandbox"):
-            process = await prepared.engine.start(self.spec(execution, prepared))
+            process = await prepared.engine.start(self.spec(execution, prepared, hash_seed))
         run, requests = make_run(process, guest_bundle.bundle(prepared.image.magic) + first, limit)
         try:
             with tracing.span("run sandbox", attributes={"mcp_bridge.sandbox.was_ready": False}):
@@ -210,8 +223,14 @@ class Sandboxes:
         finally:
             await requests.close()
 
-    def spec(self, execution: str, prepared: Prepared) -> SandboxSpec:
-        """The container for an execution, or with `STARTED_AHEAD` for one that isn't known yet."""
+    def spec(self, execution: str, prepared: Prepared, hash_seed: int | None = None) -> SandboxSpec:
+        """The container for an execution, or with `STARTED_AHEAD` for one that isn't known yet.
+
+        Args:
+            execution: The execution's id.
+            prepared: The engine and the image.
+            hash_seed: As `run`.
+        """
         from mcp_bridge.sandbox.image.store import ENVIRONMENT
 
         settings = self._settings
@@ -224,11 +243,14 @@ class Sandboxes:
             GUEST_SILENCE_SECONDS,
             GUEST_WAITING_SECONDS,
         )
+        flags, environment = ["-I", "-S", "-E"], ENVIRONMENT
+        if hash_seed is not None:
+            flags, environment = ["-s", "-S"], {**ENVIRONMENT, **INTERPRETER, "PYTHONHASHSEED": str(hash_seed)}
         return SandboxSpec(
             image=prepared.image.reference,
             # Not the execution's: it may have another, when it is run again.
             name=f"mcp-bridge-{secrets.token_hex(8)}",
-            argv=["python3", "-I", "-S", "-E", "-c", guest_bundle.loader(), *map(str, words)],
+            argv=["python3", *flags, "-c", guest_bundle.loader(), *map(str, words)],
             limits=Limits(
                 memory=settings.memory,
                 pids=settings.pids,
@@ -238,7 +260,7 @@ class Sandboxes:
             ),
             user=user if ":" in user else f"{user}:{user}",
             labels={OWNER_LABEL: owner_label(), EXECUTION_LABEL: execution},
-            environment=ENVIRONMENT,
+            environment=environment,
         )
 
     async def _sweep(self, engine: Engine) -> None:

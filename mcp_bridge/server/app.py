@@ -65,6 +65,8 @@ class RunArguments(BaseModel):
     servers: list[str] | None = None
     timeout: Annotated[float, Field(allow_inf_nan=False)] | None = None
     idempotency_key: str | None = None
+    session: str | None = None
+    fork: str | None = None
 
 
 @contextlib.asynccontextmanager
@@ -309,6 +311,8 @@ async def _run(
                 servers=request.servers,
                 timeout=request.timeout,
                 key=request.idempotency_key,
+                session=request.session,
+                fork=request.fork,
                 progress=reporter.progress,
                 notify=reporter.notify,
                 asker=questions,
@@ -341,7 +345,7 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
     return BridgeError(
         "bad_arguments",
         f"{name}: {first['msg']}.",
-        hint=f"{TOOL} takes code, and optionally servers, timeout and idempotency_key.",
+        hint=f"{TOOL} takes code, and optionally servers, timeout, idempotency_key, session and fork.",
     )
 
 

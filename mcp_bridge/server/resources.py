@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mcp_bridge.host.bridge import Bridge
 
 SCHEMA_URI = "program-schema://v1"
+SESSIONS_URI = "sessions://all"
 PROGRAM_SCHEME = "program"
 TRACE_SCHEME = "trace"
 
@@ -35,7 +36,7 @@ NEXT_CHARS = 100
 
 
 async def listed(bridge: Bridge) -> list[types.Resource]:
-    """The schema, the programs, and the newest artifacts.
+    """The schema, the list of sessions if there are any, the programs, and the newest artifacts.
 
     Traces and outputs aren't listed: the answers that refer to them contain their URIs.
     """
@@ -43,8 +44,13 @@ async def listed(bridge: Bridge) -> list[types.Resource]:
         uri=SCHEMA_URI, name="program schema", description="JSON Schema of programs", mime_type=JSON
     )
     rows = await bridge.programs.library.listed(bridge.principal.name)
+    sessions = types.Resource(
+        uri=SESSIONS_URI, name="sessions", description="The sessions of run_python, and their states", mime_type=JSON
+    )
     return [
         schema,
+        # Most clients never have one.
+        *([sessions] if await bridge.sessions.listed() else ()),
         *(
             types.Resource(
                 uri=f"{PROGRAM_SCHEME}://{quote(row['name'], safe='')}",
@@ -97,6 +103,8 @@ async def read(bridge: Bridge, uri: str) -> types.TextResourceContents | types.B
     rest = unquote(rest).rstrip("/")
     if uri == SCHEMA_URI:
         return _json(uri, json_schema())
+    if uri == SESSIONS_URI:
+        return _json(uri, {"sessions": await bridge.listed_sessions()})
     if scheme == TRACE_SCHEME:
         return _json(uri, to_record(await bridge.lifecycle.stored(rest, bridge.principal.name)))
     if scheme == PROGRAM_SCHEME:

@@ -51,6 +51,7 @@ def tool(settings: Settings) -> types.Tool:
                     "description": f"seconds, default {settings.timeout:g}, max {settings.max_timeout:g}",
                 },
                 "idempotency_key": {"type": "string"},
+                "session": {"type": "string"},
             },
             "required": ["code"],
         },
@@ -97,7 +98,8 @@ def _taught(settings: Settings, behind: str) -> str:
         "`asyncio.gather` makes calls side by side. A call gives plain data: a tool's text stays text (json.loads it "
         "if it is JSON); a failed one raises mcp.ToolError.\n"
         f"The sandbox is sealed: no network, no files of this machine, only {_packages(settings)}. Each run starts "
-        "afresh; `await runtime.save_memory(key, value)` and `load_memory(key)` keep data, `save_tool(function)` a "
+        "afresh; runs with the same session= share their names. "
+        "`await runtime.save_memory(key, value)` and `load_memory(key)` keep data, `save_tool(function)` a "
         "function for `from mcp.tools import NAME`, artifact(path) keeps a file.\n"
         "display(x) shows figures, PIL images, bytes of image files, and images in tools' results. An answer is cut "
         f"at {settings.max_output_chars} characters, and then says how the next script reads the rest: "
@@ -111,7 +113,7 @@ def _description(settings: Settings) -> str:
         "last expression.\n"
         "from mcp.servers import NAME; await NAME.tool(arg=1)  # data; text stays text. asyncio.gather: side by side\n"
         "runtime.discovered_servers(); dir(NAME); help(NAME.tool); await runtime.search('words')\n"
-        "display(figure/image); artifact(path). State: runtime.save_memory, save_tool. help(mcp.programs)"
+        "display(figure); artifact(path). session keeps names. runtime.save_memory. help(mcp.programs)"
     )
 
 

@@ -6,6 +6,10 @@ missing names and values of another type are refused. `json` stands for any JSON
 Flow: the host starts the guest and sends `execution.start`. The guest sends output and requests everything outside the
 sandbox. It ends with `execution.finish`, and exits only after the answer to that. Process 1 of the container reports on
 standard error, with the same framing, what the guest itself can't: `init.beat` and `init.exited`.
+
+The guest of a session doesn't exit: after the answer it waits for the next `execution.start`, which is the next cell.
+Each cell begins with an `execution.begun` that names the cell's execution. What the guest sends between the answer and
+that belongs to no cell, and is dropped.
 """
 
 from mcp_bridge.wire.annotations import Any, Literal, NamedTuple, TypeVar
@@ -59,6 +63,9 @@ class ExecutionStart(NamedTuple):
 
     With `replays`, calls are answered from a record one after the other: the guest acknowledges each answer by
     `call.taken` once the code that waited for it has continued.
+
+    With `seed`, the code is a cell of a session: the names of the cells before are there, and stay for the next one.
+    All randomness of the session comes from the seed of its first cell, 64 hexadecimal digits. `cell` is its number.
     """
 
     execution: str
@@ -66,6 +73,14 @@ class ExecutionStart(NamedTuple):
     servers: list[Any]
     max_value_bytes: int
     replays: bool = False
+    seed: str | None = None
+    cell: int = 0
+
+
+class ExecutionInterrupt(NamedTuple):
+    """Interrupt this execution, a cell whose time is up, by a KeyboardInterrupt. Ignored unless it is under way."""
+
+    execution: str
 
 
 class HostBeat(NamedTuple):
@@ -82,7 +97,12 @@ class GuestReady(NamedTuple):
 
 
 class ExecutionBegun(NamedTuple):
-    """The guest has its execution; what follows is the script's. A host that hasn't got this may start it elsewhere."""
+    """The guest has its execution; what follows is the script's. A host that hasn't got this may start it elsewhere.
+
+    `execution` is given for a cell of a session.
+    """
+
+    execution: str | None = None
 
 
 class OutputWrite(NamedTuple):
@@ -201,6 +221,22 @@ class MemoryList(NamedTuple):
     """Result: `{"keys": [str]}`, those that begin with `prefix`, sorted."""
 
     prefix: str = ""
+    call: CallId | None = None
+
+
+class SessionList(NamedTuple):
+    """Result: `{"sessions": [{name, cells, state, execution, changed}]}`, the one used last first."""
+
+    call: CallId | None = None
+
+
+class SessionEnd(NamedTuple):
+    """End a session: its name is free, and its sandbox is put away. Its cells stay recorded. Result `{"found": bool}`.
+
+    Without a name, the session that the cell itself is of.
+    """
+
+    name: str | None = None
     call: CallId | None = None
 
 
@@ -368,6 +404,7 @@ class InitExited(NamedTuple):
 
 METHODS: dict[str, type[Any]] = {
     "execution.start": ExecutionStart,
+    "execution.interrupt": ExecutionInterrupt,
     "host.beat": HostBeat,
     "guest.ready": GuestReady,
     "execution.begun": ExecutionBegun,
@@ -386,6 +423,8 @@ METHODS: dict[str, type[Any]] = {
     "memory.load": MemoryLoad,
     "memory.delete": MemoryDelete,
     "memory.list": MemoryList,
+    "session.list": SessionList,
+    "session.end": SessionEnd,
     "artifact.write": ArtifactWrite,
     "output.read": OutputRead,
     "program.start": ProgramStart,

@@ -102,6 +102,17 @@ def test_the_smoke_test_fails_with_a_server_that_does_not(environment, three_ser
     run(str(EXAMPLES / "ci/smoke.sh"), str(three_servers), environment=environment, cwd=tmp_path, code=1)
 
 
+def test_a_session_outlives_its_processes_and_is_forked(environment, three_servers, tmp_path):
+    own = environment | {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
+    printed = run(str(EXAMPLES / "sessions/survive.sh"), str(three_servers), environment=own)
+    first, again, after, fork, _, *cells, ended, forks = printed.splitlines()
+    assert first == again == after
+    assert first.startswith("drawn [")
+    assert fork == first.replace("]", ", 0]")
+    assert [cell.split()[2] for cell in cells] == ["success", "success", "killed", "success"]
+    assert (ended, forks) == ("The session survivor has ended.", "The session fork has ended.")
+
+
 def test_a_person_logs_in_to_a_remote_server_and_a_script_calls_it(
     environment,
     tmp_path,

@@ -3,7 +3,7 @@
 Each line of standard input starts one, in a fork of this process (which has loaded everything by then). A line is a
 JSON object: `state`, its directory; `run` (code, key, timeout), `settle` (id, call, and the fields of a settlement),
 `cancel` (id), `replay` (id), `decide` (execution, effect, approved, by), `resume` (id, and perhaps a payload) or `program` (program,
-context, key); `says`, what the client's person answers, where there is one (`each`: no to what ends in `no`, else yes); `out`, the file for the record or the error; `log`, to which the tools write a line when
+context, key) or `cells` (a list of what `run` takes, one after the other); `seed`, that of a new session; `says`, what the client's person answers, where there is one (`each`: no to what ends in `no`, else yes); `out`, the file for the record or the error; `log`, to which the tools write a line when
 they have done their work; `die`, where the host is killed: one of POINTS and a tool, or `end`; `settings`; `extra`,
 whether there is a tool more; `patience`, with what recorded calls are waited for. How the host has ended is written beside `out`, with `.ended`.
 """
@@ -15,6 +15,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 
@@ -25,6 +26,7 @@ from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.scripts import divergence
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.lifecycle import Scripts
+from mcp_bridge.executions.sessions import cell
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.bridge import Bridge, open_bridge
 from mcp_bridge.host.request_handlers import Requests
@@ -191,6 +193,8 @@ async def main(job: dict) -> dict:
                 first, *others = await asyncio.gather(*(bridge.run(**job["run"], asker=person) for _ in range(many)))
                 assert all(other.to_json() == first.to_json() for other in others)
                 return first.to_json()
+            if "cells" in job:
+                return [(await bridge.run(**cell)).to_json() for cell in job["cells"]]
             if "settle" in job:
                 asked = job["settle"]
                 word = Settlement(asked["how"], "anna", asked.get("value"), asked.get("message", ""))
@@ -217,6 +221,8 @@ def host(job: dict) -> None:
     if job["die"]:
         set_traps()
     divergence.PATIENCE_SECONDS = job.get("patience", divergence.PATIENCE_SECONDS)
+    if "seed" in job:
+        cell.secrets = SimpleNamespace(token_hex=lambda _: job["seed"])
     if job.get("extra"):
         globals()["extra"] = mcp_bridge.tool(extra)
     Path(job["out"]).write_text(json.dumps(asyncio.run(main(job))))

@@ -41,8 +41,13 @@ class Hosts:
             self._source.write(json.dumps(job | asked) + "\n")
         return out
 
-    def run(self, code, key="key", die="", *, many=1, **more):
-        return ended(self.start(run={"code": HEAD + code, "key": key, "many": many}, die=die, **more), die)
+    def run(self, code, key="key", die="", *, many=1, session=None, **more):
+        run = {"code": HEAD + code, "key": key, "many": many, "session": session}
+        return ended(self.start(run=run, die=die, **more), die)
+
+    def cells(self, codes, **more):
+        """Cells of a session, by one host."""
+        return ended(self.start(cells=[{"code": HEAD + code, "session": "s"} for code in codes], **more))
 
     def settle(self, execution, call=None, **word):
         return ended(self.start(settle={"id": execution, "call": call, **word}))
@@ -53,9 +58,9 @@ class Hosts:
     def replay(self, execution, **more):
         return ended(self.start(replay={"id": execution}, **more))
 
-    def finish(self, code):
+    def finish(self, code, key="key", **more):
         """Run until it has ended; a person looks up what has happened."""
-        record = self.run(code)
+        record = self.run(code, key, **more)
         while record["status"] == "suspended":
             for call in record["error"]["calls"]:
                 done = f"once {call['arguments']['text']}" in self.done
@@ -63,7 +68,7 @@ class Hosts:
                     {"how": "happened", "value": f"once:{call['arguments']['text']}"} if done else {"how": "not_done"}
                 )
                 self.settle(record["execution"], call["call"], **word)
-            record = self.run(code)
+            record = self.run(code, key, **more)
         return record
 
     @property

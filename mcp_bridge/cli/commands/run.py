@@ -6,7 +6,7 @@ import json
 import logging
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
@@ -102,6 +102,8 @@ def run(
     servers: list[str],
     timeout: float | None,
     key: str | None = None,
+    session: str | None = None,
+    fork: str | None = None,
     as_json: bool,
 ) -> int:
     """Run a script; return the exit status."""
@@ -111,7 +113,7 @@ def run(
         script = read_script(file, code)
         configuration = configuring.configure(config)
         configuring.refuse_nesting(configuration)
-        record = anyio.run(_run, configuration, script, servers, timeout, key, live)
+        record = anyio.run(_run, configuration, script, servers, timeout, _Named(key, session, fork), live)
     except BridgeError as exc:
         if as_json:
             _print_json({"status": "refused", "exit_code": exit_statuses.exit_code(exc), "error": exc.record()})
@@ -133,12 +135,20 @@ def run(
     return record.exit_code
 
 
+class _Named(NamedTuple):
+    """The names that a script was given: as `Bridge.run`."""
+
+    key: str | None
+    session: str | None
+    fork: str | None
+
+
 async def _run(
     configuration: configuring.Configuration,
     script: str,
     servers: list[str],
     timeout: float | None,  # noqa: ASYNC109
-    key: str | None,
+    named: _Named,
     live: LiveOutput | None,
 ) -> ExecutionRecord | None:
     """The record; None if SIGTERM ended the run.
@@ -153,7 +163,9 @@ async def _run(
             script,
             servers=servers or None,
             timeout=timeout,
-            key=key,
+            key=named.key,
+            session=named.session,
+            fork=named.fork,
             starter="operator",
             notify=_print_progress,
             asker=asker,

@@ -75,9 +75,15 @@ class ProgramIdentity:
         return known.request == await off_loop(context, lambda: _mac(self._keys.before or b"", canonical(request)))
 
 
-def script_macs(keys: Keys, code: str) -> tuple[str, ...]:
-    """The MACs of a script's code; the first is the one to store. A program's MAC never equals one of these."""
-    data = b"script\0" + code.encode()
+def script_macs(keys: Keys, code: str, session: str | None = None) -> tuple[str, ...]:
+    """The MACs of a script's code; the first is the one to store. A program's MAC never equals one of these.
+
+    Args:
+        keys: The keys of the MACs.
+        code: The code.
+        session: What identifies the session of a cell: in another one, the same code is another request.
+    """
+    data = b"script\0" + code.encode() if session is None else f"cell\0{session}\0{code}".encode()
     return tuple(_mac(key, data) for key in keys if key is not None)
 
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mcp_bridge.executions.commands import Client
+from mcp_bridge.executions.sessions.cell import Cell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mcp_bridge.errors import BridgeError
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 
@@ -22,16 +24,22 @@ class Job:
         servers: Names or aliases of the servers that it may use; None for all.
         timeout: Seconds of its own time; None for the configured ones.
         client: Who has it run.
+        cell: Its place in a session, or None.
+        head: Of a new cell: the session's last one, which it follows; empty for a new session.
+        blocked: Of a new cell: why none can begin now, but one that waits can go on; or None.
     """
 
     code: str
     servers: Sequence[str] | None = None
     timeout: float | None = None
     client: Client = field(default_factory=Client)
+    cell: Cell | None = None
+    head: str = ""
+    blocked: BridgeError | None = None
 
     @classmethod
     def from_stored(cls, stored: StoredExecution, client: Client) -> Job:
         """A stored script for a client. Code, servers, time and starter are those that it was started with."""
         bundle = stored.bundle
         client = replace(client, starter=stored.starter)
-        return cls(bundle["code"], bundle["servers"], bundle["timeout"], client)
+        return cls(bundle["code"], bundle["servers"], bundle["timeout"], client, Cell.of(stored))

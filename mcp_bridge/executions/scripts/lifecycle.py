@@ -36,6 +36,7 @@ from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost, lost_if_not_waiting, run_through_losses
 from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
+from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
 from mcp_bridge.ledger.log.payloads import (
     Request,
@@ -64,9 +65,21 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.log.recorder import Recorder
+    from mcp_bridge.ledger.log.session_store import SessionStore
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 logger = logging.getLogger(__name__)
+
+
+class SessionMovedError(BridgeError):
+    """Another bridge has run a cell of the session since its last cell was looked up. `busy`.
+
+    Args:
+        session: The session's name.
+    """
+
+    def __init__(self, session: str) -> None:
+        super().__init__("busy", f"Another bridge has just used the session {session!r}.", hint="Try again.")
 
 
 class ActiveScript(NamedTuple):
@@ -127,10 +140,14 @@ class Scripts:
         lifecycle: The lifecycle of the bridge's executions.
         principal: The scripts' owner.
         runner: Runs them in sandboxes.
+        heads: The last cells of the principal's sessions; None where there are no sessions.
     """
 
-    def __init__(self, lifecycle: Lifecycle, principal: str, runner: SandboxRunner) -> None:
+    def __init__(
+        self, lifecycle: Lifecycle, principal: str, runner: SandboxRunner, heads: SessionStore | None = None
+    ) -> None:
         self.lifecycle = lifecycle
+        self._heads = heads
         self._store = lifecycle.store
         self._principal = principal
         self._runner = runner
@@ -141,7 +158,9 @@ class Scripts:
         Raises:
             BridgeError: As `find_or_start`; `ledger_full`; as `SandboxRunner.sandboxed`.
         """
-        requests = script_macs(self.lifecycle.keys, job.code)
+        # With a key, the same request is the same after a session has begun anew.
+        session = None if job.cell is None else job.cell.session if key else f"{job.cell.session}/{job.cell.seed}"
+        requests = script_macs(self.lifecycle.keys, job.code, session)
         named = waiting = None
         if key is not None:
             values = self.projection()
@@ -210,6 +229,8 @@ class Scripts:
 
     async def start(self, job: Job, key: Key | None, request: str) -> ActiveScript | None:
         """Start an execution; None if its key has one already."""
+        if job.blocked is not None:
+            raise job.blocked
         execution = secrets.token_hex(8)
         gate = self._runner.gate(execution, job.client, job.servers)
         if gate.allowance is not None:
@@ -225,8 +246,11 @@ class Scripts:
             job.timeout,
             job.client.starter,
             None if key is None else key.text,
+            None if job.cell is None else job.cell.ref(await gate.values.project(job.cell.session)),
         )
-        bundle = {"code": job.code, "servers": servers, "timeout": job.timeout}
+        bundle: dict[str, Any] = {"code": job.code, "servers": servers, "timeout": job.timeout}
+        if job.cell is not None:
+            bundle["cell"] = job.cell.to_bundle()
         row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
         entry = self.lifecycle.entry(began, execution)
         values, recorded = gate.values.values_behind(code), None
@@ -234,7 +258,24 @@ class Scripts:
             recorded = await self.lifecycle.begin(row, values, entry)
         elif not await self.lifecycle.start(row, values, entry):
             return None
+        if job.cell is not None:
+            recorded = self._begin_cell(job.cell, job.head, execution, recorded)
         return ActiveScript(self._script(execution, gate, row.key), gate, job, recorded=recorded)
+
+    def _begin_cell(
+        self, cell: Cell, head: str, execution: str, recorded: Callable[[], Awaitable[None]] | None
+    ) -> Callable[[], Awaitable[None]]:
+        """Make an execution its session's last cell. As `Lifecycle.begin`."""
+        assert self._heads is not None  # noqa: S101 - a job with a cell is of a bridge with sessions
+        moved = self._heads.begin_move(self._principal, cell.session, head, execution)
+
+        async def is_recorded() -> None:
+            if recorded is not None:
+                await recorded()
+            if not await moved():
+                raise SessionMovedError(cell.session)
+
+        return is_recorded
 
     async def resume_from_record(self, known: StoredExecution, client: Client) -> ActiveScript | ExecutionRecord | None:
         """Go on with an execution from its record; None if another was quicker.
@@ -242,6 +283,8 @@ class Scripts:
         Its record, if it can't go on: something of it may have happened, and nobody knows.
         """
         job = Job.from_stored(known, client)
+        if job.cell is not None and not await self._is_last(job.cell, known.id):
+            raise not_suspended(known.id, f"its session {job.cell.session!r} has ended, or has gone on without it")
         if not await self.lifecycle.take(known):
             return None
         try:
@@ -267,6 +310,9 @@ class Scripts:
             await self._interrupt(known.id, known.record)
             raise
         return record
+
+    async def _is_last(self, cell: Cell, execution: str) -> bool:
+        return self._heads is not None and await self._heads.head(self._principal, cell.session) == execution
 
     async def _run(self, active: ActiveScript) -> ExecutionRecord:
         with observed_run("script", active.script.execution, self._principal) as observed:
@@ -351,7 +397,8 @@ class Scripts:
         for name in ("stdout", "stderr", "value"):
             if (text := getattr(record, name)) is not None:
                 outputs[name] = hashlib.sha256(text if isinstance(text, bytes) else text.encode()).hexdigest()
-        end = ScriptEnd(record.status, record.exit_code, RunError.of(record.error), outputs)
+        rebuilt = None if record.session is None else record.session.get("rebuilt")
+        end = ScriptEnd(record.status, record.exit_code, RunError.of(record.error), outputs, rebuilt)
         entry = self.lifecycle.entry(end, script.execution)
         await self.lifecycle.leave(script.execution, entry, status=record.status, record=record.to_keep())
 
@@ -427,7 +474,9 @@ class _Request(NamedTuple):
         if known.request:
             return known.request in self.requests
         # Forgotten, with a value that was written out in it.
-        return known.kind == "script" and await self.scripts.is_same_code(known, self.job.code)
+        place, cell = Cell.of(known), self.job.cell
+        is_same_session = (place and place.session) == (cell and cell.session)
+        return known.kind == "script" and is_same_session and await self.scripts.is_same_code(known, self.job.code)
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # With the same servers the same was allowed.

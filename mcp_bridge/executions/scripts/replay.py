@@ -36,16 +36,22 @@ COMPARED = ("status", "exit_code", "stdout", "stderr", "value")
 """The fields of a record that are compared: those that don't depend on time."""
 
 
-class _Reading:
+class ReadingRecorder:
     """A recorder that only reads: no request of a replay's sandbox can change the record."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.read = recorder.read
 
     async def append(self, *entries: Entry) -> None:
+        """As `post`."""
         self.post(*entries)
 
     def post(self, *entries: Entry) -> None:
+        """Refuse to record.
+
+        Raises:
+            BridgeError: `not_recorded`, always.
+        """
         kinds = ", ".join(entry.kind for entry in entries) or "nothing"
         raise BridgeError("not_recorded", f"A replay records nothing, and was to record {kinds}.")
 
@@ -71,9 +77,8 @@ async def replayed_script(
     _require(stored)
     history = CallHistory(entries)
     record = stored.record or {}
-    bundle = stored.bundle
-    job = Job(bundle["code"], bundle["servers"], bundle["timeout"], Client(began=time.monotonic()))
-    reading = _Reading(recorder)
+    job = Job.from_stored(stored, Client(began=time.monotonic()))
+    reading = ReadingRecorder(recorder)
     try:
         gate = runner.gate(stored.id, job.client, job.servers, reading)
     except BridgeError as exc:
@@ -90,7 +95,7 @@ async def replayed_script(
             now = await runner.sandboxed(ActiveScript(script, gate, job), artifacts)
         if not is_lost(now):
             break
-    difference = _difference(entries, record, script, now, gate.values.values_behind)
+    found = difference(entries, record, script, now, gate.values.values_behind)
     answered = sum(call.is_answered for call in history.calls.values())
     return Replayed(
         stored.id,
@@ -99,7 +104,7 @@ async def replayed_script(
         effects=len(history.calls),
         status=stored.status,
         transitions=_digest(history, record),
-        difference=difference,
+        difference=found,
     )
 
 
@@ -116,14 +121,24 @@ def _require(stored: StoredExecution) -> None:
         raise not_replayable(stored, f"it has not run to an end: {status}")
 
 
-def _difference(
+def difference(
     entries: list[Recorded],
     record: dict[str, Any],
     script: ScriptRun,
     now: ExecutionRecord,
     values_behind: Callable[[Any], Mapping[str, Scalar]],
+    normal: Callable[[Any], Any] = lambda value: value,
 ) -> Difference | None:
-    """The first difference: a call, or a field of the record."""
+    """The first difference between a script's record and another run of it: a call, or a field of the record.
+
+    Args:
+        entries: The script's entries.
+        record: Its record, as it is stored.
+        script: The run.
+        now: The run's record.
+        values_behind: The values behind the references in a value.
+        normal: Gives a field without what may differ.
+    """
     last = entries[-1].sequence if entries else 0
     parted = script.course.of_ended() if now.status in OWN_END else script.course.divergence
     if parted is not None:
@@ -134,7 +149,7 @@ def _difference(
     replayed = now.to_json()
     for name in COMPARED:
         # A sensitive value that the script itself generates gets another reference each time.
-        before, after = record.get(name), replayed.get(name)
+        before, after = normal(record.get(name)), normal(replayed.get(name))
         if not equal_by_values(before, after, values_behind([before, after])):
             return Difference(last, None, name, before, after)
     return None

@@ -6,7 +6,7 @@ from typing import Any
 
 from mcp_bridge.guest.advice import packages, trees
 from mcp_bridge.guest.advice.script_environment import World
-from mcp_bridge.guest.runner import FILENAME
+from mcp_bridge.guest.runner import FILENAME, Source
 
 MAX_LINE_CHARS = 500
 MAX_REST_CHARS = 60
@@ -62,7 +62,7 @@ _PLAIN = {
 
 def advice(exc: SyntaxError, world: World) -> str | None:
     """Advice on code that doesn't compile."""
-    if exc.filename != FILENAME or not isinstance(exc.lineno, int):
+    if exc.filename != Source.running or not isinstance(exc.lineno, int):
         return None
     lines = world.code.split("\n")
     line = lines[exc.lineno - 1][:MAX_LINE_CHARS] if 0 < exc.lineno <= len(lines) else ""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from mcp_bridge.guest.runner import FILENAME
+from mcp_bridge.guest.runner import FILENAME, Source
 
 OURS = "<bridge>"
 """Prefix of the file names of the bridge's own code."""
@@ -111,7 +111,7 @@ def failure(exc: BaseException, code: str) -> Failure | None:
     frames: list[types.CodeType] = []
     step = exc.__traceback__
     while step is not None:
-        if step.tb_frame.f_code.co_filename == FILENAME:
+        if step.tb_frame.f_code.co_filename == Source.running:
             innermost, frames = step, []
         else:
             frames.append(step.tb_frame.f_code)

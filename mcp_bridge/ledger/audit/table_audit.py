@@ -44,8 +44,8 @@ _MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "holders", "c
 _TELLING = frozenset({"start", "suspension", "resume", "end", "decision"})
 """The kinds of entries that tell of rows of other tables, besides those about the log itself."""
 
-_WITH_PIECES, _WITH_TOKENS, _WITH_USAGES = 2, 3, 4
-"""The schema versions that added pieces, tokens of erased references, and principals' usage."""
+_WITH_PIECES, _WITH_TOKENS, _WITH_USAGES, _WITH_SESSIONS = 2, 3, 4, 5
+"""The schema versions that added pieces, tokens of erased references, principals' usage, and sessions."""
 
 
 @dataclass
@@ -315,7 +315,8 @@ def check_master(connection: sqlite3.Connection, master: MasterKey) -> None:
 
 
 def _check_rows(connection: sqlite3.Connection, master: MasterKey, version: int) -> None:
-    for table in (*_MAC_TABLES, "usages") if version >= _WITH_USAGES else _MAC_TABLES:
+    later = (("usages", _WITH_USAGES), ("sessions", _WITH_SESSIONS))
+    for table in (*_MAC_TABLES, *(table for table, since in later if version >= since)):
         for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608 - its names are those above
             check_row(master, table, row)
     for execution, wrapped in connection.execute("SELECT execution, wrapped FROM data_keys WHERE wrapped IS NOT NULL"):

@@ -259,6 +259,34 @@ def _result(payload: Object) -> Result:
 
 
 @dataclass(frozen=True, slots=True)
+class CellRef:
+    """The place of a script in a session.
+
+    Attributes:
+        session: The session's name, projected.
+        number: The cell's number, from 1.
+        previous: The execution that is the cell before; None for a first one.
+        seed: What the session's randomness comes from, in hexadecimal.
+    """
+
+    session: str
+    number: int
+    previous: str | None
+    seed: str
+
+    def encode(self) -> dict[str, Any]:
+        """The part of a payload that has it."""
+        return {"session": self.session, "cell": self.number, "previous": self.previous, "seed": self.seed}
+
+    @classmethod
+    def decode(cls, payload: Object) -> CellRef | None:
+        """The place that a payload has; None if it has none."""
+        if "session" not in payload:
+            return None
+        return cls(payload["session"], payload["cell"], payload.get("previous"), payload.get("seed", ""))
+
+
+@dataclass(frozen=True, slots=True)
 class ScriptStart(Payload):
     """A script was started.
 
@@ -269,6 +297,7 @@ class ScriptStart(Payload):
         timeout: Seconds that it may take, or None.
         starter: Who started it; None in entries of version 0.1.0.
         key: Its idempotency key, projected, or None.
+        cell: Its place in a session, or None.
     """
 
     KIND = "start"
@@ -279,6 +308,7 @@ class ScriptStart(Payload):
     timeout: float | None = None
     starter: str | None = None
     key: str | None = None
+    cell: CellRef | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -287,7 +317,8 @@ class ScriptStart(Payload):
 
     def encode(self) -> dict[str, Any]:
         encoded = {"code": self.code, "hash": self.hash, "servers": _listed(self.servers), "timeout": self.timeout}
-        return encoded | _given(starter=self.starter, key=self.key)
+        encoded |= _given(starter=self.starter, key=self.key)
+        return encoded if self.cell is None else encoded | self.cell.encode()
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -298,6 +329,7 @@ class ScriptStart(Payload):
             payload.get("timeout"),
             payload.get("starter"),
             payload.get("key"),
+            CellRef.decode(payload),
         )
 
 
@@ -1052,6 +1084,7 @@ class ScriptEnd(Payload):
         exit_code: An exit status as of a process; None without a record, or if it was cancelled.
         error: The record's error; None without a record.
         outputs: SHA-256, in hexadecimal, of the record's `stdout`, `stderr` and `value`.
+        rebuilt: How many cells of its session were run again from their records before it began; None for none.
     """
 
     KIND = "end"
@@ -1060,17 +1093,19 @@ class ScriptEnd(Payload):
     exit_code: int | None = None
     error: RunError | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
+    rebuilt: int | None = None
 
     def encode(self) -> dict[str, Any]:
         encoded = {"status": self.status} | _given(exit_code=self.exit_code)
         if self.error is not None:
             encoded |= self.error.encode()
-        return {**encoded, **self.outputs}
+        return {**encoded, **self.outputs, **_given(rebuilt=self.rebuilt)}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
         outputs = {name: payload[name] for name in _OUTPUTS if name in payload}
-        return cls(payload["status"], payload.get("exit_code"), _run_error(payload, "exit_code", *_OUTPUTS), outputs)
+        error = _run_error(payload, "exit_code", "rebuilt", *_OUTPUTS)
+        return cls(payload["status"], payload.get("exit_code"), error, outputs, payload.get("rebuilt"))
 
 
 def _run_error(payload: Object, *others: str) -> RunError | None:

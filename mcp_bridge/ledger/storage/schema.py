@@ -149,6 +149,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             model_cost_usd INTEGER NOT NULL, mac BLOB
         ) STRICT""",
     ),
+    (
+        # A principal's sessions: the MAC of the name, and the execution that is the last cell, or empty.
+        """CREATE TABLE sessions (
+            principal TEXT NOT NULL, name TEXT NOT NULL, head TEXT NOT NULL, changed REAL NOT NULL, mac BLOB,
+            PRIMARY KEY (principal, name)
+        ) STRICT""",
+    ),
 )
 """The statements that take the file from each version to the next. A migration and its record are one transaction."""
 

@@ -159,6 +159,7 @@ class State(Collector):
         running, waiting = bridge.runs_under_way()
         yield _gauge("runs_running", "Scripts that run", running)
         yield _gauge("runs_queued", "Scripts that wait for a place", waiting)
+        yield _gauge("sessions_idle", "Sessions that keep a sandbox between two cells", bridge.idle_sessions())
         yield from _of_servers(bridge)
         yield from _of_pool(bridge)
         watch = bridge.loop_watch

@@ -16,6 +16,8 @@ from starlette.routing import Route
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import decide, require_approver
 from mcp_bridge.executions.decision_comments import check_text
+from mcp_bridge.executions.sessions.cell import Cell
+from mcp_bridge.executions.sessions.sessions import chain
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.host.pool_report import pool_reports
 from mcp_bridge.kernel.language import program_parser as programs
@@ -47,6 +49,9 @@ MAX_OVERVIEWS = 64
 
 MAX_QUERY_CHARS = 200
 MAX_BODY_BYTES = 64 << 10
+
+MAX_CELLS = 200
+"""Maximum number of a session's earlier cells on the page of a cell."""
 
 MAX_DRAWN_STEPS = 300
 """A graph of more steps is not useful."""
@@ -148,7 +153,10 @@ class Api:
         mine = self._overview(request)
         row = await mine.execution(request.path_params["id"])
         counted = await overview.counts(self._live.database, [row.id])
-        return JSONResponse(views.execution(row, await mine.entries(row), counted[row.id]))
+        place, before = Cell.of(row), []
+        if place is not None:
+            before = [cell async for cell in chain(mine.store, row.principal, place.previous, MAX_CELLS)]
+        return JSONResponse(views.execution(row, await mine.entries(row), counted[row.id], before))
 
     async def entries(self, request: Request) -> Response:
         """A page of an execution's timeline."""

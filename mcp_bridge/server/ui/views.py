@@ -8,6 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.escaping import escape_name
+from mcp_bridge.executions.sessions.cell import Cell
+from mcp_bridge.executions.sessions.sessions import left_by
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.views.overview import ENDED, name_of, progress, record_of, source_of
 from mcp_bridge.views.timeline import UNDER_WAY, timeline, totals
@@ -31,6 +33,9 @@ MAX_PRINTED_CHARS = 200_000
 """Maximum length of a result or of output: the whole text is in the file that the agent was told of."""
 
 MAX_NAME_CHARS = 500
+
+MAX_CELL_CHARS = 300
+"""Maximum length of the code and of the output of a session's earlier cells."""
 
 MAX_STEPS = 1000
 """Maximum rows of a program's trace."""
@@ -63,13 +68,50 @@ def _waiting(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row.get(name) for name in _WAITING if name != "execution" or name in row}
 
 
-def execution(row: StoredExecution, entries: Sequence[Recorded], counted: EntryCounts) -> dict[str, Any]:
-    """An execution's page without its timeline."""
+def session(row: StoredExecution, before: Sequence[StoredExecution]) -> dict[str, Any] | None:
+    """What the page of a session's cell says of the session; None for other executions.
+
+    Args:
+        row: The cell.
+        before: The cells before it, the last first.
+    """
+    place = Cell.of(row)
+    if place is None:
+        return None
+    of_record = (row.record or {}).get("session", {})
+    return {
+        "name": place.session,
+        "cell": place.number,
+        "rebuilt": of_record.get("rebuilt", 0),
+        "interrupted": bool(of_record.get("interrupted")),
+        "before": [_cell(each) for each in reversed(before)],
+    }
+
+
+def _cell(row: StoredExecution) -> dict[str, Any]:
+    place, record = Cell.of(row), row.record or {}
+    shown = record.get("value") or record.get("stdout") or (record.get("error") or {}).get("message")
+    return {
+        "id": row.id,
+        "cell": None if place is None else place.number,
+        "status": effective_status(row),
+        "rebuilt": record.get("session", {}).get("rebuilt", 0),
+        "left": left_by(row),
+        "source": clipped(source_of(row), MAX_CELL_CHARS),
+        "output": clipped(shown, MAX_CELL_CHARS),
+    }
+
+
+def execution(
+    row: StoredExecution, entries: Sequence[Recorded], counted: EntryCounts, before: Sequence[StoredExecution] = ()
+) -> dict[str, Any]:
+    """An execution's page without its timeline; of a session's cell with the cells before, the last first."""
     record = record_of(row)
     steps = list(progress(row, entries).steps)
     return summary(row, counted) | {
         "key": row.key,
         "program_hash": row.program if row.kind == "program" else "",
+        "session": session(row, before),
         "totals": asdict(totals(timeline(entries))),
         "steps": [_step(step) for step in steps[-MAX_STEPS:]],
         "steps_left_out": max(0, len(steps) - MAX_STEPS),

@@ -100,12 +100,33 @@ export function executionPage(main, id) {
         totals.denials ? fact("Denials", h("span", { class: "remark bad" }, totals.denials)) : null,
         totals.violations ? fact("Violations", h("span", { class: "remark bad" }, totals.violations)) : null,
         totals.waits ? fact("Waits", totals.waits) : null,
+        facts.session ? fact("Session", [h("code", { class: "break" }, facts.session.name), `, cell ${facts.session.cell}`]) : null,
         facts.key ? fact("Idempotency key", h("code", { class: "break" }, facts.key)) : null),
+      facts.session ? cells(facts.session) : null,
       facts.waiting.map((row) => waits(row)),
       facts.status === "interrupted"
         ? notice("warn", "Nothing of it is under way now. It goes on with ", h("code", {}, `mcp-bridge execution resume ${short(id)}`), ", and does nothing twice.") : null,
       facts.error ? notice("bad", h("strong", {}, facts.error.code || "error", ": "), said(facts.error.message), rest(facts.error.message)) : null,
       facts.results.map(([label, value]) => block(label, value)));
+  }
+
+  // The cells of its session before this one, and where the session was rebuilt.
+  function cells(session) {
+    return [
+      session.rebuilt ? notice("warn", rebuilt(session.rebuilt)) : null,
+      session.interrupted ? notice("warn", "It was interrupted when its time was up. The session can't be rebuilt past it.") : null,
+      session.before.length ? h("details", {},
+        h("summary", {}, plural(session.before.length, "cell"), " before this one"),
+        h("ol", { class: "cells" }, session.before.map((cell) => h("li", { value: cell.cell ?? 0 },
+          h("a", { href: at(`/executions/${encodeURIComponent(cell.id)}`) }, short(cell.id)), " ", pill(cell.status),
+          cell.rebuilt ? h("span", { class: "remark" }, ` ${rebuilt(cell.rebuilt)}`) : null,
+          cell.left === "nothing" ? h("span", { class: "remark" }, " It has left nothing.") : null,
+          h("pre", {}, cell.source?.text ?? ""), cell.output ? h("pre", {}, cell.output.text) : null)))) : null,
+    ];
+  }
+
+  function rebuilt(count) {
+    return `Before it the session was rebuilt: ${plural(count, "cell")} ran again from the record.`;
   }
 
   function waits(row) {

@@ -1,0 +1,62 @@
+"""Sessions: a cell against a tool that does nothing, and a rebuilding against the time that the cells took."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from typing import TYPE_CHECKING
+
+from benchmarks.bridge import COMMAND, Bench, client, ours, run_python, without_pool
+from benchmarks.measure import Row, interleaved, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+TURNS = 20
+CELLS = 50
+
+CELL = "import time\nseen = globals().get('seen', []) + [len(globals())]\nfor _ in range(200_000): pass"
+"""Some 5 ms of computing, and a name that grows."""
+
+
+async def sessions(bench: Bench) -> list[Row]:
+    """A session's turn, and the rebuilding of one of fifty cells."""
+    environment = bench.environment(tables=without_pool())
+    async with (
+        client([COMMAND], environment, log=bench.work / "bridge.log") as bridge,
+        client(ours("noop"), environment, log=bench.work / "noop.log") as peer,
+    ):
+
+        def turns(work: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[float]]:
+            async def once() -> float:
+                return statistics.median([await timed(work) for _ in range(bench.count(TURNS))])
+
+            return once
+
+        p50 = await interleaved(
+            bench.rounds(15),
+            {
+                "turn": turns(lambda: run_python(bridge, "pass", session="turns")),
+                "call": turns(lambda: peer.call_tool("noop", {})),
+            },
+        )
+        cells = bench.count(CELLS)
+        took = sum([await timed(lambda: run_python(bridge, CELL, session="long")) for _ in range(cells)])
+        rebuilt = []
+        for number in range(bench.rounds(5)):
+            told = await run_python(bridge, "len(seen)", session=f"fork{number}", fork=f"long@{cells}")
+            found = re.search(r"from the record in ([0-9.]+) s", told)
+            rebuilt.append(float(found[1]) * 1000 if found else 0.0)
+    what = f"rebuilding a session of {cells} cells"
+    return [
+        Row(
+            'run_python("pass") in a session',
+            p50["turn"],
+            p50["call"],
+            "ms",
+            "no-op tool, SDK",
+            "≤ 2",
+            p50["turn"] <= 2 * p50["call"],
+        ),
+        Row(what, statistics.median(rebuilt), took, "ms", "the calls that ran its cells, the first container included"),
+    ]

@@ -1,0 +1,155 @@
+"""`mcp-bridge session list|show|end`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli.opening import finish, print_json, run_with_database
+from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.escaping import escape_invisible
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
+
+if TYPE_CHECKING:
+    from mcp_bridge.executions.sessions.sessions import SessionRow
+    from mcp_bridge.ledger.storage.database import Database
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
+
+sessions = typer.Typer(
+    help="Look at sessions of run_python, and end them.",
+    no_args_is_help=True,
+    epilog="A session is named as the agent has named it.",
+)
+
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="As `session list` has it.")]
+
+
+@sessions.command("list", epilog="Example:\n\nmcp-bridge session list --json")
+def list_(ctx: typer.Context, principal: Principal = None, config: Config = None, as_json: Json = False) -> None:
+    """List sessions, the one used last first."""
+
+    def work() -> int:
+        from mcp_bridge.executions.sessions.sessions import session_rows
+        from mcp_bridge.ledger.log.session_store import SessionStore
+        from mcp_bridge.ledger.storage.execution_store import ProgramStore
+
+        async def listed(database: Database) -> list[tuple[SessionRow, str]]:
+            store = ProgramStore(database)
+            rows = await session_rows(store, SessionStore(database), principal)
+            return [(row, await inputs.short_id(store, row.execution)) for row in rows]
+
+        rows = run_with_database(configuring.load(config or ctx.obj).settings, listed, allow_read_only=True)
+        if as_json:
+            print_json({"sessions": [row._asdict() for row, _ in rows]})
+        elif not rows:
+            showing.echo("No session.")
+        else:
+            whose = {row.principal for row, _ in rows} != {LOCAL_PRINCIPAL.name}
+            cells = [
+                (
+                    row.name or "(erased)",
+                    *((row.principal,) if whose else ()),
+                    str(row.cells),
+                    row.state,
+                    showing.moment(row.changed),
+                    ident,
+                )
+                for row, ident in rows
+            ]
+            showing.table(("name", *(("principal",) if whose else ()), "cells", "state", "used", "last cell"), cells)
+        return exit_statuses.OK
+
+    finish(work, as_json=as_json)
+
+
+@sessions.command(epilog="Example:\n\nmcp-bridge session show NAME")
+def show(
+    ctx: typer.Context, name: Name, principal: Principal = None, config: Config = None, as_json: Json = False
+) -> None:
+    """List a session's cells, and how each has ended."""
+
+    def work() -> int:
+        async def found(database: Database) -> list[tuple[StoredExecution, str]]:
+            from mcp_bridge.executions.sessions.sessions import chain, unknown_session
+            from mcp_bridge.ledger.log.session_store import SessionStore
+            from mcp_bridge.ledger.storage.execution_store import ProgramStore
+
+            store, whose = ProgramStore(database), principal or LOCAL_PRINCIPAL.name
+            head = await SessionStore(database).head(whose, name)
+            if not head:
+                raise unknown_session(name)
+            cells = [stored async for stored in chain(store, whose, head)]
+            return [(stored, await inputs.short_id(store, stored.id)) for stored in reversed(cells)]
+
+        cells = run_with_database(configuring.load(config or ctx.obj).settings, found, allow_read_only=True)
+        rows = [_cell(stored) for stored, _ in cells]
+        if as_json:
+            print_json({"name": name, "cells": rows})
+        else:
+            table = [
+                (
+                    str(row["cell"] or "?"),
+                    ident,
+                    row["status"],
+                    showing.moment(row["started"]),
+                    "" if row["rebuilt"] is None else f"{row['rebuilt']} cells",
+                    _gist(row["code"]),
+                )
+                for row, (_, ident) in zip(rows, cells, strict=True)
+            ]
+            showing.table(("cell", "id", "status", "began", "rebuilt before", "code"), table)
+        return exit_statuses.OK
+
+    finish(work, as_json=as_json)
+
+
+@sessions.command(epilog="Example:\n\nmcp-bridge session end NAME")
+def end(
+    ctx: typer.Context, name: Name, principal: Principal = None, config: Config = None, as_json: Json = False
+) -> None:
+    """End a session: its name is free, and what its cells did stays recorded."""
+
+    def work() -> int:
+        async def ended(database: Database) -> None:
+            from mcp_bridge.executions.sessions.sessions import unknown_session
+            from mcp_bridge.ledger.log.session_store import SessionStore
+
+            if not await SessionStore(database).remove(principal or LOCAL_PRINCIPAL.name, name):
+                raise unknown_session(name)
+
+        run_with_database(configuring.load(config or ctx.obj).settings, ended)
+        if as_json:
+            print_json({"name": name, "ended": True})
+        else:
+            showing.echo(f"The session {escape_invisible(name)} has ended.")
+        return exit_statuses.OK
+
+    finish(work, as_json=as_json)
+
+
+def _cell(stored: StoredExecution) -> dict[str, Any]:
+    from mcp_bridge.executions.sessions.cell import Cell
+    from mcp_bridge.executions.sessions.sessions import left_by
+    from mcp_bridge.executions.status import effective_status
+
+    place, record = Cell.of(stored), stored.record or {}
+    return {
+        "cell": None if place is None else place.number,
+        "session": None if place is None else place.session,
+        "execution": stored.id,
+        "status": effective_status(stored),
+        "left": left_by(stored),
+        "started": stored.started,
+        "rebuilt": record.get("session", {}).get("rebuilt"),
+        "code": stored.bundle.get("code"),
+        "error": (record.get("error") or {}).get("message"),
+    }
+
+
+def _gist(code: str | None) -> str:
+    """The first line of a cell's code, as far as it fits."""
+    lines = (code or "(erased)").strip().splitlines()
+    more = " …" if len(lines) > 1 else ""
+    return escape_invisible(lines[0][:60]) + more

@@ -1,0 +1,1 @@
+"""Sessions: scripts that run one after the other in one namespace."""

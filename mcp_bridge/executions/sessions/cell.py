@@ -1,0 +1,83 @@
+"""The place of a script in a session."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mcp_bridge.ledger.log.payloads import CellRef
+
+if TYPE_CHECKING:
+    from mcp_bridge.errors import BridgeError
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
+
+SEED_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell. Its execution's bundle has these fields.
+
+    Attributes:
+        session: The session's name.
+        number: Its number, from 1.
+        previous: The execution that is the cell before; empty for a first one.
+        seed: What the session's randomness comes from, in hexadecimal. A fork has that of its origin.
+    """
+
+    session: str
+    number: int
+    previous: str
+    seed: str
+
+    @classmethod
+    def first(cls, session: str) -> Cell:
+        """The first cell of a new session."""
+        return cls(session, 1, "", secrets.token_hex(SEED_BYTES))
+
+    @classmethod
+    def of(cls, stored: StoredExecution) -> Cell | None:
+        """The place of a stored execution; None if it is no cell."""
+        fields = stored.bundle.get("cell")
+        return None if fields is None else cls(**fields)
+
+    def after(self, execution: str, session: str | None = None) -> Cell:
+        """The place after this one.
+
+        Args:
+            execution: The execution that is this cell.
+            session: The name of the session that goes on from here; by default this one.
+        """
+        return replace(self, session=session or self.session, number=self.number + 1, previous=execution)
+
+    @property
+    def hash_seed(self) -> int:
+        """What the hashes of texts come from (PYTHONHASHSEED)."""
+        return int(self.seed[:8], 16)
+
+    def to_bundle(self) -> dict[str, Any]:
+        """Its fields, as `of` reads them."""
+        return asdict(self)
+
+    def ref(self, session: str) -> CellRef:
+        """As the entry of its start has it.
+
+        Args:
+            session: The name, projected.
+        """
+        return CellRef(session, self.number, self.previous or None, self.seed)
+
+
+class Turn(NamedTuple):
+    """What a cell that begins now would be.
+
+    Attributes:
+        cell: Its place.
+        head: The session's last cell as it was read; empty for a new session.
+        blocked: Why no cell can begin now but the one that waits; or None.
+    """
+
+    cell: Cell
+    head: str
+    blocked: BridgeError | None = None

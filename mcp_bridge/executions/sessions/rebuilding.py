@@ -1,0 +1,186 @@
+"""What runs again when a session is rebuilt: its cells, each against its record, without effects."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.commands import Client
+from mcp_bridge.executions.scripts.call_history import CallHistory
+from mcp_bridge.executions.scripts.job import Job
+from mcp_bridge.executions.scripts.lifecycle import ActiveScript
+from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
+from mcp_bridge.executions.scripts.run import ScriptRun
+from mcp_bridge.executions.sessions.cell import Cell
+from mcp_bridge.executions.sessions.sessions import chain, left_by, why_lost
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.executions.record import ExecutionRecord
+    from mcp_bridge.executions.replay_result import Difference
+    from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
+    from mcp_bridge.ledger.log.entries import Recorded
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
+
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
+"""An object's address, as its `repr` shows it: another in every process."""
+
+MAX_SIDE_CHARS = 500
+"""Most characters of each side of a difference in its message."""
+
+
+class RecordedCell(NamedTuple):
+    """A cell that is to run again.
+
+    Attributes:
+        stored: Its execution.
+        place: Its place.
+        entries: Its entries.
+        active: The script, with its record, and with a gate that makes no call.
+    """
+
+    stored: StoredExecution
+    place: Cell
+    entries: list[Recorded]
+    active: ActiveScript
+
+    def difference(self, now: ExecutionRecord) -> Difference | None:
+        """The first difference between the cell's record and what it has done now."""
+        values = self.active.gate.values
+        return difference(
+            self.entries, self.stored.record or {}, self.active.script, now, values.values_behind, _without_addresses
+        )
+
+
+async def cells_to_rebuild(lifecycle: Lifecycle, principal: str, head: str, most: int) -> list[StoredExecution]:
+    """The cells that the namespace of a session consists of, the first one first.
+
+    Args:
+        lifecycle: The lifecycle of executions.
+        principal: Whose session it is.
+        head: The execution of its last cell.
+        most: How many there may be.
+
+    Raises:
+        BridgeError: `session_lost`: a cell has left what can't be had again; `session_not_rebuilt`: there are more.
+    """
+    found: list[StoredExecution] = []
+    lost: StoredExecution | None = None
+    async for stored in chain(lifecycle.store, principal, head):
+        match left_by(stored):
+            case "names":
+                found.append(stored)
+            case "lost":
+                # The first one counts: from there on it is lost.
+                lost = stored
+        if len(found) > most:
+            raise BridgeError(
+                "session_not_rebuilt",
+                f"More than {most} cells would have to run again, the limit.",
+                hint="The operator can raise rebuild_cells in [sessions]. Or fork it at an earlier cell, or end it.",
+            )
+    if lost is not None:
+        raise lost_at(lost, why_lost(lost))
+    return found[::-1]
+
+
+def lost_at(stored: StoredExecution, why: str, **details: Any) -> BridgeError:
+    """The error for a session that can't be rebuilt past a cell.
+
+    Args:
+        stored: The cell.
+        why: The reason: a clause.
+        details: Both sides, of a difference.
+    """
+    place = Cell.of(stored)
+    if place is None:
+        return BridgeError(
+            "session_lost",
+            f"The session's sandbox is gone, and it can't be rebuilt: a cell of it ({stored.id}) has been lost: {why}.",
+            hint="End the session to begin anew: await runtime.end_session(name), or mcp-bridge session end NAME.",
+            **details,
+        )
+    before = place.number - 1
+    fork = f" A new session can go on from before it: fork={f'{place.session}@{before}'!r}." if before else ""
+    return BridgeError(
+        "session_lost",
+        f"The session {place.session!r} is lost from its cell {place.number} ({stored.id}) on. Its sandbox is gone,"
+        f" and it can't be rebuilt past that cell: {why}.",
+        hint=f"Nothing was done twice.{fork} To begin anew, end it: await runtime.end_session({place.session!r}).",
+        session=place.session,
+        cell=place.number,
+        execution=stored.id,
+        **details,
+    )
+
+
+def diverged(stored: StoredExecution, found: Difference) -> BridgeError:
+    """The error for a cell that hasn't done what it did, with both sides."""
+    expected, actual = _shown(found.expected), _shown(found.found)
+    what = f"its call {found.step}" if found.step else f"its {found.what}"
+    return lost_at(
+        stored,
+        f"run again, it did not do the same: {what} was {expected}, and is {actual}",
+        what=found.what,
+        recorded=expected,
+        actual=actual,
+    )
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= MAX_SIDE_CHARS else f"{text[:MAX_SIDE_CHARS]}…"
+
+
+async def recorded_cell(
+    lifecycle: Lifecycle, runner: SandboxRunner, stored: StoredExecution, seconds: float
+) -> RecordedCell:
+    """A cell as it is to run again.
+
+    Args:
+        lifecycle: The lifecycle of executions.
+        runner: Runs it.
+        stored: Its execution.
+        seconds: The time that it may take.
+
+    Raises:
+        BridgeError: `session_lost`: a server that it was given isn't configured any more.
+    """
+    place = Cell.of(stored)
+    assert place is not None  # noqa: S101 - `left_by` says that it isn't erased
+    entries = await lifecycle.recorder.read(stored.id)
+    job = replace(Job.from_stored(stored, Client(began=time.monotonic())), timeout=seconds)
+    reading = ReadingRecorder(lifecycle.recorder)
+    try:
+        gate = runner.gate(stored.id, job.client, job.servers, reading)
+    except BridgeError as exc:
+        if exc.code != "unknown_server":
+            raise
+        raise lost_at(stored, f"it was given the server {exc.details['server']!r}, which isn't configured") from None
+    gate.values.adopt(await lifecycle.store.values(stored.id))
+    script = ScriptRun(stored.id, lifecycle.store, reading, gate, "", CallHistory(entries), live=False)
+    return RecordedCell(stored, place, entries, ActiveScript(script, gate, job))
+
+
+def skipped(cells: Sequence[StoredExecution], last: int) -> str:
+    """A clause about the cells that have left nothing, for a notice; empty for none.
+
+    Args:
+        cells: The cells that were rebuilt.
+        last: The number of the cell that begins.
+    """
+    numbers = {place.number for stored in cells if (place := Cell.of(stored)) is not None}
+    without = [str(number) for number in range(1, last) if number not in numbers]
+    if not without:
+        return ""
+    which = f"the cell {without[0]}" if len(without) == 1 else f"the cells {', '.join(without)}"
+    return f"; without {which}, which did not end by itself and left nothing"
+
+
+def _without_addresses(value: Any) -> Any:
+    return _ADDRESS.sub("0x", value) if isinstance(value, str) else value

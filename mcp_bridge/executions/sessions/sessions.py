@@ -1,0 +1,257 @@
+"""The sessions of one principal: which cell comes next, and what the cells before have left.
+
+A session is a chain of script executions, its cells. Each names the one before; a row beside the log has the last.
+A cell that has ended by itself is part of the session's namespace, also if it has failed. A cell that was ended from
+outside, or that has ended its sandbox, has left nothing: the session goes on from what it was before that cell.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.scripts.run import OWN_END
+from mcp_bridge.executions.sessions.cell import Cell, Turn
+from mcp_bridge.executions.status import effective_status
+from mcp_bridge.ledger.storage.schema import ERASED
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.ledger.log.session_store import SessionStore
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
+
+SESSION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+POLL_SECONDS = 0.2
+"""Interval for checking whether another process has ended a session's cell."""
+
+
+class Sessions:
+    """The sessions of one principal.
+
+    Args:
+        lifecycle: The lifecycle of executions.
+        principal: Whose sessions they are.
+        heads: Which cell is the last of each.
+        most: How many sessions a principal may have.
+        patience: Seconds to wait for a cell that another process runs.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, principal: str, heads: SessionStore, most: int, patience: float) -> None:
+        self._lifecycle = lifecycle
+        self._principal = principal
+        self._heads = heads
+        self._most = most
+        self._patience = patience
+
+    async def turn(self, session: str, fork: str | None = None) -> Turn:
+        """The place of the next cell of a session. Waits for a cell that runs.
+
+        Args:
+            session: The session's name.
+            fork: For a new session, the cell of another one that it goes on from: `name@5`, or `name` for its last.
+
+        Raises:
+            BridgeError: `bad_session`, `too_many_sessions`; `busy`: another process runs a cell for too long. Of a
+                fork: `session_exists`, `unknown_session`, `unknown_cell`.
+        """
+        if not SESSION_NAME.fullmatch(session):
+            raise BridgeError(
+                "bad_session",
+                f"{session!r:.100} can't be the name of a session.",
+                hint="Use 1 to 64 letters, digits, dots, hyphens and underscores; not a dot or hyphen first.",
+            )
+        head = await self._last(session)
+        if fork is not None:
+            if head is not None:
+                raise BridgeError(
+                    "session_exists",
+                    f"There is a session {session!r} already, and a fork makes a new one.",
+                    hint="Give the fork another name, and leave fork= out in its later calls.",
+                )
+            origin = await self.cell(fork)
+            await self._require_room()
+            return Turn(_place(origin).after(origin.id, session), "")
+        if head is None:
+            await self._require_room()
+            return Turn(Cell.first(session), "")
+        place, status = _place(head), effective_status(head)
+        if status == "refused":
+            # It never ran: the next one has its place.
+            return Turn(place, head.id)
+        blocked = None
+        if status == "suspended":
+            waits = (head.record or {}).get("error") or {}
+            blocked = BridgeError(
+                "session_waiting",
+                f"The cell {place.number} of the session {session!r} waits. {waits.get('message', '')}".rstrip(),
+                hint=f"The same code goes on with it. Or: mcp-bridge execution cancel {head.id}, or end the session.",
+                execution=head.id,
+            )
+        return Turn(place.after(head.id), head.id, blocked)
+
+    async def _require_room(self) -> None:
+        if len(await self._heads.heads(self._principal)) >= self._most:
+            raise BridgeError(
+                "too_many_sessions",
+                f"There are {self._most} sessions.",
+                hint="End one: await runtime.end_session(name), or mcp-bridge session end NAME.",
+            )
+
+    async def _last(self, session: str) -> StoredExecution | None:
+        """The last cell of a session, once no process runs it; None if there is no session."""
+        with anyio.move_on_after(self._patience):
+            while True:
+                head = await self._heads.head(self._principal, session)
+                if not head:
+                    return None
+                stored = await self._lifecycle.store.execution(head, self._principal)
+                if stored is None or stored.status == ERASED:
+                    raise _erased(session, head)
+                left = self._lifecycle.under_way(head)
+                if left is None and effective_status(stored) != "running":
+                    return stored
+                await (anyio.sleep(POLL_SECONDS) if left is None else left.wait())
+        raise BridgeError(
+            "busy", f"Another bridge runs a cell of the session {session!r}.", hint="Try again when it has ended."
+        )
+
+    async def cell(self, named: str) -> StoredExecution:
+        """A cell of a session: `name@5`, or `name` for the last that is part of the namespace.
+
+        Raises:
+            BridgeError: `unknown_session`, `unknown_cell`, `session_lost`.
+        """
+        session, at, text = named.partition("@")
+        head = await self._heads.head(self._principal, session) if SESSION_NAME.fullmatch(session) else ""
+        if not head:
+            raise unknown_session(session)
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0  # noqa: PLR2004
+        async for stored in chain(self._lifecycle.store, self._principal, head):
+            if _place(stored).number == number if at else left_by(stored) == "names":
+                if left_by(stored) != "names":
+                    break
+                return stored
+        raise BridgeError(
+            "unknown_cell",
+            f"The session {session!r} has no cell {text or 'that has ended'} to go on from.",
+            hint=f"mcp-bridge session show {session} lists its cells, and how each has ended.",
+        )
+
+    async def listed(self) -> list[SessionRow]:
+        """The principal's sessions, the one used last first."""
+        return await session_rows(self._lifecycle.store, self._heads, self._principal)
+
+    async def end(self, session: str) -> bool:
+        """Forget a session; False if there is none. Its cells stay in the ledger."""
+        return await self._heads.remove(self._principal, session)
+
+
+class SessionRow(NamedTuple):
+    """A session in a list.
+
+    Attributes:
+        name: Its name; empty if its last cell is erased, which alone had it.
+        principal: Whose it is.
+        cells: The number of its last cell.
+        state: `running`: a cell runs; `waiting`: its last cell waits; `lost`: it could not be rebuilt, or its last cell
+            is erased; `idle`: the next cell can run.
+        execution: Its last cell.
+        changed: When that began, in seconds since 1970.
+    """
+
+    name: str
+    principal: str
+    cells: int
+    state: Literal["running", "waiting", "lost", "idle"]
+    execution: str
+    changed: float
+
+
+_STATES: dict[str, Literal["running", "waiting", "lost"]] = {
+    "running": "running",
+    "suspended": "waiting",
+    ERASED: "lost",
+}
+
+
+async def session_rows(store: ProgramStore, heads: SessionStore, principal: str | None) -> list[SessionRow]:
+    """The sessions of a principal, or of all, the one used last first."""
+    rows = []
+    for head in await heads.heads(principal):
+        stored = await store.execution(head.head)
+        place = None if stored is None else Cell.of(stored)
+        state: Literal["running", "waiting", "lost", "idle"] = "lost"
+        if stored is not None and place is not None:
+            error = (stored.record or {}).get("error") or {}
+            state = "lost" if error.get("code") == "session_lost" else _STATES.get(effective_status(stored), "idle")
+        name, cells = ("", 0) if place is None else (place.session, place.number)
+        rows.append(SessionRow(name, head.principal, cells, state, head.head, head.changed))
+    return rows
+
+
+def unknown_session(session: str) -> BridgeError:
+    """The error for a session that there isn't."""
+    return BridgeError(
+        "unknown_session",
+        f"There is no session {session!r:.100}.",
+        hint="await runtime.sessions(), or mcp-bridge session list, has those that there are.",
+    )
+
+
+def left_by(stored: StoredExecution) -> Literal["names", "nothing", "lost"]:
+    """What a cell has left in its session: names; nothing; or what can't be had again."""
+    record = stored.record or {}
+    if stored.status == ERASED or record.get("session", {}).get("interrupted"):
+        return "lost"
+    if stored.status not in OWN_END or (record.get("error") or {}).get("code") == "divergence":
+        return "nothing"
+    return "names"
+
+
+def why_lost(stored: StoredExecution) -> str:
+    """Why what a cell has left can't be had again: a clause."""
+    if stored.status == ERASED:
+        return "it is erased"
+    return "it was interrupted when its time was up, and what it had done by then can't be done again"
+
+
+async def chain(
+    store: ProgramStore, principal: str, head: str, most: int | None = None
+) -> AsyncIterator[StoredExecution]:
+    """The cells of a session, the last first. Ends with a cell that is erased, which doesn't name the one before.
+
+    Args:
+        store: The executions.
+        principal: Whose session it is.
+        head: The execution of the last cell.
+        most: How many are given; None for all.
+    """
+    while head and (most is None or most > 0):
+        most = None if most is None else most - 1
+        stored = await store.execution(head, principal)
+        if stored is None:
+            return
+        yield stored
+        place = Cell.of(stored)
+        head = "" if place is None else place.previous
+
+
+def _place(stored: StoredExecution) -> Cell:
+    place = Cell.of(stored)
+    if place is None:
+        raise _erased("", stored.id)
+    return place
+
+
+def _erased(session: str, execution: str) -> BridgeError:
+    return BridgeError(
+        "session_lost",
+        f"The last cell of the session {session!r}, {execution}, is erased: what it has left can't be had again.",
+        hint="End the session to begin anew: await runtime.end_session(name), or mcp-bridge session end NAME.",
+    )

@@ -1,0 +1,113 @@
+"""What code finds in the interpreter besides Python's own: the `mcp` package, names that need no import, and hooks."""
+
+import sys
+
+from mcp_bridge.guest import call_ids, output, proxies, runner, runtime
+from mcp_bridge.guest.channel import Channel
+from mcp_bridge.guest.display import Display
+from mcp_bridge.guest.modules import Modules
+from mcp_bridge.guest.output import Capture
+from mcp_bridge.guest.proxies import Calls
+from mcp_bridge.wire.annotations import Any, Callable
+from mcp_bridge.wire.errors import LocalMessageError
+from mcp_bridge.wire.messages import ExecutionFinish, ExecutionStart
+
+SITE_PACKAGES = "/opt/site-packages"
+
+SAFE_VALUE_CHARS = 1_000_000
+"""A value of this length fits into a frame, whatever its characters."""
+
+
+class Environment:
+    """The environment of a script, or of a session's cells.
+
+    Args:
+        channel: The channel.
+        capture: The captured output.
+        start: What runs first; a session changes it with each cell.
+        prepared: Callbacks for modules that are first imported, besides those of every script.
+
+    Attributes:
+        start: What runs.
+        calls: Makes the calls.
+        shower: Shows objects.
+    """
+
+    def __init__(
+        self, channel: Channel, capture: Capture, start: ExecutionStart, prepared: dict[str, Callable[[], None]]
+    ) -> None:
+        self._channel = channel
+        self._capture = capture
+        self.start = start
+        self.calls = Calls(channel)
+        self.shower = Display(channel, capture)
+        self._prepared = prepared | {
+            "ctypes": output.unbuffer_c,
+            "threading": call_ids.follow_threads,
+            "asyncio": call_ids.follow_tasks,
+            "concurrent.futures.thread": call_ids.follow_pools,
+            "inspect": proxies.show_asynchronous,
+            "warnings": self.calls.unawaited.follow_coroutines,
+            "matplotlib.figure": self.shower.follow_figures,
+        }
+        for name in [name for name in self._prepared if name in sys.modules]:
+            self._prepared.pop(name)()
+        self._modules = self._make_modules()
+
+    def change_servers(self) -> None:
+        """Make the modules anew, for a cell that has other servers than the one before."""
+        sys.meta_path.remove(self._modules)
+        for name in [name for name in sys.modules if name.startswith("mcp.") or name == "mcp"]:
+            del sys.modules[name]
+        self._modules = self._make_modules()
+
+    def _make_modules(self) -> Modules:
+        return Modules(self._channel, self.calls, self.start.servers, self._prepared)
+
+    def names(self) -> dict[str, Any]:
+        """The names that need no import."""
+        names: dict[str, Any] = {
+            "display": runtime.awaited_or_not(self.shower.display),
+            "artifact": self.shower.artifact,
+            "progress": runtime.awaited_or_not(self.shower.progress),
+        }
+        for name, value in names.items():
+            setattr(sys.modules["mcp"], name, value)
+        return names | self._modules.names(self.start.servers)
+
+    def hooks(self) -> runner.Hooks:
+        """The callbacks around the code."""
+        self.shower.max_value = self.start.max_value_bytes
+        unawaited = self.calls.unawaited
+        return runner.Hooks(self._show, unawaited.check_awaited, unawaited.report_unfinished, self._advise, _repair)
+
+    def _show(self, value: Any) -> str | None:
+        return self.shower.show(None if isinstance(value, runtime.Nothing) else value)
+
+    def _advise(self, exc: BaseException) -> None:
+        # Imported late: most scripts don't fail, and no start should wait for it.
+        from mcp_bridge.guest.advice import advice, script_environment
+
+        start = self.start
+        world = script_environment.World(start.code, start.servers, self._modules.known_tools, SITE_PACKAGES)
+        advice.add_to(exc, world)
+
+    def finish(self, outcome: runner.Outcome) -> None:
+        """Send an outcome; return when the host has acknowledged it."""
+        error = outcome.error
+        if error and error["type"] != "NotAwaitedError" and (note := self.calls.unawaited.unawaited_note()):
+            error["message"] += f" ({note})"
+            error["traceback"] += f"\n({note})"
+        self._capture.finish()
+        try:
+            self._channel.request(ExecutionFinish(outcome.exit_code, outcome.value, error))
+        except LocalMessageError:
+            # Control characters take six bytes each: a value within the limit may exceed the frame's.
+            shown = runner.cut(outcome.value, SAFE_VALUE_CHARS) if outcome.value else None
+            self._channel.request(ExecutionFinish(outcome.exit_code, shown, error))
+
+
+def _repair(code: str, exc: SyntaxError) -> Any:
+    from mcp_bridge.guest.advice.syntax import repaired
+
+    return repaired(code, exc)

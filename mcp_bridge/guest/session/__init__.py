@@ -1,0 +1,1 @@
+"""Inside the container of a session: its cells, and its randomness."""

@@ -1,0 +1,60 @@
+"""Randomness from a seed: the cells of a session that run again in another container get the same.
+
+The system's randomness as Python has it (`os.urandom`, `secrets`, `uuid4`, `random`, NumPy's generators) becomes the
+output of a hash of the seed and a counter. The host makes the seed, from its system's randomness, for each session.
+What C libraries get from the kernel by themselves isn't replaced.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+from mcp_bridge.wire.annotations import Any
+
+BLOCK_BYTES = 32
+
+
+def begin(seed: bytes) -> dict[str, Callable[[], None]]:
+    """Replace the system's randomness. Returns what has to be called when a module of that name is first imported."""
+    from hashlib import sha256
+
+    lock = threading.Lock()
+    count = 0
+
+    def urandom(size: int, /) -> bytes:
+        nonlocal count
+        if size < 0:
+            raise ValueError("negative argument not allowed")
+        parts: list[bytes] = []
+        with lock:
+            for _ in range(-(-size // BLOCK_BYTES)):
+                count += 1
+                parts.append(sha256(seed + count.to_bytes(8, "big")).digest())
+        return b"".join(parts)[:size]
+
+    def getrandom(size: int, flags: int = 0) -> bytes:  # noqa: ARG001
+        return urandom(size)
+
+    os.urandom = urandom
+    if hasattr(os, "getrandom"):
+        os.getrandom = getrandom
+
+    def follow_random() -> None:
+        random: Any = sys.modules["random"]
+        own: Any = random.Random.seed
+
+        def seed_from(self: Any, a: Any = None, version: int = 2) -> None:
+            own(self, int.from_bytes(urandom(BLOCK_BYTES), "big") if a is None else a, version)
+
+        seed_from.__name__, seed_from.__qualname__, seed_from.__doc__ = "seed", "Random.seed", own.__doc__
+        random.Random.seed = seed_from
+        random._urandom = urandom  # noqa: SLF001
+        # The module's own generator was made before, and so was its method.
+        random._inst.seed()  # noqa: SLF001
+        random.seed = random._inst.seed  # noqa: SLF001
+
+    if "random" in sys.modules:
+        follow_random()
+        return {}
+    return {"random": follow_random}

@@ -1,0 +1,164 @@
+"""The sessions that have a sandbox at the moment, idle between two cells, and the queues before them.
+
+An idle session costs a container's memory, and nothing else: it is put away after a time, and earlier where there are
+too many or memory is short, the one used longest ago first. A session that was put away is rebuilt when it is used.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.sessions.cell import Turn
+from mcp_bridge.host.free_memory import available_memory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from mcp_bridge.host.sessions.session_sandbox import SessionSandbox
+    from mcp_bridge.settings import Settings
+
+
+class SessionKey(NamedTuple):
+    """Whose session it is, and its name."""
+
+    principal: str
+    name: str
+
+
+class _Queue:
+    """The cells of one session: one runs, others wait in order."""
+
+    def __init__(self) -> None:
+        self.lock = anyio.Lock()
+        self.cells = 0
+
+
+class LiveSessions:
+    """The idle sessions of one bridge.
+
+    Args:
+        settings: The settings.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._idle: OrderedDict[SessionKey, SessionSandbox] = OrderedDict()
+        """Those used last at the end."""
+        self._queues: dict[SessionKey, _Queue] = {}
+        self._dropped: set[SessionKey] = set()
+        """The sessions that have ended while a cell of theirs ran."""
+
+    @property
+    def idle(self) -> list[SessionKey]:
+        """The sessions that have an idle sandbox."""
+        return list(self._idle)
+
+    def is_running(self, key: SessionKey) -> bool:
+        """Whether a cell of a session runs, or waits for its turn."""
+        return key in self._queues
+
+    @asynccontextmanager
+    async def turn(self, key: SessionKey) -> AsyncGenerator[None]:
+        """Wait for a session's cells that came before.
+
+        Raises:
+            BridgeError: `busy`: too many wait already.
+        """
+        queue = self._queues.setdefault(key, _Queue())
+        most = self._settings.sessions.max_waiting
+        if queue.cells > most:
+            raise BridgeError(
+                "busy",
+                f"A cell of the session {key.name!r} runs, and {most} wait.",
+                hint="Try again when some have ended. What need not wait can run in another session, or in none.",
+                waiting=most,
+            )
+        queue.cells += 1
+        try:
+            async with queue.lock:
+                try:
+                    yield
+                finally:
+                    self._dropped.discard(key)
+        finally:
+            queue.cells -= 1
+            if not queue.cells:
+                del self._queues[key]
+
+    def next_turn(self, key: SessionKey) -> Turn | None:
+        """The next cell of a session that has an idle sandbox here; None where there is none.
+
+        As the sandbox has it: another bridge may have run a cell since, which is found when the cell begins.
+        """
+        sandbox = self._idle.get(key)
+        if sandbox is None or sandbox.place is None:
+            return None
+        return Turn(sandbox.place.after(sandbox.head, key.name), sandbox.head)
+
+    async def take(self, key: SessionKey, head: str) -> SessionSandbox | None:
+        """The sandbox of a session, whose names are those after a cell; None if there is none that has them.
+
+        Args:
+            key: The session.
+            head: The cell's execution.
+        """
+        sandbox = self._idle.pop(key, None)
+        if sandbox is None:
+            return None
+        if await sandbox.wake() and sandbox.head == head:
+            return sandbox
+        # Another bridge has run a cell meanwhile, or it has begun anew.
+        await sandbox.close()
+        return None
+
+    def put(self, key: SessionKey, sandbox: SessionSandbox) -> None:
+        """Keep a sandbox for the session's next cell."""
+        if key in self._dropped:
+            sandbox.end()
+            return
+        self._idle[key] = sandbox
+
+        def expired() -> None:
+            if self._idle.get(key) is sandbox:
+                del self._idle[key]
+
+        sandbox.rest(self._settings.sessions.idle_timeout, expired)
+        self._limit(key.principal)
+
+    def _limit(self, principal: str) -> None:
+        """Put away what is over the limits, but not what has just been used."""
+        limits = self._settings.sessions
+        own = [key for key in self._idle if key.principal == principal]
+        for key in own[: max(0, len(own) - limits.max_idle)]:
+            self.end(key)
+        for key in list(self._idle)[: max(0, len(self._idle) - limits.max_idle_together)]:
+            self.end(key)
+
+    def make_room(self) -> None:
+        """Put away idle sessions where a sandbox that starts now would find no memory."""
+        while self._idle and available_memory() < self._settings.memory:
+            self.end(next(iter(self._idle)))
+            # What it frees is seen later.
+            return
+
+    def end(self, key: SessionKey) -> bool:
+        """Put away a session's sandbox, if it is idle; whether it was."""
+        sandbox = self._idle.pop(key, None)
+        if sandbox is not None:
+            sandbox.end()
+        return sandbox is not None
+
+    def drop(self, key: SessionKey) -> None:
+        """Put away a session's sandbox, now or when the cell under way has ended."""
+        if not self.end(key) and key in self._queues:
+            self._dropped.add(key)
+
+    def end_all(self) -> None:
+        """Put away all: the bridge ends."""
+        for key in list(self._idle):
+            self.end(key)

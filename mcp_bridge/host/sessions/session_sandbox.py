@@ -1,0 +1,266 @@
+"""The sandbox of a session: one container, in which one cell runs after the other.
+
+Each cell is run by a `SandboxRun` of its own, to which this gives the container's streams for the time of the cell.
+What the guest says before it has named the cell's execution, which is random and new, belongs to no cell: it is read,
+so that no pipe fills up, and dropped. So nothing that an earlier cell has left can answer for the next one in advance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import ByteReceiveStream
+
+from mcp_bridge.host.channel import HOST_BEAT_SECONDS
+from mcp_bridge.wire import jsonrpc, messages
+from mcp_bridge.wire.errors import WireError
+from mcp_bridge.wire.framing import LineDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anyio.abc import ByteSendStream, TaskGroup
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+    from mcp_bridge.executions.sessions.cell import Cell
+    from mcp_bridge.sandbox.engine import ExitStatus, SandboxProcess
+
+logger = logging.getLogger(__name__)
+
+REPORTS_AHEAD = 16
+"""Chunks of process 1's reports that are read before the cell takes them."""
+
+_BEGUN = messages.NAMES[messages.ExecutionBegun].encode()
+
+
+class SessionSandbox:
+    """A container of a session.
+
+    Args:
+        process: The container. It is closed when the session is.
+        tasks: Runs what reads the container between cells.
+        max_idle_bytes: Most bytes that it may send between two cells.
+
+    Attributes:
+        head: The execution of the last cell whose names it has; empty before the first.
+        place: The place of that cell; None before the first.
+        acknowledgement: What the guest is sent before the next cell, upon which it leaves the last one behind.
+    """
+
+    def __init__(self, process: SandboxProcess, tasks: TaskGroup, max_idle_bytes: int) -> None:
+        self.process = process
+        self.head = ""
+        self.place: Cell | None = None
+        self.acknowledgement = b""
+        self._tasks = tasks
+        self._max_idle_bytes = max_idle_bytes
+        self.decoder = LineDecoder()
+        self._reports: MemoryObjectSendStream[bytes] | None = None
+        """Takes process 1's reports while a cell runs."""
+        self._taken: MemoryObjectReceiveStream[bytes] | None = None
+        """Its other end."""
+        self._idle: anyio.CancelScope | None = None
+        self._rested = anyio.Event()
+        self._life = anyio.CancelScope()
+        self._over = anyio.Event()
+        self.has_ended = False
+        """Whether the container has ended, or has to be."""
+        tasks.start_soon(self._live)
+
+    def cell(self, execution: str) -> CellProcess:
+        """The container, as the run of a cell sees it. The session must not be idle."""
+        send, receive = anyio.create_memory_object_stream[bytes](REPORTS_AHEAD)
+        self._end_reports()
+        self._reports, self._taken = send, receive
+        if self.has_ended:
+            send.close()
+        return CellProcess(self, execution, receive)
+
+    def rest(self, seconds: float, expired: Callable[[], None]) -> None:
+        """Wait for the next cell.
+
+        Args:
+            seconds: How long.
+            expired: Called when it has waited for so long, or the container has ended meanwhile: it is closed then.
+        """
+        self._end_reports()
+        self._idle = anyio.CancelScope()
+        self._rested = anyio.Event()
+        self._tasks.start_soon(self._rest, self._idle, seconds, expired)
+
+    def _end_reports(self) -> None:
+        """Nobody takes process 1's reports any more: they are read, and dropped."""
+        for stream in (self._reports, self._taken):
+            if stream is not None:
+                stream.close()
+        self._reports = self._taken = None
+
+    async def wake(self) -> bool:
+        """End the wait; False if the container has ended."""
+        if self._idle is not None:
+            self._idle.cancel()
+            await self._rested.wait()
+            self._idle = None
+        return not self.has_ended and not self.process.has_ended()
+
+    async def close(self) -> None:
+        """Kill and remove the container. Idempotent."""
+        self.end()
+        with anyio.CancelScope(shield=True):
+            await self._over.wait()
+
+    def end(self) -> None:
+        """As `close`, without waiting."""
+        self.has_ended = True
+        if self._idle is not None:
+            self._idle.cancel()
+        self._life.cancel()
+
+    async def _live(self) -> None:
+        """Hand on process 1's reports, until the container is closed."""
+        try:
+            with self._life:
+                try:
+                    async for chunk in self.process.stderr:
+                        if self._reports is not None:
+                            # When the cell has ended, nobody takes them.
+                            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                                await self._reports.send(chunk)
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+                    logger.debug("the reports of a session's sandbox ended: %s", exc)
+                if self._reports is not None:
+                    self._reports.close()
+                await anyio.sleep_forever()
+        finally:
+            self.has_ended = True
+            self._end_reports()
+            if self._idle is not None:
+                self._idle.cancel()
+            with anyio.CancelScope(shield=True):
+                await self.process.aclose()
+            self._over.set()
+
+    async def _rest(self, scope: anyio.CancelScope, seconds: float, expired: Callable[[], None]) -> None:
+        is_over = True
+        try:
+            with scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._beat)
+                    with anyio.move_on_after(seconds):
+                        await self._drop()
+                    tasks.cancel_scope.cancel()
+            is_over = not scope.cancel_called
+        finally:
+            if is_over:
+                self.end()
+            self._rested.set()
+        if is_over:
+            expired()
+
+    async def _drop(self) -> None:
+        """Read what the guest sends between two cells; returns when it ends, or sends too much."""
+        size = 0
+        try:
+            while size <= self._max_idle_bytes:
+                chunk = await self.process.stdout.receive()
+                size += len(chunk)
+                self.decoder.feed(chunk)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, WireError) as exc:
+            logger.debug("a session's sandbox ended between two cells: %s", exc)
+
+    async def _beat(self) -> None:
+        line = jsonrpc.encode(messages.notification(messages.HostBeat()))
+        while True:
+            await anyio.sleep(HOST_BEAT_SECONDS)
+            # A line as short as this is written whole, or not at all.
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1):
+                try:
+                    await self.process.stdin.send(line)
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    return
+
+
+class CellProcess:
+    """A session's container for the time of one cell. As `SandboxProcess`."""
+
+    def __init__(self, sandbox: SessionSandbox, execution: str, reports: MemoryObjectReceiveStream[bytes]) -> None:
+        self._process = sandbox.process
+        self.stdout: ByteReceiveStream = _CellFrames(sandbox, execution)
+        self.stderr = _Reports(reports)
+
+    @property
+    def stdin(self) -> ByteSendStream:
+        """As `SandboxProcess.stdin`."""
+        return self._process.stdin
+
+    async def container_id(self) -> str:
+        """As `SandboxProcess.container_id`."""
+        return await self._process.container_id()
+
+    async def wait(self) -> ExitStatus:
+        """As `SandboxProcess.wait`."""
+        return await self._process.wait()
+
+    def has_ended(self) -> bool:
+        """As `SandboxProcess.has_ended`."""
+        return self._process.has_ended()
+
+    async def aclose(self) -> None:
+        """As `SandboxProcess.aclose`: of the whole session."""
+        await self._process.aclose()
+
+
+class _CellFrames(ByteReceiveStream):
+    """A cell's frames, whole lines only: from the one on in which the guest names the cell's execution."""
+
+    def __init__(self, sandbox: SessionSandbox, execution: str) -> None:
+        self._sandbox = sandbox
+        self._execution = execution
+        self._has_begun = False
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """As the container's standard output. May return more than `max_bytes`: a line isn't divided."""
+        sandbox = self._sandbox
+        while True:
+            lines = sandbox.decoder.feed(await sandbox.process.stdout.receive(max_bytes))
+            if not self._has_begun:
+                lines = self._from_begin(lines)
+            if lines:
+                return b"\n".join((*lines, b""))
+
+    def _from_begin(self, lines: list[bytes]) -> list[bytes]:
+        for number, line in enumerate(lines):
+            if _BEGUN in line and self._is_begin(line):
+                self._has_begun = True
+                return lines[number:]
+        return []
+
+    def _is_begin(self, line: bytes) -> bool:
+        try:
+            message = jsonrpc.decode(line)
+        except WireError:
+            return False
+        return (
+            isinstance(message, jsonrpc.Notification)
+            and message.method.encode() == _BEGUN
+            and message.params.get("execution") == self._execution
+        )
+
+    async def aclose(self) -> None:
+        """The container is closed with its session."""
+
+
+class _Reports(ByteReceiveStream):
+    """Process 1's reports during a cell."""
+
+    def __init__(self, reports: MemoryObjectReceiveStream[bytes]) -> None:
+        self._reports = reports
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:  # noqa: ARG002
+        return await self._reports.receive()
+
+    async def aclose(self) -> None:
+        self._reports.close()

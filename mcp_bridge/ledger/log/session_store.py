@@ -1,0 +1,108 @@
+"""Principals' sessions, in rows beside the log: which execution is the last cell of each.
+
+A session is a chain of executions, each of which names the one before; a row has its end. Names aren't stored in the
+clear: a row has the MAC of the name, and the executions have the name.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from mcp_bridge.ledger.log.transaction import RowMac, check_row
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mcp_bridge.ledger.storage.database import Database
+
+
+class SessionHead(NamedTuple):
+    """The end of a session.
+
+    Attributes:
+        principal: Whose session it is.
+        head: The execution that is the last cell.
+        changed: When it was started, in seconds since 1970.
+    """
+
+    principal: str
+    head: str
+    changed: float
+
+
+class SessionStore:
+    """The rows of sessions.
+
+    Args:
+        database: Has them.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def _name(self, principal: str, session: str) -> str:
+        return self._database.master.mac("session", principal, session).hex()
+
+    async def head(self, principal: str, session: str) -> str:
+        """The execution that is a session's last cell; empty if there is no such session.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        query = "SELECT * FROM sessions WHERE principal = ? AND name = ?"
+        for row in await self._database.read(query, (principal, self._name(principal, session))):
+            check_row(self._database.master, "sessions", row)
+            return str(row[2])
+        return ""
+
+    async def heads(self, principal: str | None) -> list[SessionHead]:
+        """The sessions of a principal, or of all, the one used last first.
+
+        Raises:
+            BridgeError: `ledger_damaged`.
+        """
+        query = "SELECT * FROM sessions WHERE coalesce(?, principal) = principal ORDER BY changed DESC, name"
+        rows = await self._database.read(query, (principal,))
+        for row in rows:
+            check_row(self._database.master, "sessions", row)
+        return [SessionHead(whose, head, changed) for whose, _, head, changed, _ in rows]
+
+    def begin_move(self, principal: str, session: str, before: str, head: str) -> Callable[[], Awaitable[bool]]:
+        """Make an execution a session's last cell, in the transaction of what was posted last, without waiting.
+
+        Args:
+            principal: Whose session it is.
+            session: Its name.
+            before: The last cell until now; empty for a session that there isn't.
+            head: The execution.
+
+        Returns:
+            Waits until it is durable; False if the session has gone on meanwhile, and nothing was changed.
+        """
+        name, now = self._name(principal, session), time.time()
+        condition = ("sessions", "principal = ? AND name = ?", (principal, name))
+        if before:
+            changed = self._database.begin_write(
+                "UPDATE sessions SET head = ?, changed = ? WHERE principal = ? AND name = ? AND head = ?",
+                (head, now, principal, name, before),
+                condition,
+            )
+        else:
+            changed = self._database.begin_write(
+                "INSERT INTO sessions (principal, name, head, changed, mac) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT DO NOTHING",
+                (principal, name, head, now, RowMac("sessions")),
+            )
+
+        async def moved() -> bool:
+            return await changed() == 1
+
+        return moved
+
+    async def remove(self, principal: str, session: str) -> bool:
+        """Forget a session; False if there is none. Its cells stay, as executions do."""
+        changed = await self._database.write(
+            "DELETE FROM sessions WHERE principal = ? AND name = ?", (principal, self._name(principal, session))
+        )
+        return changed == 1

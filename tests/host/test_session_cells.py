@@ -1,0 +1,289 @@
+"""Sessions: cells that run one after the other in one namespace, and what a cell can't do to the next."""
+
+import json
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from execution_fixtures import printed, until
+from servers.specs import faulty
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.session_limits import SessionSettings
+from mcp_bridge.server import resources
+
+pytestmark = pytest.mark.xdist_group("sessions")
+
+
+@asynccontextmanager
+async def opened(sandboxes):
+    """What runs a cell of the session `s`; its `bridge`."""
+    async with sandboxes.open(faulty()) as bridge:
+
+        async def run(code, **options):
+            return await bridge.run(code, **{"session": "s", **options})
+
+        run.bridge = bridge
+        yield run
+
+
+async def refused(run, code, **options):
+    with pytest.raises(BridgeError) as caught:
+        await run(code, **options)
+    return caught.value
+
+
+async def test_names_functions_classes_imports_open_objects_and_files_stay(sandboxes):
+    async with opened(sandboxes) as cells:
+        await cells(
+            "import json as j, asyncio\nx = [1]\ndef f(n): return n + len(x)\nclass C: pass\n"
+            "opened = open('/workspace/kept', 'w+')\nopened.write('there')\nlock = asyncio.Lock()"
+        )
+        record = await cells(
+            "x.append(2)\nc = C()\nopened.seek(0)\nasync with lock: pass\n"
+            "print(f(1), j.dumps(x), type(c).__name__, opened.read(), open('/workspace/kept').read() or 'unflushed')"
+        )
+        assert printed(record).split() == ["3", "[1,", "2]", "C", "there", "there"]
+        assert record.session == {"name": "s", "cell": 2}
+        assert (await cells("x", session="other")).error["type"] == "NameError"
+        assert (await cells.bridge.run("x")).error["type"] == "NameError"
+
+
+async def test_the_event_loop_and_what_waits_in_it_stay(sandboxes):
+    async with opened(sandboxes) as cells:
+        await cells("import asyncio\nq = asyncio.Queue()\nawait q.put(1)\nloop = asyncio.get_running_loop()")
+        assert (await cells("await q.get(), loop is asyncio.get_running_loop()")).value == "(1, True)"
+
+
+async def test_an_exception_and_an_exit_end_their_cell_only(sandboxes):
+    async with opened(sandboxes) as cells:
+        await cells("x = 1")
+        failed = await cells("def f():\n    return 1 / 0\nf()")
+        assert (failed.status, failed.error["type"], failed.error["line"]) == ("error", "ZeroDivisionError", 2)
+        again = await cells("\n\n\nf()")
+        assert again.error["line"] == 4
+        assert "return 1 / 0" in again.error["traceback"], "the line of the cell that has it"
+        left = await cells("import sys; sys.exit(3)")
+        assert (left.status, left.exit_code) == ("exit", 3)
+        assert (await cells("x =")).status == "error"
+        assert (await cells("x")).value == "1"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "import time; time.sleep(100)",
+        "import asyncio; await asyncio.sleep(100)",
+        "import threading; threading.Thread(target=threading.Event().wait).start()",
+        "from mcp.servers import faulty\nwhile True: await faulty.echo('x')",
+        "from mcp.sync.servers import faulty\nwhile True: faulty.echo('x')",
+    ],
+    ids=["loop", "sleep", "await", "thread", "calls", "blocking calls"],
+)
+async def test_a_time_out_interrupts_the_cell_and_the_session_goes_on(sandboxes, code):
+    async with opened(sandboxes) as cells:
+        await cells("x = 1")
+        record = await cells(code, timeout=1)
+        assert (record.status, record.exit_code, record.error["code"]) == ("timeout", 124, "script_timeout")
+        assert record.session == {"name": "s", "cell": 2, "interrupted": True}
+        after = await cells("from mcp.servers import faulty\nx, await faulty.echo('y')")
+        assert (after.value, after.session) == ("(1, 'y')", {"name": "s", "cell": 3})
+
+
+async def test_a_cell_that_can_not_be_interrupted_costs_the_sandbox_and_the_names_are_rebuilt(sandboxes):
+    async with opened(sandboxes) as cells:
+        await cells("x = 1")
+        stubborn = "x = 2\nsum(range(10**12))"
+        record = await cells(stubborn, timeout=1)
+        assert record.status == "timeout"
+        assert "interrupted" not in record.session
+        after = await cells("x")
+        assert after.value == "1"
+        assert after.session == {"name": "s", "cell": 3, "rebuilt": 1}
+
+
+async def test_cells_of_one_session_queue_in_order_and_with_a_bound(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(max_waiting=3)) as bridge:
+        await bridge.run("seen = []", session="s")
+        refusals = []
+
+        async def one(number):
+            try:
+                await bridge.run(f"seen.append({number})\nimport time; time.sleep(0.2)", session="s")
+            except BridgeError as exc:
+                refusals.append((number, exc.code))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(6):
+                tasks.start_soon(one, number)
+        assert refusals == [(4, "busy"), (5, "busy")]
+        assert (await bridge.run("seen", session="s")).value == "[0, 1, 2, 3]"
+
+
+async def test_sessions_have_the_same_names_for_several_principals_and_share_nothing(sandboxes):
+    from mcp_bridge.governance.principals import Principal
+
+    async with sandboxes.open() as bridge:
+        other = bridge.for_principal(Principal("anna"))
+        await bridge.run("x = 'local'", session="s")
+        assert (await other.run("x", session="s")).error["type"] == "NameError"
+        assert [row["cells"] for row in await other.listed_sessions()] == [1]
+        assert await other.end_session("s")
+        assert (await bridge.run("x", session="s")).value == "'local'"
+        error = await refused(other.run, "1", session="t", fork="s@1")
+        assert error.code == "unknown_session"
+
+
+async def test_an_idle_session_is_put_away_and_rebuilt(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(idle_timeout=0.2)) as bridge:
+        await bridge.run("x = [1]", session="s")
+        await until(lambda: not bridge._shared.live_sessions.idle)
+        record = await bridge.run("x", session="s")
+        assert record.value == "[1]"
+        assert record.session["rebuilt"] == 1
+        assert any("was rebuilt" in notice for notice in record.notices)
+
+
+async def test_only_so_many_idle_sessions_keep_a_sandbox_the_ones_used_last(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(max_idle=2)) as bridge:
+        for name in "abc":
+            await bridge.run(f"x = {name!r}", session=name)
+        assert [key.name for key in bridge._shared.live_sessions.idle] == ["b", "c"]
+        assert (await bridge.run("x", session="a")).value == "'a'"
+        states = {row["name"]: row["state"] for row in await bridge.listed_sessions()}
+        assert states == {"a": "ready", "b": "idle", "c": "ready"}
+
+
+async def test_a_resource_lists_the_sessions_there_are(sandboxes):
+    async with sandboxes.open() as bridge:
+        assert "sessions://all" not in [str(row.uri) for row in await resources.listed(bridge)]
+        await bridge.run("x = 1", session="s")
+        assert "sessions://all" in [str(row.uri) for row in await resources.listed(bridge)]
+        (row,) = json.loads((await resources.read(bridge, "sessions://all")).text)["sessions"]
+        assert (row["name"], row["cells"], row["state"]) == ("s", 1, "ready")
+
+
+async def test_a_session_that_is_ended_begins_anew_from_inside_too(sandboxes):
+    async with opened(sandboxes) as cells:
+        await cells("x = 1")
+        assert printed(await cells("print([row['name'] for row in await runtime.sessions()])")) == "['s']\n"
+        assert (await cells("await runtime.end_session()")).value == "True"
+        after = await cells("'x' in globals()")
+        assert (after.value, after.session) == ("False", {"name": "s", "cell": 1})
+        assert printed(await cells.bridge.run("print(await runtime.end_session('s'))")) == "True\n"
+        assert await cells.bridge.listed_sessions() == []
+        assert not await cells.bridge.end_session("s")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a@1", "a/b", "é", "a" * 65])
+async def test_a_bad_name_is_refused(sandboxes, name):
+    async with opened(sandboxes) as cells:
+        assert (await refused(cells, "1", session=name)).code == "bad_session"
+
+
+async def test_there_are_only_so_many_sessions(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(max_sessions=2)) as bridge:
+        for name in "ab":
+            await bridge.run("1", session=name)
+        assert (await refused(bridge.run, "1", session="c")).code == "too_many_sessions"
+        assert (await refused(bridge.run, "1", session="c", fork="a")).code == "too_many_sessions"
+        await bridge.end_session("a")
+        await bridge.run("1", session="c")
+
+
+async def test_a_key_gives_a_cells_answer_again_and_belongs_to_its_session(sandboxes):
+    async with opened(sandboxes) as cells:
+        await cells("n = 0")
+        first = await cells("n += 1; n", key="k")
+        assert (await cells("n += 1; n", key="k")).to_json() == first.to_json()
+        assert (await cells("n")).value == "1"
+        assert (await refused(cells, "n += 1; n", key="k", session="t")).code == "key_conflict"
+        assert (await refused(cells.bridge.run, "n += 1; n", key="k", session=None)).code == "key_conflict"
+
+
+async def test_a_cells_servers_can_differ_and_only_leave_servers_out(sandboxes):
+    async with opened(sandboxes) as cells:
+        await cells("from mcp.servers import faulty\nkept = faulty")
+        record = await cells(
+            "try:\n    await kept.echo('x')\nexcept Exception as exc:\n    print(type(exc).__name__)", servers=[]
+        )
+        assert printed(record) in {"MCPError\n", "ToolError\n"}
+        assert (await cells("await faulty.echo('y')")).value == "'y'"
+
+
+async def test_unfinished_tasks_are_cancelled_and_told_and_threads_are_waited_for(sandboxes):
+    async with opened(sandboxes) as cells:
+        record = await cells(
+            "import asyncio, threading, time, concurrent.futures as c\ndone = []\nasync def forever():\n"
+            "    try:\n        await asyncio.sleep(1000)\n    finally:\n        done.append('task')\n"
+            "t = asyncio.create_task(forever())\nawait asyncio.sleep(0)\n"
+            "threading.Thread(target=lambda: (time.sleep(0.2), done.append('thread'))).start()\n"
+            "pool = c.ThreadPoolExecutor()\npool.submit(lambda: (time.sleep(0.4), done.append('pool')))"
+        )
+        assert b"forever(...) had not ended" in record.stderr
+        assert (await cells("done, t.cancelled(), pool.submit(lambda: 5).result()")).value == (
+            "(['task', 'thread', 'pool'], True, 5)"
+        )
+
+
+LEFT = """
+import threading, time, sys
+from mcp.sync.servers import faulty
+go, said = threading.Event(), []
+def later():
+    go.wait()
+    try:
+        said.append(faulty.echo('stolen'))
+    except Exception as exc:
+        said.append(exc.code)
+threading.Thread(target=later, daemon=True).start()
+"""
+
+
+async def test_what_a_cell_has_left_can_make_no_call_in_a_later_one(sandboxes):
+    async with opened(sandboxes) as cells:
+        await cells(LEFT)
+        assert (await cells("go.set()\nwhile not said: time.sleep(0.01)\nsaid")).value == "['cell_ended']"
+
+
+FORGER = """
+import threading, time, os, json
+# All that an earlier cell can do: it finds the channel, and answers for the cells to come.
+fds = [int(fd) for fd in os.listdir('/proc/self/fd')]
+finish = json.dumps({"jsonrpc": "2.0", "id": 10_000_000, "method": "execution.finish",
+                     "params": {"exit_code": 0, "value": "forged"}}).encode() + b"\\n"
+begun = json.dumps({"jsonrpc": "2.0", "method": "execution.begun", "params": {"execution": "0" * 16}}).encode() + b"\\n"
+import stat
+out = [fd for fd in fds if fd >= 100 and stat.S_ISFIFO(os.fstat(fd).st_mode)]
+def forge():
+    time.sleep(0.3)
+    for fd in out:
+        try:
+            os.set_blocking(fd, True)
+            os.write(fd, begun + finish)
+        except OSError:
+            pass
+threading.Thread(target=forge, daemon=True).start()
+"""
+
+
+async def test_a_result_that_was_sent_before_its_cell_is_no_cells(sandboxes):
+    async with opened(sandboxes) as cells:
+        await cells(FORGER)
+        await anyio.sleep(1)
+        record = await cells("'true'")
+        assert record.value == "'true'"
+
+
+async def test_what_is_printed_between_two_cells_is_no_cells_and_a_flood_of_it_ends_the_sandbox(sandboxes):
+    async with sandboxes.open(max_output_size=1 << 20) as bridge:
+        await bridge.run("import threading, time\nx = 1", session="s")
+        quiet = "def p():\n    time.sleep(0.3)\n    print('between')\nthreading.Thread(target=p, daemon=True).start()"
+        await bridge.run(quiet, session="s")
+        await anyio.sleep(0.6)
+        assert (await bridge.run("print('mine')", session="s")).stdout == b"mine\n"
+        flood = "def p():\n    time.sleep(0.3)\n    while True: print('x' * 1000)\nt = threading.Thread(target=p, daemon=True)\nt.start()"
+        await bridge.run(flood, session="s")
+        await until(lambda: not bridge._shared.live_sessions.idle)
+        assert (await bridge.run("x", session="s")).value == "1"

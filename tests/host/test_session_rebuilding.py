@@ -1,0 +1,309 @@
+"""Sessions whose sandbox, host or bridge is gone: rebuilt from the record, without a second effect, or told lost."""
+
+import anyio
+import pytest
+from execution_fixtures import printed, until
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.log.payloads import ScriptEnd, ScriptStart, understood
+from mcp_bridge.sandbox.session_limits import SessionSettings
+from mcp_bridge.server.ui import views
+
+pytestmark = pytest.mark.xdist_group("sessions")
+
+EDIT = """
+from mcp.servers import filesystem
+def append(text):
+    return filesystem.edit_file(path={path!r}, edits=[{{"oldText": "END", "newText": text + "\\nEND"}}])
+"""
+"""An effect that shows how often it was made: a line a call, of a real server."""
+
+
+def put_away(bridge):
+    bridge._shared.live_sessions.end_all()
+
+
+async def all_put_away(sandboxes, *bridges):
+    """Two bridges of one process: each would find the other's containers at its end."""
+    for bridge in bridges:
+        put_away(bridge)
+
+    async def are_gone():
+        return await sandboxes.containers() == []
+
+    await until(are_gone)
+
+
+async def refused(work, *args, **options):
+    with pytest.raises(BridgeError) as caught:
+        await work(*args, **options)
+    return caught.value
+
+
+@pytest.fixture
+def effects(tmp_path, filesystem_server):
+    path = tmp_path / "files" / "effects.txt"
+    path.write_text("END\n")
+    return filesystem_server, path, lambda: path.read_text().split()[:-1]
+
+
+async def test_fifty_cells_with_a_growing_namespace_are_rebuilt_equal_and_no_effect_is_made_twice(sandboxes, effects):
+    server, path, made = effects
+    async with sandboxes.open(server, bounded=False) as bridge:
+
+        async def cell(code):
+            return await bridge.run(code, session="s")
+
+        await cell(EDIT.format(path=str(path)) + "import random, uuid\nseen, names = [], {}")
+        for number in range(1, 49):
+            code = f"seen.append(random.random()); names[uuid.uuid4().hex] = {{'n': {number}, 'all': set('abcdef')}}\n"
+            if number % 8 == 0:
+                code += f"await append('{number}')\n"
+            if number % 11 == 0:
+                code += "raise ValueError(seen[-1])"
+            await cell(code)
+        look = "import json\nprint(json.dumps([seen, list(names), [list(n['all']) for n in names.values()]]))"
+        before = printed(await cell(look))
+        assert made() == [str(number) for number in range(8, 49, 8)]
+        put_away(bridge)
+        record = await cell(look)
+        assert printed(record) == before
+        assert record.session == {"name": "s", "cell": 51, "rebuilt": 50}
+        assert made() == [str(number) for number in range(8, 49, 8)]
+        assert (await cell("await append('more')\nlen(seen)")).value == "48"
+        assert made()[-1] == "more"
+
+
+BREAKS = {
+    "out of memory": ("x = 0\nb = b'x' * (2 << 30)", {"out_of_memory"}),
+    "exit of the interpreter": ("import os; x = 0; os._exit(7)", {"killed"}),
+    "signal": ("import os; x = 0; os.kill(os.getpid(), 9)", {"killed"}),
+    "too much output": ("x = 0\nwhile True: print('x' * 100000)", {"output_limit"}),
+    "closed channel": ("import os; x = 0\nos.closerange(3, 200)", {"channel_closed", "killed", "protocol_error"}),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+async def test_a_cell_that_breaks_the_sandbox_leaves_nothing_and_says_so(sandboxes, effects, name):
+    server, path, made = effects
+    code, statuses = BREAKS[name]
+    async with sandboxes.open(server, max_output_size=1 << 20) as bridge:
+        await bridge.run(EDIT.format(path=str(path)) + "x = 1", session="s")
+        record = await bridge.run("await append('once')\n" + code, session="s")
+        assert record.status in statuses, record.error
+        assert any("has left nothing" in notice for notice in record.notices)
+        after = await bridge.run("x", session="s")
+        assert (after.value, after.session) == ("1", {"name": "s", "cell": 3, "rebuilt": 1})
+        assert any("without the cell 2" in notice for notice in after.notices)
+        assert made() == ["once"]
+
+
+async def test_a_container_that_is_killed_in_a_cell_costs_nothing(sandboxes, effects):
+    server, path, made = effects
+    async with sandboxes.open(server) as bridge:
+        await bridge.run(EDIT.format(path=str(path)) + "x = 1\nimport asyncio", session="s")
+        records = []
+
+        async def cell():
+            code = "await append('a')\nx += 1\nawait asyncio.sleep(3)\nawait append('b')\nx"
+            records.append(await bridge.run(code, session="s"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(cell)
+            await until(lambda: made() == ["a"])
+            (name,) = await sandboxes.containers()
+            await sandboxes.prepared.engine.kill(name)
+        (record,) = records
+        assert (record.status, record.value) == ("success", "2"), record.error
+        assert made() == ["a", "b"]
+        assert (await bridge.run("x", session="s")).value == "2"
+
+
+async def test_a_container_that_is_killed_between_two_cells_is_noticed(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        (name,) = await sandboxes.containers()
+        await sandboxes.prepared.engine.kill(name)
+        await until(lambda: not bridge._shared.live_sessions.idle)
+        record = await bridge.run("x", session="s")
+        assert (record.value, record.session["rebuilt"]) == ("1", 1)
+
+
+async def test_another_bridge_on_the_same_store_goes_on_and_the_first_one_notices(sandboxes, effects):
+    server, path, made = effects
+    async with sandboxes.open(server) as one:
+        await one.run(EDIT.format(path=str(path)) + "x = 1\nawait append('one')", session="s")
+        async with sandboxes.open(server) as other:
+            record = await other.run("x += 1\nawait append('two')\nx", session="s")
+            assert (record.value, record.session["rebuilt"]) == ("2", 1)
+            back = await one.run("x", session="s")
+            assert (back.value, back.session) == ("2", {"name": "s", "cell": 3, "rebuilt": 2})
+            await all_put_away(sandboxes, one, other)
+    assert made() == ["one", "two"]
+
+
+async def test_two_bridges_that_use_a_session_at_once_take_turns_or_are_told_busy(sandboxes):
+    async with sandboxes.open() as one, sandboxes.open() as other:
+        await one.run("n = 0", session="s")
+        done, busy = [], []
+
+        async def work(bridge):
+            for _ in range(3):
+                try:
+                    record = await bridge.run("import time; time.sleep(0.1); n += 1; n", session="s")
+                except BridgeError as exc:
+                    busy.append(exc.code)
+                else:
+                    done.append(record.value)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work, one)
+            tasks.start_soon(work, other)
+        assert done == [str(number) for number in range(1, len(done) + 1)]
+        assert set(busy) <= {"busy"}
+        assert len(done) >= 3
+        await all_put_away(sandboxes, one, other)
+
+
+async def test_a_cell_that_does_another_thing_stops_the_rebuilding_with_both_sides(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        told = printed(await bridge.run("import time\nprint(time.time_ns())", session="s")).strip()
+        await bridge.run("x = 2", session="s")
+        put_away(bridge)
+        error = await refused(bridge.run, "x = 3", session="s")
+        assert error.code == "session_lost"
+        assert (error.details["cell"], error.details["what"]) == (2, "stdout")
+        assert told in error.details["recorded"]
+        assert error.details["actual"].strip() != told
+        assert "s@1" in error.hint
+        # It stays lost, and a fork from before it goes on.
+        assert (await refused(bridge.run, "x", session="s")).code == "session_lost"
+        assert [row["state"] for row in await bridge.listed_sessions()] == ["lost"]
+        fork = await bridge.run("x", session="t", fork="s@1")
+        assert (fork.value, fork.session) == ("1", {"name": "t", "cell": 2, "rebuilt": 1})
+        assert await sandboxes.containers(), "the fork's"
+
+
+async def test_a_cell_that_makes_another_call_stops_the_rebuilding_and_the_call_is_not_made(sandboxes, effects):
+    server, path, made = effects
+    async with sandboxes.open(server) as bridge:
+        await bridge.run(EDIT.format(path=str(path)), session="s")
+        await bridge.run("import time\nt = await append(str(time.time_ns()))", session="s")
+        put_away(bridge)
+        error = await refused(bridge.run, "1", session="s")
+        assert (error.code, error.details["cell"], error.details["what"]) == ("session_lost", 2, "call")
+        assert len(made()) == 1
+
+
+async def test_addresses_in_texts_may_differ(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("o = object()\nprint(o)\nx = 1", session="s")
+        put_away(bridge)
+        assert (await bridge.run("x", session="s")).value == "1"
+
+
+async def test_an_interrupted_cell_loses_the_session_once_its_sandbox_is_gone(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        record = await bridge.run("while True: x += 1", session="s", timeout=1)
+        assert record.session["interrupted"]
+        assert int((await bridge.run("x", session="s")).value) > 1
+        put_away(bridge)
+        error = await refused(bridge.run, "x", session="s")
+        assert (error.code, error.details["cell"]) == ("session_lost", 2)
+        assert "interrupted" in error.message
+        assert (await bridge.run("x", session="t", fork="s@1")).value == "1"
+        assert (await refused(bridge.run, "x", session="u", fork="s@2")).code == "unknown_cell"
+
+
+async def test_an_erased_cell_loses_the_session_once_its_sandbox_is_gone(sandboxes):
+    from mcp_bridge.executions.erasure import erase
+
+    async with sandboxes.open() as bridge:
+        first = await bridge.run("x = 1", session="s")
+        await bridge.run("x += 1", session="s")
+        await erase(bridge.database, bridge.files, "execution", first.execution, by="test", reason=None)
+        assert (await bridge.run("x", session="s")).value == "2"
+        put_away(bridge)
+        error = await refused(bridge.run, "x", session="s")
+        assert error.code == "session_lost"
+        assert "erased" in error.message
+        assert await bridge.end_session("s")
+        assert (await bridge.run("1", session="s")).session == {"name": "s", "cell": 1}
+
+
+async def test_rebuilding_is_bounded_and_can_be_switched_off(sandboxes):
+    for changes, words in (
+        ({"rebuild": False}, "aren't rebuilt"),
+        ({"rebuild_cells": 2}, "More than 2 cells"),
+        ({"rebuild_seconds": 0.05}, "the limit"),
+    ):
+        async with sandboxes.open(sessions=SessionSettings(**changes)) as bridge:
+            name = next(iter(changes))
+            for _ in range(3):
+                await bridge.run("import time; time.sleep(0.05)", session=name)
+            put_away(bridge)
+            error = await refused(bridge.run, "1", session=name)
+            assert error.code == "session_not_rebuilt"
+            assert words in error.message
+
+
+async def test_a_fork_goes_on_from_its_cell_and_the_origin_does_not_notice(sandboxes):
+    async with sandboxes.open() as bridge:
+        for number in range(1, 6):
+            await bridge.run(f"x = {number}", session="s")
+        fork = await bridge.run("x", session="t", fork="s@3")
+        assert (fork.value, fork.session) == ("3", {"name": "t", "cell": 4, "rebuilt": 3})
+        await bridge.run("x = 'fork'", session="t")
+        assert (await bridge.run("x", session="s")).value == "5"
+        put_away(bridge)
+        assert (await bridge.run("x", session="t")).value == "'fork'"
+        assert (await bridge.run("x", session="v", fork="s")).value == "5"
+        for options, code in (
+            ({"session": "t", "fork": "s@1"}, "session_exists"),
+            ({"session": "w", "fork": "s@99"}, "unknown_cell"),
+            ({"session": "w", "fork": "s@x"}, "unknown_cell"),
+            ({"session": "w", "fork": "nobody@1"}, "unknown_session"),
+            ({"fork": "s@1"}, "bad_arguments"),
+        ):
+            assert (await refused(bridge.run, "1", **options)).code == code
+
+
+async def test_the_record_says_where_a_session_was_rebuilt_and_from_what(sandboxes):
+    async with sandboxes.open() as bridge:
+        first = await bridge.run("x = 1", session="s")
+        put_away(bridge)
+        second = await bridge.run("x", session="s")
+        entries = await bridge.lifecycle.recorder.read(second.execution)
+        start, end = (understood(entries[place]) for place in (0, -1))
+        assert isinstance(start, ScriptStart)
+        assert isinstance(end, ScriptEnd)
+        assert (start.cell.session, start.cell.number, start.cell.previous) == ("s", 2, first.execution)
+        assert end.rebuilt == 1
+        assert len(await bridge.lifecycle.recorder.read(first.execution)) == 2, (
+            "nothing was recorded of the cell that ran again"
+        )
+
+
+async def test_the_viewer_shows_a_cells_place_the_cells_before_it_and_where_it_was_rebuilt(sandboxes):
+    async with sandboxes.open() as bridge:
+        first = await bridge.run("x = 1\nprint('one')", session="s")
+        put_away(bridge)
+        second = await bridge.run("x", session="s")
+        stored = [await bridge.lifecycle.stored(record.execution, "local") for record in (second, first)]
+    shown = views.session(stored[0], stored[1:])
+    assert (shown["name"], shown["cell"], shown["rebuilt"], shown["interrupted"]) == ("s", 2, 1, False)
+    (cell,) = shown["before"]
+    assert (cell["id"], cell["cell"], cell["status"], cell["left"]) == (first.execution, 1, "success", "names")
+    assert (cell["source"]["text"], cell["output"]["text"]) == ("x = 1\nprint('one')", "one\n")
+
+
+async def test_a_cell_is_replayed_after_the_cells_before_it(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        record = await bridge.run("x + 1", session="s")
+        stored = await bridge.lifecycle.stored(record.execution, "local")
+        replayed = await bridge.replay_execution(stored)
+        assert replayed.difference is None
+        assert (await bridge.run("x", session="s")).value == "1"

@@ -1,0 +1,73 @@
+"""Sessions whose host dies, or whose cell waits for a person: each host is a process of its own."""
+
+import pytest
+from script_hosts import ended, make_hosts, source  # noqa: F401  (fixtures)
+
+pytestmark = pytest.mark.xdist_group("generated sessions")
+
+
+@pytest.fixture
+def hosts(make_hosts):
+    return make_hosts("hosts")
+
+
+def test_a_session_survives_its_host_and_asks_no_tool_again(hosts):
+    hosts.run("x = await local.once(text='a')\ny = [x]", key=None, session="s")
+    record = hosts.run("y.append(x); y", key=None, session="s")
+    assert (record["status"], record["value"]) == ("success", "['once:a', 'once:a']")
+    assert record["session"] == {"name": "s", "cell": 2, "rebuilt": 1}
+    assert hosts.done == ["once a"]
+
+
+@pytest.mark.parametrize("point", ["before", "in", "outcome"])
+def test_a_cell_whose_host_dies_has_left_nothing_and_what_it_did_is_not_made_again(hosts, point):
+    hosts.run("x = 1", key=None, session="s")
+    hosts.run("x = 2\nawait local.once(text='a')\nx = 3", key=None, session="s", die=f"{point}:once a")
+    record = hosts.run("x", key=None, session="s")
+    assert (record["value"], record["session"]) == ("1", {"name": "s", "cell": 3, "rebuilt": 1})
+    assert any("without the cell 2" in notice for notice in record["notices"])
+    assert hosts.done == ([] if point == "before" else ["once a"])
+
+
+def test_a_cell_with_a_key_goes_on_after_its_host_has_died(hosts):
+    hosts.run("x = 1", key=None, session="s")
+    code = "x += 1\nawait local.once(text='a')\nx += 1\nawait local.once(text='b')\nx"
+    hosts.run(code, key="k", session="s", die="before:once b")
+    record = hosts.finish(code, "k", session="s")
+    assert (record["value"], record["session"]) == ("3", {"name": "s", "cell": 2, "rebuilt": 1})
+    assert hosts.done == ["once a", "once b"]
+    assert hosts.run("x", key=None, session="s")["value"] == "3"
+
+
+def test_a_cell_with_a_key_that_the_session_has_left_behind_does_not_go_on(hosts):
+    hosts.run("x = 1", key=None, session="s")
+    code = "x += 1\nawait local.once(text='a')"
+    hosts.run(code, key="k", session="s", die="before:once a")
+    assert hosts.run("x", key=None, session="s")["value"] == "1"
+    assert hosts.run(code, key="k", session="s")["code"] == "not_suspended"
+    assert hosts.done == []
+
+
+def test_a_cell_that_waits_for_a_person_goes_on_by_the_same_code_and_by_no_other(hosts):
+    hosts.run("x = 1\nawait local.once(text='a')", key=None, session="s")
+    code = "x += 1\nawait local.careful(text='b')\nx += 1\nx"
+    waits = hosts.run(code, key=None, session="s")
+    assert waits["status"] == "suspended"
+    assert hosts.run("x", key=None, session="s")["code"] == "session_waiting"
+    # Outside of the session it is another script.
+    assert hosts.run(code, key=None)["status"] == "error"
+    (row,) = waits["waiting"]
+    word = {"execution": waits["execution"], "effect": row["effect"], "by": "anna", "approved": True}
+    ended(hosts.start(decide=word))
+    record = hosts.run(code, key=None, session="s")
+    assert (record["status"], record["value"]) == ("success", "3"), record
+    assert record["session"]["cell"] == 2
+    assert hosts.run("x", key=None, session="s")["value"] == "3"
+    assert hosts.done == ["once a", "careful b"]
+
+
+def test_a_waiting_cell_that_is_cancelled_has_left_nothing(hosts):
+    hosts.run("x = 1", key=None, session="s")
+    waits = hosts.run("x = 2\nawait local.careful(text='b')", key=None, session="s")
+    hosts.cancel(waits["execution"])
+    assert hosts.run("x", key=None, session="s")["value"] == "1"
