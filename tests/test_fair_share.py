@@ -424,9 +424,9 @@ async def test_a_server_is_one_party_in_all_of_its_lives(sandboxes, monkeypatch)
     made = []
     init = Tenant.__init__
 
-    def noted(self, shared=None):
+    def noted(self, shared=None, **whose):
         made.append(self)
-        init(self, shared)
+        init(self, shared, **whose)
 
     async with sandboxes.open(faulty("plain")) as bridge:
         code = "from mcp.servers import faulty\nprint(len(str(await faulty.echo(text='1'))))"

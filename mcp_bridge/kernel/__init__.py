@@ -4,6 +4,6 @@ Runs inside the container, where it drives, and again on the host, where it deci
 clock, no randomness: time, ids and outcomes come in as data.
 
 `language` makes steps (`step_types`) of untrusted data; `machine` has the tables of all transitions, `step_execution`
-and `step_groups` what they do to programs (`program_flow`), steps (`tasks`) and effects (`awaited_effects`) under way;
+and `step_groups` what they do to programs and steps (`program_flow`) and effects (`awaited_effects`) under way;
 `state` writes all of it as bytes.
 """

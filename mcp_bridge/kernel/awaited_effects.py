@@ -10,8 +10,7 @@ from mcp_bridge.kernel.program_limits import WEIGHED_BELOW, WorkLimit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcp_bridge.kernel.program_flow import Level
-    from mcp_bridge.kernel.tasks import Task
+    from mcp_bridge.kernel.program_flow import Level, Task
 
 
 class AwaitedEffects(WorkLimit):

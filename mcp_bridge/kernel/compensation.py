@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_bridge.kernel.language.references import TextTooLongError
+from mcp_bridge.kernel.program_flow import Leaf
 from mcp_bridge.kernel.step_types import CompensationStep, Instruction
-from mcp_bridge.kernel.tasks import Leaf
 
 if TYPE_CHECKING:
     from mcp_bridge.kernel.events import StepResult

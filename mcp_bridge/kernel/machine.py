@@ -53,11 +53,10 @@ from mcp_bridge.kernel.events import (
 )
 from mcp_bridge.kernel.json_parsing import Read, parsed
 from mcp_bridge.kernel.language.program_parser import Program
-from mcp_bridge.kernel.program_flow import Level
+from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Task
 from mcp_bridge.kernel.program_limits import MAX_WORK, count_tokens
 from mcp_bridge.kernel.step_execution import Interpreter, late
 from mcp_bridge.kernel.step_types import CompensationStep
-from mcp_bridge.kernel.tasks import Group, Leaf, Nested, Task
 from mcp_bridge.kernel.values import normal
 
 if TYPE_CHECKING:

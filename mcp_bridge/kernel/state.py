@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from mcp_bridge.kernel.compensation import compensation_for
 from mcp_bridge.kernel.events import Effect, EffectKind, Status, StepResult, StepStatus, Usage
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_flow import Level
+from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Map, Nested, Task, task_for
 from mcp_bridge.kernel.step_types import CompensationStep, MapStep
-from mcp_bridge.kernel.tasks import Group, Leaf, Map, Nested, Task, task_for
 from mcp_bridge.kernel.values import canonical, normal
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from mcp_bridge.kernel.events import StepResult, StepStatus, new
 from mcp_bridge.kernel.language.condition_errors import counted_as_none, reason
 from mcp_bridge.kernel.language.conditions import ConditionError, condition
 from mcp_bridge.kernel.language.references import TextTooLongError, quoted, written
-from mcp_bridge.kernel.program_flow import Level
+from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Task, task_for
 from mcp_bridge.kernel.program_limits import (
     MAX_ITEMS,
     MAX_WORK,
@@ -25,7 +25,6 @@ from mcp_bridge.kernel.program_limits import (
 )
 from mcp_bridge.kernel.step_groups import GroupExecution
 from mcp_bridge.kernel.step_types import ConditionStep, MapStep, ModelStep, StepFailedError
-from mcp_bridge.kernel.tasks import Group, Leaf, Nested, Task, task_for
 
 if TYPE_CHECKING:
     from mcp_bridge.kernel.events import Outcome

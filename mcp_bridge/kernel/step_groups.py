@@ -5,8 +5,8 @@ from __future__ import annotations
 from mcp_bridge.kernel.awaited_effects import AwaitedEffects
 from mcp_bridge.kernel.compensation import record_compensation
 from mcp_bridge.kernel.events import StepResult
+from mcp_bridge.kernel.program_flow import Group, Parallel, Task
 from mcp_bridge.kernel.program_limits import exceeded_token_limit
-from mcp_bridge.kernel.tasks import Group, Parallel, Task
 
 
 class GroupExecution(AwaitedEffects):

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @asynccontextmanager
 async def guarded(issuer, state, **settings):
-    """A fleet of a service whose operations want a token, the service, and the tokens that came with its requests."""
+    """A fleet of a service whose operations want a token, the service, the tokens that came with its requests, and its address."""
     service, tokens = Petstore(), {}
 
     async def app(scope, receive, send):
@@ -44,42 +44,43 @@ async def guarded(issuer, state, **settings):
         spec = ServerSpec(name="petstore", type="openapi", url=base, openapi=document, **settings)
         access = RemoteAccess(lambda _spec, text: text, logins=login_store(state))
         async with Fleet([spec], access=access) as fleet:
-            yield fleet, tokens
+            yield fleet, tokens, base
 
 
-async def test_a_machine_gets_a_token_of_its_own_and_another_when_it_has_ended(authorization_server, tmp_path):
+async def test_a_machine_gets_a_token_of_its_own_for_the_service(authorization_server, tmp_path):
     issuer = authorization_server
     oauth = OAuthSettings(
         client_id="machine",
         client_secret="secret-of-the-machine-client-0815",  # noqa: S106 - of this test's server
+        # A service that knows nothing of MCP names neither: both are configured.
         issuer=issuer.url,
+        scopes=("tools",),
         grant="client_credentials",
     )
-    async with guarded(issuer, tmp_path, oauth=oauth) as (fleet, tokens):
+    async with guarded(issuer, tmp_path, oauth=oauth) as (fleet, _, base):
 
         async def named():
             return convert(await call_tool(fleet, "petstore", "get_pet", {"id": 1}))["value"]["name"]
 
         assert await named() == "Rex"
         assert await named() == "Rex"
-        [first] = set(tokens["/pets/1"])
-        assert len(issuer.events("granted", grant="client_credentials")) == 1
-        issuer.forget(first)
-        assert await named() == "Rex"
-        assert len(issuer.events("granted", grant="client_credentials")) == 2
+        # For this service alone (RFC 8707).
+        assert len(issuer.events("granted", grant="client_credentials", resource=base)) == 1
 
 
 async def test_a_person_who_has_not_logged_in_is_told_how(authorization_server, tmp_path):
-    async with guarded(authorization_server, tmp_path, oauth=OAuthSettings()) as (fleet, tokens):
+    async with guarded(authorization_server, tmp_path, oauth=OAuthSettings()) as (fleet, tokens, _):
+        # Anybody may read the document.
+        found = await fleet.server("petstore").listed("get_pet")
         with pytest.raises(BridgeError) as caught:
-            await fleet.server("petstore").listed("get_pet")
+            await fleet.server("petstore").bound(found).call({"id": 1})
     assert caught.value.code == "login_needed"
     assert "mcp-bridge servers login petstore" in str(caught.value)
-    assert "/pets/1" not in tokens
+    assert set(tokens["/pets/1"]) == {""}
 
 
 async def test_credentials_that_a_service_refuses_are_said_to_belong_into_credentials(authorization_server, tmp_path):
-    async with guarded(authorization_server, tmp_path) as (fleet, _):
+    async with guarded(authorization_server, tmp_path) as (fleet, _, _):
         found = await fleet.server("petstore").listed("get_pet")
         with pytest.raises(BridgeError) as caught:
             await fleet.server("petstore").bound(found).call({"id": 1})

@@ -96,6 +96,10 @@ class _Selecting(OAuthClientProvider):
 
     issuer: str | None = None
 
+    def set_issuer(self, issuer: str | None) -> None:
+        """Set the configured authorization server. It is asked as well where the server names none (RFC 9728)."""
+        self.issuer = self.context.auth_server_url = issuer
+
     def _select_authorization_server(self, advertised: list[str]) -> str:
         if self.issuer is None:
             return advertised[0]
@@ -141,8 +145,8 @@ class PersonProvider(_Selecting):
         self.is_configured = settings.client_id is not None
         self._url = url
         self._show = show
-        self.issuer = settings.issuer
         super().__init__(url, metadata, self.storage, self._checked_show, answer, settings.client_metadata_url)
+        self.set_issuer(settings.issuer)
 
     async def _checked_show(self, address: str) -> None:
         metadata = self.context.oauth_metadata
@@ -182,7 +186,7 @@ class MachineProvider(_Selecting, ClientCredentialsOAuthProvider):
             settings.client_secret or "",
             issuer=settings.issuer,
         )
-        self.issuer = settings.issuer
+        self.set_issuer(settings.issuer)
 
     async def _perform_authorization(self) -> httpx2.Request:
         self.choose_client_authentication()

@@ -1,4 +1,4 @@
-"""Where the access token of a server's next request comes from: a person's login, or the client's own credentials.
+"""Access tokens of remote servers, and their renewal: by a person's login, or by the client's own credentials.
 
 A token is replaced before it expires, or once the server has refused it. However many calls ask for that, one request
 is made for all of them; across processes, whoever holds the login's lock makes it, and the others find its result in

@@ -1,4 +1,4 @@
-"""Keys that are generated for scripts: a script that is suspended without a key gets `waits-` and its id.
+"""Suspended runs of scripts without a key: each is given one, `waits-` and its id.
 
 The run is also found by its code: a request for the same code, with the same servers and without a key, goes on with
 the suspended run and gets its result once; only then is the same code run anew. Of several suspended runs of the same

@@ -1,4 +1,4 @@
-"""Entries that are lost, and whose loss a person has accepted.
+"""Entries that are lost, and whose loss is recorded: a person has accepted it, or restored a backup.
 
 They are lost when the file was damaged or put back, or aren't in the backup that was restored.
 """

@@ -17,7 +17,8 @@ SANDBOX_DESCRIPTORS, SERVER_DESCRIPTORS, OTHER_DESCRIPTORS = 16, 16, 256
 def needed_descriptors(configured: Configured) -> int:
     """The most descriptors that a bridge has open while it serves, at its limits."""
     settings = configured.settings
-    sandboxes = settings.max_concurrent + max(settings.pool_min, settings.pool_max)
+    idle = max(settings.pool_min, settings.pool_max) + settings.sessions.max_idle_together
+    sandboxes = settings.max_concurrent + idle
     return (
         settings.http.max_connections
         + sandboxes * SANDBOX_DESCRIPTORS
