@@ -166,7 +166,7 @@ class Gate:
                         [result.value, result.raw], functools.partial(_projected, result, projector, raw=raw)
                     )
                     given = await self._size(result.value)
-                    if share is not None:
+                    if share is not None and given:
                         share.add(Amounts(bytes=given))
                     reservation.settle(Amounts(calls=1, bytes=size + given) if given else reserved)
                 except BridgeError as exc:

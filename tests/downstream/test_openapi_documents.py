@@ -318,3 +318,22 @@ def test_what_each_call_or_the_bridge_itself_looks_at_is_bounded():
     outcome = compiled(document(elsewhere), outcome=True)
     assert outcome.problem == "refers to more than 1000 other documents"
     assert outcome.missing == ()
+
+
+async def test_a_text_that_was_cut_in_two_costs_a_document_nothing():
+    """Half of an emoji, as JSON escapes it, can't be written as UTF-8."""
+    text = r"""{"openapi": "3.1.0", "info": {"title": "x", "version": "1"}, "paths": {"/x": {"get": {
+        "operationId": "x", "description": "cut \ud83d, late \uDE00, whole \ud83d\ude00, plain \\ud83d",
+        "parameters": [{"name": "a", "in": "query", "schema": {"enum": ["\ud83d"]}}]}}}}"""
+    uri = "file:///docs/openapi.json"
+    order = Order(server="petstore", main=uri, documents={uri: text}, refused={}, operations=("*",))
+    (tool,) = (await compile_order(order)).service.tools
+    assert tool["description"].startswith("cut \ufffd, late \ufffd, whole \U0001f600, plain \\ud83d")
+    assert tool["inputSchema"]["properties"]["a"]["enum"] == ["\ufffd"]
+
+
+def test_a_notice_has_no_line_of_the_documents_own():
+    service = compiled(document({"/a\n\x1b[31mmcp-bridge: ERROR": {"get": {}}, "/b": {"get": {}}}))
+    (notice,) = service.notices
+    assert notice.isprintable()
+    assert r"/a\n\x1b[31mmcp-bridge" in notice

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from benchmarks import calls, gateway, governed, http_server, kept, kernel, ledger, loop, registered, store
+from benchmarks import calls, gateway, governed, http_server, kept, kernel, ledger, loop, parts, registered, store
 from benchmarks.bridge import Bench
 from benchmarks.measure import table
 
@@ -29,6 +29,7 @@ def bench(sandbox_state_dir, tmp_path):
         ledger.ledger,
         store.store,
         kept.kept,
+        parts.parts,
         loop.loop,
         calls.openapi,
         http_server.team,

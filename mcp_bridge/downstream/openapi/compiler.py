@@ -24,6 +24,7 @@ from mcp_bridge.downstream.openapi.operations import Limits, compile_operation
 from mcp_bridge.downstream.openapi.plan import Order, Outcome, SecurityScheme, Service
 from mcp_bridge.downstream.openapi.references import Node, References
 from mcp_bridge.downstream.openapi.selection import METHODS, Selection
+from mcp_bridge.escaping import escape_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -256,7 +257,8 @@ def _compiled(document: Document, chosen: list[_Chosen], server: str, notices: l
 
 def _told(problems: list[str]) -> list[str]:
     more = [f"and {len(problems) - _NAMED} more like these"] if len(problems) > _NAMED else []
-    return [*problems[:_NAMED], *more]
+    # The document's own words are in them.
+    return [*map(escape_line, problems[:_NAMED]), *more]
 
 
 def _servers(value: Any, document: Document, uri: str) -> list[str]:

@@ -45,7 +45,7 @@ def parse(text: str) -> Any:
     text = text.removeprefix("\ufeff")
     if text.lstrip()[:1] in {"{", "["}:
         try:
-            return json.loads(text)
+            return json.loads(_without_lone_surrogates(text))
         except RecursionError:
             raise DocumentError(f"is nested deeper than {MAX_DEPTH} levels") from None
         except json.JSONDecodeError as error:
@@ -56,6 +56,20 @@ def parse(text: str) -> Any:
         except DocumentError:
             raise DocumentError(problem) from None
     return _yaml(text)
+
+
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""An escape of JSON: a pair of surrogates, a lone one, or another."""
+
+
+def _without_lone_surrogates(text: str) -> str:
+    """JSON with replacement characters in their place: what was cut in two has them, and UTF-8 can't carry them."""
+    if "\\ud" not in text and "\\uD" not in text:
+        return text
+    return _ESCAPE.sub(lambda match: r"\ufffd" if match["lone"] else match[0], text)
 
 
 def _yaml(text: str) -> Any:

@@ -18,9 +18,9 @@ import logging
 import random
 import re
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -33,15 +33,11 @@ from mcp.shared.inbound import (
     encode_header_value,
     mcp_param_headers,
 )
-from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import (
-    CONNECTION_CLOSED,
     INVALID_REQUEST,
-    METHOD_NOT_FOUND,
     ErrorData,
     JSONRPCError,
     JSONRPCNotification,
-    JSONRPCRequest,
     JSONRPCResponse,
     jsonrpc_message_adapter,
 )
@@ -62,9 +58,18 @@ from mcp_bridge.downstream.http.http_client import (
 )
 from mcp_bridge.downstream.http.retries import sent_until_read
 from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
+from mcp_bridge.downstream.transports.http_streams import (
+    RESUME_WAIT,
+    Failed,
+    HttpMessages,
+    HttpRequests,
+    InboxItem,
+    Post,
+    Reached,
+)
 from mcp_bridge.downstream.transports.large_parts import is_oversized
 from mcp_bridge.downstream.transports.lines import Oversized
-from mcp_bridge.downstream.transports.messages import MessageReader, encoded, encoded_large
+from mcp_bridge.downstream.transports.messages import encoded, encoded_large
 from mcp_bridge.downstream.transports.pending_requests import PendingRequests, connection_closed, given_up
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
@@ -94,13 +99,9 @@ _LAST_EVENT_HEADER = "last-event-id"
 # How often in succession a broken stream may fail to be resumed.
 _RESUME_FAILURES = 6
 
-# The wait before a broken stream is resumed: unless the server says, and its bounds.
-_RESUME_WAIT = 0.5
+# The bounds of what the server says of the wait before a broken stream is resumed.
 _MIN_RESUME_WAIT = 0.05
 _MAX_RESUME_WAIT = 30.0
-
-# How long the server may take to end a response whose answer has arrived, before its connection is given up.
-_END_GRACE = 1.0
 
 # How long the end of a connection waits for a token that is being replaced; that takes less than a second.
 _REFRESH_TIMEOUT = 5.0
@@ -121,43 +122,6 @@ _INBOX = 8
 
 # A server's stream for messages that answer nothing: the longest wait between two attempts to open it.
 _STREAM_WAIT_CAP = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Reached:
-    """In the inbox behind messages: set once they are processed."""
-
-    event: anyio.Event
-
-
-class Post:
-    """A request under way.
-
-    Attributes:
-        number: Its JSON-RPC id.
-        scope: What ends it.
-        modern: Whether it was sent in a protocol version without sessions.
-        is_answered: Whether its answer has been passed on.
-        attempt: What is known of the attempt to send it.
-        last_event: The id of the last event of its stream, or None.
-        resume_wait: Seconds to wait before its stream is resumed.
-    """
-
-    __slots__ = ("attempt", "is_answered", "last_event", "modern", "number", "resume_wait", "scope")
-
-    def __init__(self, number: str | int, *, modern: bool) -> None:
-        self.number = number
-        self.scope = anyio.CancelScope()
-        self.modern = modern
-        self.is_answered = False
-        self.attempt = Attempt()
-        self.last_event: str | None = None
-        self.resume_wait = _RESUME_WAIT
-
-    def answered(self) -> None:
-        """Note that the answer has been passed on; the rest of the response has a moment to arrive."""
-        self.is_answered = True
-        self.scope.deadline = min(self.scope.deadline, anyio.current_time() + _END_GRACE)
 
 
 class HttpTransport:
@@ -201,7 +165,7 @@ class HttpTransport:
         self._send: MemoryObjectSendStream[InboxItem] | None = None
         self._inbox: MemoryObjectReceiveStream[InboxItem] | None = None
 
-    async def __aenter__(self) -> tuple[_Messages, _Requests]:
+    async def __aenter__(self) -> tuple[HttpMessages, HttpRequests]:
         """Open the client; nothing is sent yet.
 
         Raises:
@@ -218,7 +182,7 @@ class HttpTransport:
             # The context manager isn't entered, so nobody leaves it.
             await self.__aexit__(type(error), error, None)
             raise
-        return _Messages(self, self._inbox), _Requests(self)
+        return HttpMessages(self, self._inbox), HttpRequests(self)
 
     async def started(self) -> None:
         """Do what comes before the first message."""
@@ -425,7 +389,7 @@ class HttpTransport:
         assert self._send is not None  # noqa: S101 - entered
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             reached = anyio.Event()
-            await self._send.send(_Failed(post, failure, reached))
+            await self._send.send(Failed(post, failure, reached))
             await reached.wait()
 
     async def attempt(
@@ -541,7 +505,7 @@ class HttpTransport:
             if failures > _RESUME_FAILURES:
                 return broken
             if failures:
-                await anyio.sleep(_RESUME_WAIT * 2 ** (failures - 1) * random.uniform(0.5, 1))  # noqa: S311
+                await anyio.sleep(RESUME_WAIT * 2 ** (failures - 1) * random.uniform(0.5, 1))  # noqa: S311
 
     async def pass_on(self, item: bytes | Oversized) -> None:
         """Have a message processed. Credentials that the server repeats are hidden in it."""
@@ -552,7 +516,7 @@ class HttpTransport:
         """Return when all messages so far are processed."""
         assert self._send is not None  # noqa: S101 - entered
         reached = anyio.Event()
-        await self._send.send(_Reached(reached))
+        await self._send.send(Reached(reached))
         await reached.wait()
 
     async def tell(self, message: JSONRPCNotification | JSONRPCResponse | JSONRPCError) -> bool:
@@ -601,7 +565,7 @@ class HttpTransport:
         failures = 0
         last: str | None = None
         while self.retired is None:
-            wait = _RESUME_WAIT
+            wait = RESUME_WAIT
             try:
                 async with self.fetch("GET", Attempt(), headers=_resuming(last)) as response:
                     if not response.is_success or not is_stream(response):
@@ -613,7 +577,7 @@ class HttpTransport:
                             if event.id and _EVENT_ID.fullmatch(event.id):
                                 last = event.id
                             if event.retry is not None:
-                                wait = _wait_asked_for(event.retry, _RESUME_WAIT)
+                                wait = _wait_asked_for(event.retry, RESUME_WAIT)
                             if event.event == "message" and event.data:
                                 await self.pass_on(event.data.encode("utf-8", "surrogatepass"))
             except (anyio.BrokenResourceError, anyio.ClosedResourceError, httpx2.SSEError, BridgeError):
@@ -625,113 +589,6 @@ class HttpTransport:
                 return
             failures += 1
             await anyio.sleep(min(_STREAM_WAIT_CAP, wait * 2 ** min(failures - 1, 16)) * random.uniform(0.5, 1))  # noqa: S311
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """In the inbox behind all messages of a request: it fails, unless one of them was its answer."""
-
-    post: Post
-    failure: RemoteFailure | BridgeError
-    reached: anyio.Event
-
-
-InboxItem = bytes | Oversized | _Failed | _Reached
-
-
-class _Messages(MessageReader):
-    """The SDK's read stream, fed from the responses."""
-
-    def __init__(self, transport: HttpTransport, inbox: MemoryObjectReceiveStream[InboxItem]) -> None:
-        super().__init__(transport)
-        self._http = transport
-        self._inbox = inbox
-
-    async def _receive(self) -> None:
-        while True:
-            try:
-                item = await self._inbox.receive()
-            except (anyio.EndOfStream, anyio.ClosedResourceError):
-                self._http.close()
-                raise StopAsyncIteration from None
-            if isinstance(item, _Reached):
-                item.event.set()
-            elif isinstance(item, _Failed):
-                item.reached.set()
-                if not item.post.is_answered:
-                    self._fail(item)
-                    return
-            else:
-                self._http.received += len(item) if isinstance(item, bytes) else item.size
-                self._lines.append(item)
-                return
-
-    def _fail(self, item: _Failed) -> None:
-        item.post.answered()
-        code = CONNECTION_CLOSED
-        if isinstance(item.failure, RemoteFailure) and item.failure.status == HTTPStatus.NOT_FOUND:
-            # How a server says without JSON-RPC that it doesn't know a method; what the SDK negotiates by.
-            code = METHOD_NOT_FOUND
-        error = ErrorData(code=code, message=str(item.failure), data=item.failure)
-        self._answer(JSONRPCError(jsonrpc="2.0", id=item.post.number, error=error))
-
-
-class _Requests:
-    """The SDK's write stream: each request becomes a task."""
-
-    def __init__(self, transport: HttpTransport) -> None:
-        self._transport = transport
-        self._is_closed = False
-
-    async def send(self, item: SessionMessage, /) -> None:
-        """Send one message. Returns before a request is answered, and after a notification is.
-
-        Raises:
-            anyio.BrokenResourceError: The connection has ended.
-            ValueError: The message can't be encoded as JSON.
-        """
-        transport, message = self._transport, item.message
-        if self._is_closed:
-            raise anyio.ClosedResourceError
-        if transport.closed.is_set():
-            raise anyio.BrokenResourceError
-        if isinstance(message, JSONRPCRequest):
-            self._request(message, item.metadata)
-        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
-            transport.cancel(message)
-        elif isinstance(message, JSONRPCNotification):
-            # Before what follows it: a server may refuse requests until it has been told that the client is ready.
-            is_taken = await transport.tell(message)
-            if is_taken and message.method == "notifications/initialized" and transport.session is not None:
-                transport.start(transport.read_announcements)
-        else:
-            transport.answer(message)
-
-    def _request(self, message: JSONRPCRequest, metadata: object) -> None:
-        transport = self._transport
-        opens = message.method == "initialize"
-        # In the task of whoever asks; the exchange is a task of its own.
-        headers = tracing.carrier()
-        if isinstance(metadata, ClientMessageMetadata) and metadata.headers is not None:
-            headers |= metadata.headers
-        if opens:
-            # What a failed probe was sent with doesn't belong to the handshake.
-            transport.version = None
-            headers.pop(MCP_PROTOCOL_VERSION_HEADER, None)
-        else:
-            transport.version = headers.get(MCP_PROTOCOL_VERSION_HEADER, transport.version)
-        body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        post = transport.track(message.id)
-        transport.start(functools.partial(transport.exchange, post, body, headers, opens=opens))
-
-    async def aclose(self) -> None:
-        self._is_closed = True
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
 
 _GATEWAY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})

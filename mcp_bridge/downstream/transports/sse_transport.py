@@ -16,13 +16,14 @@ import httpx2
 
 from mcp_bridge.downstream.configuration.remote_entries import url_problem
 from mcp_bridge.downstream.http.http_client import Attempt, RemoteFailure, RequestFailedError, refusal
-from mcp_bridge.downstream.transports.http_transport import HttpTransport, Post, is_stream, start_of_body
+from mcp_bridge.downstream.transports.http_transport import HttpTransport, is_stream, start_of_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from anyio.abc import TaskStatus
 
+    from mcp_bridge.downstream.transports.http_streams import Post
     from mcp_bridge.errors import BridgeError
 
 _STREAM_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.ledger.log.payloads import CallDecision, Denial, ModelIntent, Question, StepDecision, to_entry
@@ -81,7 +80,7 @@ class StepCall:
         """As `Caller.begin`. From here on the call may have happened."""
         if not is_repeatable:
             self._run.begins(self.effect.id)
-        await self._record(replace(intent, effect=self.effect.id))
+        await self._record(intent.of_effect(self.effect.id))
 
     async def ask(self, arguments: Any) -> None:
         """As `ModelCaller.ask`."""

@@ -35,9 +35,20 @@ if TYPE_CHECKING:
 MAX_REMEMBERED = 10_000
 """Executions whose last entry and data key are cached."""
 
-INSERT_ENTRY = "INSERT INTO entries (sequence, execution, kind, entry, nodes) VALUES (?, ?, ?, ?, ?)"
+INSERT_ENTRY = "INSERT INTO appended (sequence, execution, kind, entry, nodes, sealed) VALUES (?, ?, ?, ?, ?, ?)"
+"""Inserts an entry with its payload, on a connection of `prepare_to_append`. An erased execution's payload is NULL."""
+
 INSERT_KEY = "INSERT INTO data_keys (execution, subject, wrapped, mac) VALUES (?, ?, ?, ?)"
-INSERT_PAYLOAD = "INSERT INTO payloads (sequence, sealed) VALUES (?, ?)"
+
+_APPENDED = (
+    # Its columns are of no type: values come to the tables as they were given.
+    "CREATE TEMP VIEW appended (sequence, execution, kind, entry, nodes, sealed) AS SELECT 0, 0, 0, 0, 0, 0",
+    """CREATE TEMP TRIGGER append INSTEAD OF INSERT ON appended BEGIN
+        INSERT INTO entries (sequence, execution, kind, entry, nodes)
+            VALUES (NEW.sequence, NEW.execution, NEW.kind, NEW.entry, NEW.nodes);
+        INSERT INTO payloads (sequence, sealed) SELECT NEW.sequence, NEW.sealed WHERE NEW.sealed IS NOT NULL;
+    END""",
+)
 
 _COUNT_WRITE = (
     "INSERT INTO meta (name, value) VALUES (?, '1')"
@@ -173,14 +184,13 @@ class Log:
             self.signer = self._reload(vkey)
         self._version = version
 
-    def append(self, connection: sqlite3.Connection, posted: Sequence[Posted]) -> tuple[list[tuple[Any, ...]], ...]:
-        """The rows for INSERT_ENTRY and INSERT_PAYLOAD. New pieces of payloads are inserted here.
+    def append(self, connection: sqlite3.Connection, posted: Sequence[Posted]) -> list[tuple[Any, ...]]:
+        """The rows for INSERT_ENTRY. New pieces of payloads are inserted here.
 
         Raises:
             BridgeError: `clock_went_back`; `bad_entry`.
         """
-        entries: list[tuple[Any, ...]] = []
-        payloads: list[tuple[Any, ...]] = []
+        rows: list[tuple[Any, ...]] = []
         # In one call: each call releases the interpreter's lock, and waits for a busy event loop to get it back.
         salts = os.urandom(SALT_BYTES * len(posted))
         nonces = os.urandom(NONCE_BYTES * len(posted))
@@ -205,8 +215,9 @@ class Log:
                 raise BridgeError("bad_entry", f"An entry of {execution} has {len(data)} bytes.")
             nodes = self._frontier.append(leaf_hash(data))
             known.previous = nodes[:HASH_BYTES].hex()
-            entries.append((sequence, execution, one.kind, data, nodes))
             size = len(data) + len(nodes)
+            # It stays None for an execution that is erased already.
+            sealed: bytes | None = None
             if known.key is not None:
                 plain = parts[0]
                 if len(parts) > 1:
@@ -214,14 +225,13 @@ class Log:
                     size += new
                 nonce = nonces[NONCE_BYTES * number : NONCE_BYTES * (number + 1)]
                 sealed = known.key.seal(salt + plain, committed.encode(), nonce)
-                payloads.append((sequence, sealed))
                 size += len(sealed)
             elif execution == LEDGER:
-                payloads.append((sequence, salt + b"".join(parts)))
-            # Otherwise it is erased already.
+                sealed = salt + b"".join(parts)
+            rows.append((sequence, execution, one.kind, data, nodes, sealed))
             self.stored[execution] += size
-        self._changed = self._changed or bool(entries)
-        return entries, payloads
+        self._changed = self._changed or bool(rows)
+        return rows
 
     def _in_pieces(
         self, connection: sqlite3.Connection, one: Posted, known: _Execution, key: DataKey
@@ -319,6 +329,19 @@ class Log:
     def erased(self, execution: str) -> None:
         """Forget an execution's key, which this transaction has destroyed."""
         self._executions.pop(execution, None)
+
+
+def prepare_to_append(connection: sqlite3.Connection) -> None:
+    """Let a writing connection insert an entry and its payload by one statement.
+
+    For each statement the interpreter's lock is released several times, and a busy event loop gives it back late.
+    The view is the connection's own, and not in the file.
+
+    Raises:
+        sqlite3.Error: As SQLite raises it.
+    """
+    for statement in _APPENDED:
+        connection.execute(statement)
 
 
 def frontier_of(connection: sqlite3.Connection, size: int) -> Frontier:

@@ -423,6 +423,10 @@ class ToolIntent(Payload):
         """The same intent, for a script's call."""
         return type(self)(self.tool, self.arguments, call, self.sent, self.effect, self.rules)
 
+    def of_effect(self, effect: int) -> Self:
+        """The same intent, for a program's effect."""
+        return type(self)(self.tool, self.arguments, self.call, self.sent, effect, self.rules)
+
     def filled(self, fill: Callable[[Any], Any]) -> Self:
         """The same intent with the arguments that the tool gets, in which `fill` has replaced references by values."""
         return replace(self, arguments=fill(self.given), sent=None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mcp_bridge.ledger.log.deduplication import capture
-from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
+from mcp_bridge.ledger.log.log import INSERT_ENTRY, Posted
 from mcp_bridge.ledger.storage.sealing import damaged
 from mcp_bridge.ledger.storage.write_lock import take_turn
 from mcp_bridge.telemetry import measurements
@@ -26,7 +26,7 @@ T = TypeVar("T")
 Row: TypeAlias = "tuple[str, str, Sequence[Any]]"
 """A table, the condition of a row of it, and the condition's parameters."""
 
-ROWS = (64, 16, 4)
+ROWS = (64, 32, 16, 8, 4, 2)
 """Most rows that one statement inserts.
 
 Each statement releases the interpreter's lock, and waits for a busy event loop to get it back.
@@ -256,13 +256,13 @@ def _values(connection: sqlite3.Connection, log: Log, parameters: Sequence[Any])
 
 def _insert(connection: sqlite3.Connection, log: Log, entries: Sequence[Posted]) -> None:
     for part in _parts(entries):
-        for text, rows in zip((INSERT_ENTRY, INSERT_PAYLOAD), log.append(connection, part), strict=True):
-            at = 0
-            while at < len(rows):
-                count = next((count for count in ROWS if count <= len(rows) - at), 1)
-                values = [value for row in rows[at : at + count] for value in row]
-                connection.execute(_of_rows(text, count), values)
-                at += count
+        rows = log.append(connection, part)
+        at = 0
+        while at < len(rows):
+            count = next((count for count in ROWS if count <= len(rows) - at), 1)
+            values = [value for row in rows[at : at + count] for value in row]
+            connection.execute(_of_rows(INSERT_ENTRY, count), values)
+            at += count
 
 
 def _parts(entries: Sequence[Posted]) -> Iterator[Sequence[Posted]]:

@@ -21,7 +21,7 @@ from mcp_bridge.atomic_files import sync_directory
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.deduplication import capture
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
-from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Posted
+from mcp_bridge.ledger.log.log import INSERT_ENTRY, Posted
 from mcp_bridge.ledger.log.log_payloads import Erasure
 from mcp_bridge.ledger.log.payloads import to_entry
 from mcp_bridge.ledger.log.transaction import authenticate, row_mac
@@ -92,8 +92,7 @@ def _tell(connection: sqlite3.Connection, log: Log, tokens: list[str], named: li
     entry = to_entry(erasure, LEDGER)
     # A clock that is behind must not fail this: the command that accepts it opens the file, too.
     posted = Posted(entry, capture(entry.payload), max(time.time_ns() // 1000, log.clock.last))
-    for statement, rows in zip((INSERT_ENTRY, INSERT_PAYLOAD), log.append(connection, [posted]), strict=True):
-        connection.executemany(statement, rows)
+    connection.executemany(INSERT_ENTRY, log.append(connection, [posted]))
     connection.execute("INSERT INTO meta VALUES (?, ?)", (f"{UNFINISHED} {sequence}", json.dumps([])))
 
 

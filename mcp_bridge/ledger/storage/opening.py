@@ -20,7 +20,7 @@ from mcp_bridge.ledger.keys.signing_key_files import (
 )
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
-from mcp_bridge.ledger.log.log import INSERT_ENTRY, INSERT_PAYLOAD, Log, Posted
+from mcp_bridge.ledger.log.log import INSERT_ENTRY, Log, Posted, prepare_to_append
 from mcp_bridge.ledger.log.log_payloads import KeyEvent
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.merkle import empty_root
@@ -198,6 +198,7 @@ def connect(path: Path, master: str | Sequence[str] | None = None) -> sqlite3.Co
             # A process of a later version may have been quicker.
             refuse_newer(connection, path)
             compact_small(connection, path)
+        prepare_to_append(connection)
     except BaseException:
         connection.close()
         raise
@@ -300,6 +301,4 @@ def _begin(
 
 def write_entries(connection: sqlite3.Connection, log: Log, posted: Sequence[Posted]) -> None:
     """Append entries, one by one."""
-    entries, payloads = log.append(connection, posted)
-    connection.executemany(INSERT_ENTRY, entries)
-    connection.executemany(INSERT_PAYLOAD, payloads)
+    connection.executemany(INSERT_ENTRY, log.append(connection, posted))

@@ -112,6 +112,21 @@ async def test_chains_hold_though_there_are_more_than_are_remembered(path, monke
     assert [leaf.execution for leaf in leaves(path)[1:]] == list("abcabacab" * 3)
 
 
+@pytest.mark.parametrize(("count", "statements"), [(1, 1), (32, 1), (35, 3), (200, 4)])
+async def test_entries_and_their_payloads_take_one_statement_together(path, count, statements):
+    seen = []
+    async with Database(path) as database:
+        await database.run_outside_transaction(lambda connection: connection.set_trace_callback(seen.append))
+        await SqliteRecorder(database).append(*(Entry("intent", f"run {number % 3}") for number in range(count)))
+        await database.run_outside_transaction(lambda connection: connection.set_trace_callback(None))
+    # A statement is told once more for each trigger that it fires.
+    inserted = {text for text in seen if text.startswith("INSERT INTO") and "data_keys" not in text}
+    assert len(inserted) == statements
+    assert len(leaves(path)) == 1 + count
+    assert rows(path, "SELECT count(*) FROM payloads") == [(1 + count,)]
+    assert rows(path, "SELECT name FROM sqlite_schema WHERE name LIKE 'append%'") == []
+
+
 @pytest.mark.parametrize(
     "step", ["a\x1b]0;x\x07\x9b31m\u202e", "x" * (MAX_TEXT_CHARS + 1), "\x00" * 10_000, "né/\U0001f600"]
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import random
 import signal
 import sqlite3
@@ -404,7 +405,9 @@ def test_what_executions_keep_is_removed_in_transactions_of_a_bounded_size(state
             writer = Writer(database)
             for name in names:
                 await writer.start(name)
-                record = await writer.store.sealed_record(name, {"execution": name, "stdout": "x" * 900_000})
+                record = await writer.store.sealed_record(
+                    name, {"execution": name, "stdout": os.urandom(900_000).hex()}
+                )
                 await writer.store.update(name, status="success", state=None, record=record, due=None)
             await erasure.empty_journal(database)
             grown, transact = [], database.transact

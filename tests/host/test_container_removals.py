@@ -4,10 +4,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 from anyio.abc import ByteSendStream
-from mcp_bridge.host.removals import Removals
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host import removals
+from mcp_bridge.host import container_removals
+from mcp_bridge.host.container_removals import Removals
 from mcp_bridge.sandbox.engine import ExitStatus
 
 
@@ -69,10 +69,10 @@ async def test_a_guest_is_not_dismissed_before_the_answer_is_on_its_way(monkeypa
     answered = anyio.Event()
 
     async def pause(seconds):
-        assert seconds == removals.PAUSE_SECONDS
+        assert seconds == container_removals.PAUSE_SECONDS
         await answered.wait()
 
-    monkeypatch.setattr(removals.anyio, "sleep", pause)
+    monkeypatch.setattr(container_removals.anyio, "sleep", pause)
     container = Container()
     async with anyio.create_task_group() as tasks:
         Removals(tasks, 1).leave(container, b"acknowledged\n")
@@ -91,7 +91,7 @@ LOST = BridgeError("sandbox_start_failed", "The engine has lost it.")
     ids=["stays", "has gone", "is lost by its engine"],
 )
 async def test_a_container_is_closed_whatever_its_guest_does(options, monkeypatch):
-    monkeypatch.setattr(removals, "LEAVE_SECONDS", 0.05)
+    monkeypatch.setattr(container_removals, "LEAVE_SECONDS", 0.05)
     container = Container(**options)
     await removed(container, lambda removals: removals.leave(container, b"acknowledged\n"))
 
