@@ -14,10 +14,10 @@ import random
 from mcp.servers import time
 
 drawn = [random.randint(1, 1000) for _ in range(3)]
-asked = await time.get_current_time(timezone="Europe/Oslo")
+asked = (await time.get_current_time(timezone="Europe/Oslo"))["datetime"]
 
 def report():
-    return f"drawn {drawn}, asked at {asked["datetime"]}"
+    return f"drawn {drawn}, asked at {asked}"
 
 print(report())'
 

@@ -56,7 +56,7 @@ class Environment:
 
     def change_servers(self) -> None:
         """Make the modules anew, for a cell that has other servers than the one before."""
-        sys.meta_path.remove(self._modules)
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self._modules]
         for name in [name for name in sys.modules if name.startswith("mcp.") or name == "mcp"]:
             del sys.modules[name]
         self._modules = self._make_modules()
