@@ -18,6 +18,7 @@ from mcp_bridge.ledger.audit.file_verification import verify_file
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import decode, encode, leaf_hash
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.log.session_store import SessionStore
 from mcp_bridge.ledger.log.usage_store import UsageStore
 from mcp_bridge.ledger.proofs import merkle, notes
 from mcp_bridge.ledger.proofs.notes import Checkpoint
@@ -126,6 +127,9 @@ class Writer:
     def use(self, calls):
         UsageStore(self.database).add("anna", {"calls": calls})
 
+    async def move(self, before, head):
+        assert await SessionStore(self.database).begin_move("anna", "tour", before, head)()
+
     async def publish(self, size, note, cosignatures=()):
         log = PublishedLog(self.database, {})
         state = TargetState("file /mnt/notes", status="ok", size=size)
@@ -208,6 +212,7 @@ async def build(folder):  # noqa: PLR0915  (a long story, told once)
         async with Database(kept.path) as database:
             writer = Writer(database)
             writer.use(1)
+            await writer.move("", "first")
             await writer.effect(ASKED)
             await writer.ask(ASKED, 2)
             await writer.suspend(ASKED, b"it asks")
@@ -217,6 +222,7 @@ async def build(folder):  # noqa: PLR0915  (a long story, told once)
         async with Database(kept.path) as database:
             writer = Writer(database)
             writer.use(2)
+            await writer.move("first", "second")
             await writer.decide(ASKED, 2)
             await writer.resume(ASKED)
             await writer.end(ASKED)

@@ -73,7 +73,7 @@ def test_the_ledger_is_whole_and_has_something_of_everything(kept):
         for table in tables:
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0], table
         kinds = {kind for (kind,) in connection.execute("SELECT kind FROM entries")}
-    assert len(tables) == 14
+    assert len(tables) == 15
     assert {"start", "intent", "outcome", "suspension", "resume", "decision", "end", "erasure", "key", "clock"} <= kinds
     for name, path in kept.copies.items():
         assert verdict(path, [kept.vkey], (), kept.master) == (
@@ -412,6 +412,9 @@ ROWS = [
     ("others", "what a principal has used is changed", execute("UPDATE usages SET calls = 0"), MASTER),
     ("others", "what a principal has used is as it was", restored("suspended", "REPLACE INTO usages SELECT * FROM old.usages"), NOTHING),
     ("others", "what a principal has used is removed", execute("DELETE FROM usages"), NOTHING),
+    ("others", "a session's last cell is another", execute("UPDATE sessions SET head = '1'"), MASTER),
+    ("others", "a session's last cell is as it was", restored("suspended", "REPLACE INTO sessions SELECT * FROM old.sessions"), NOTHING),
+    ("others", "a session is removed", execute("DELETE FROM sessions"), NOTHING),
 ]  # fmt: skip
 
 FILES = [
