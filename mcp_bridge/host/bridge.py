@@ -195,17 +195,17 @@ class Bridge:
     def for_principal(self, principal: Principal) -> Bridge:
         """A principal's view of the bridge: one object as long as anything uses it.
 
-        What the principal has become since the view was made, or since the start if the configuration has a table for
-        it, holds from now on, but never allows more calls or secrets than it did then.
+        What the principal has become since the view was made, or since the start if the configuration had a table for
+        it or has one now, holds from now on, but never allows more calls or secrets than it did then.
 
         Raises:
             BridgeError: `bad_config`: its policy names a program that there isn't, or isn't valid; `not_a_principal`:
                 its table has been taken out of the configuration.
         """
         start = self._shared.governance.principals.get(principal.name)
-        if start is None:
-            return self._view(principal, principal)
         now = self._shared.principals.get(principal.name)
+        if start is None:
+            return self._view(principal, principal if now is None else restricted(principal, now))
         if now is None:
             raise BridgeError("not_a_principal", "You are nobody that this bridge is for.")
         return self._view(start, restricted(principal, now))

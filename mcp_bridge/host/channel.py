@@ -370,8 +370,9 @@ class HostChannel:
         return 0.0 if self.working or self._ahead or self.finished else time.monotonic() - self.moved_at
 
     def refuse(self) -> None:
-        """Cancel all requests and refuse further ones. The guest's output is still read."""
+        """Cancel all requests and refuse further ones, a result too. The guest's output is still read."""
         self._refusing = True
+        self._interruption = None
         for request in self.requests.values():
             request.scope.cancel()
 
@@ -384,8 +385,8 @@ class HostChannel:
             execution: The cell's execution.
             error: What requests are answered with from now on.
         """
-        self._interruption = error
         self.refuse()
+        self._interruption = error
         self._writer.post(jsonrpc.encode(messages.notification(messages.ExecutionInterrupt(execution))))
 
     def hang_up(self) -> None:

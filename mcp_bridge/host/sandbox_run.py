@@ -124,6 +124,7 @@ class SandboxRun:
 
     Attributes:
         has_finished: Whether the guest has sent the script's result, also one that came after its time was up.
+        is_unrecorded: Whether its start could not be written.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class SandboxRun:
         is_cell: bool = False,
     ) -> None:
         self.has_finished = False
+        self.is_unrecorded = False
         self._is_cell = is_cell
         self._process = process
         self._execution = execution
@@ -227,6 +229,7 @@ class SandboxRun:
             await self._recorded()
         except BridgeError as exc:
             self._never_ran = exc
+            self.is_unrecorded = True
             return False
         # Nothing was to be heard until now.
         self._last_beat = time.monotonic()

@@ -195,8 +195,8 @@ class Sandboxes:
             try:
                 with tracing.span("run sandbox", attributes={"mcp_bridge.sandbox.was_ready": True}):
                     record = await run.run()
-            except BridgeError as exc:
-                if run.has_begun or exc.code == "not_recorded":
+            except BridgeError:
+                if run.has_begun or run.is_unrecorded:
                     await warm.aclose()
                     raise
             except BaseException:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import logging
 import os
 import random
 import re
@@ -133,20 +134,32 @@ async def test_a_script_is_told_by_no_clock_of_its_process_how_long_its_containe
     assert max(used) < 1.5
 
 
-async def test_a_script_whose_start_the_disk_refuses_is_refused_and_its_container_used_up(sandboxes, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "not_recorded"),
+        (BridgeError("clock_went_back", "The clock went back."), "clock_went_back"),
+    ],
+    ids=["disk", "clock"],
+)
+async def test_a_script_whose_start_cannot_be_written_is_refused_and_its_container_used_up(
+    sandboxes, monkeypatch, caplog, error, code
+):
+    caplog.set_level(logging.INFO, "mcp_bridge")
     async with sandboxes.open(pooled=True) as bridge:
         await pooled(bridge)
         (name,) = await sandboxes.containers()
 
         def refused(_connection):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise error
 
         monkeypatch.setattr(transaction, "take_turn", refused)
         for _ in range(2):
             with pytest.raises(BridgeError) as caught:
                 await bridge.run("print('well')")
-            assert caught.value.code == "not_recorded"
+            assert caught.value.code == code
         await until(lambda: is_gone(sandboxes, name))
+    assert "was lost before its execution" not in caplog.text, "it was given to another container"
 
 
 async def test_a_waiting_container_is_labelled_and_gone_with_the_bridge(sandboxes):

@@ -321,8 +321,15 @@ class Scripts:
         return record
 
     async def _run_to_record(self, active: ActiveScript) -> ExecutionRecord:
+        async def recovered(lost: ActiveScript, record: ExecutionRecord | None, cause: str) -> ActiveScript | None:
+            nonlocal active
+            again = await self._recovered(lost, record, cause)
+            # What is cancelled from now on is this run, and what it waits for counts.
+            active = again or active
+            return again
+
         try:
-            active, record = await run_through_losses(active, self._run_once, self._recovered)
+            active, record = await run_through_losses(active, self._run_once, recovered)
             with anyio.CancelScope(shield=True):
                 await self._keep(active, record)
         except BaseException as exc:

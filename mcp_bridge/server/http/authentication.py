@@ -105,6 +105,7 @@ class Authenticator:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._configured = self._principals = principals
+        self._added: Mapping[str, Principal] = {}
         self._tokens = tokens
         self._oauth = config.oauth
         self._proxy = config.proxy
@@ -132,6 +133,8 @@ class Authenticator:
         self._principals = {
             name: restricted(start, principals[name]) for name, start in self._configured.items() if name in principals
         }
+        # A table that has come takes something from who had everybody's rights, and admits nobody.
+        self._added = {name: now for name, now in principals.items() if name not in self._configured}
 
     async def principal(self, request: HTTPConnection) -> Principal:
         """The principal that a request is from. Its body isn't looked at.
@@ -247,7 +250,11 @@ class Authenticator:
                 f"{record.principal}]; start the bridge anew if it has it by now"
             )
             raise self._bad_token()
-        return _Credential(principal or Principal(record.principal), token, record.expires)
+        if principal is None:
+            principal = Principal(record.principal)
+            if (added := self._added.get(record.principal)) is not None:
+                principal = restricted(principal, added)
+        return _Credential(principal, token, record.expires)
 
     async def _by_access_token(self, text: str, access_tokens: AccessTokens) -> _Credential:
         assert self._oauth is not None  # noqa: S101 - there are access tokens

@@ -859,6 +859,25 @@ async def test_a_question_whose_client_has_gone_waits_for_anybody_else(open_desk
         assert sorted(desk.written) == ["a", "b", "c", "d"]
 
 
+async def test_a_question_of_a_script_that_was_run_again_waits_when_its_client_has_gone(open_desk):
+    code = "print(await local.write(text='a'))\nawait asyncio.sleep(2)\nprint(await local.careful(text='c'))"
+    async with open_desk() as desk:
+        person = Person()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: desk.bridge.run(HEAD + code, asker=person))
+            await until(lambda: "a" in desk.written)
+            await desk.end("engine:kill")
+            await until(lambda: len(desk.started) == 2)
+            await until(person.asked.is_set)
+            tasks.cancel_scope.cancel()
+        store = desk.bridge.programs.store
+        (question,) = await approvals.approval_requests(store, LOCAL_PRINCIPAL.name)
+        await approvals.decide(store, question, approved=True, by="anna", comment=None)
+        last = await desk.run(code)
+        assert (last.execution, last.status) == (question.approval.execution, "success")
+        assert sorted(desk.written) == ["a", "c"]
+
+
 async def test_who_interrupts_the_command_that_asks_them_wants_no_more_of_it(open_desk):
     async with open_desk() as desk:
         await run_until_asked(desk, WAITS.format("careful"), None, Person(may_vanish=False))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from starlette.requests import HTTPConnection
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.principals import Principal, PrincipalLimits
 from mcp_bridge.server.http.authentication import FAILURES_PER_MINUTE, Unauthenticated
 from mcp_bridge.server.http.rate_limits import RateLimits
 
@@ -91,6 +92,17 @@ async def test_a_token_has_the_rights_of_its_table(tmp_path):
         assert cara.name == "cara"
         assert not cara.may_approve
         assert not cara.may_see_all
+
+
+async def test_a_table_that_comes_while_it_serves_takes_from_who_had_everybodys_rights_and_gives_nothing(tmp_path):
+    async with authenticating(tmp_path, ANNA) as server:
+        cara = server.tokens.add("cara", restricted=False)
+        table = Principal("cara", may_approve=True, servers=frozenset({"notes"}), limits=PrincipalLimits(3))
+        server.authenticator.restrict({"anna": Principal("anna"), "cara": table})
+        scope = {"type": "http", "headers": [(b"authorization", f"Bearer {cara.text}".encode())]}
+        found = await server.authenticator.principal(HTTPConnection(scope))
+
+        assert (found.may_approve, found.servers, found.limits.max_concurrent) == (False, {"notes"}, 3)
 
 
 async def test_a_token_that_was_made_under_a_table_is_not_good_without_it(tmp_path, caplog):
