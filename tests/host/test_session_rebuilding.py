@@ -165,6 +165,17 @@ async def test_two_bridges_that_use_a_session_at_once_take_turns_or_are_told_bus
         await all_put_away(sandboxes, one, other)
 
 
+async def test_a_key_is_not_spent_by_a_cell_that_finds_its_session_moved(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        # As another bridge does: this one still has the sandbox, and the cell before as it knew it.
+        assert await bridge.sessions.end("s")
+        record = await bridge.run("y = 5; y", session="s", key="k")
+        assert (record.value, record.session) == ("5", {"name": "s", "cell": 1})
+        again = await bridge.run("y = 5; y", session="s", key="k")
+        assert (again.execution, again.value) == (record.execution, "5")
+
+
 async def test_a_cell_that_does_another_thing_stops_the_rebuilding_with_both_sides(sandboxes):
     async with sandboxes.open() as bridge:
         await bridge.run("x = 1", session="s")
