@@ -5,6 +5,7 @@ import pytest
 from execution_fixtures import printed, until
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.ledger.log.payloads import ScriptEnd, ScriptStart, understood
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server.ui import views
@@ -242,6 +243,22 @@ async def test_an_erased_cell_loses_the_session_once_its_sandbox_is_gone(sandbox
         assert "erased" in error.message
         assert await bridge.end_session("s")
         assert (await bridge.run("1", session="s")).session == {"name": "s", "cell": 1}
+
+
+async def test_a_cell_with_an_erased_value_loses_the_session_once_its_sandbox_is_gone(sandboxes, tmp_path):
+    from mcp_bridge.executions.erasure import erase
+
+    governance = load_governance({"projection": {"patterns": ["email"]}}, None, tmp_path, tmp_path)
+    async with sandboxes.open(governance=governance) as bridge:
+        await bridge.run("y = 1", session="s")
+        told = await bridge.run("x = 'anna@example.com'", session="s")
+        (name,) = await bridge.lifecycle.store.values(told.execution)
+        await erase(bridge.database, bridge.files, "reference", name, by="test", reason=None)
+        put_away(bridge)
+        error = await refused(bridge.run, "x", session="s")
+        assert (error.code, error.details["cell"]) == ("session_lost", 2)
+        assert "a value of it is erased" in error.message
+        assert (await bridge.run("y", session="t", fork="s@1")).value == "1"
 
 
 async def test_rebuilding_is_bounded_and_can_be_switched_off(sandboxes):

@@ -211,13 +211,16 @@ def left_by(stored: StoredExecution) -> Literal["names", "nothing", "lost"]:
         return "lost"
     if stored.status not in OWN_END or (record.get("error") or {}).get("code") == "divergence":
         return "nothing"
-    return "names"
+    # Emptied where a value is erased: its code, or what its calls gave, isn't what it was.
+    return "names" if stored.request else "lost"
 
 
 def why_lost(stored: StoredExecution) -> str:
     """Why what a cell has left can't be had again: a clause."""
     if stored.status == ERASED:
         return "it is erased"
+    if not (stored.record or {}).get("session", {}).get("interrupted"):
+        return "a value of it is erased"
     return "it was interrupted when its time was up, and what it had done by then can't be done again"
 
 
