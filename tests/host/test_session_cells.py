@@ -9,8 +9,11 @@ from execution_fixtures import printed, until
 from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.host.sessions.session_sandbox import _CellFrames
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server import resources
+from mcp_bridge.wire.errors import WireError
+from mcp_bridge.wire.framing import LineDecoder
 
 pytestmark = pytest.mark.xdist_group("sessions")
 
@@ -274,6 +277,35 @@ async def test_a_result_that_was_sent_before_its_cell_is_no_cells(sandboxes):
         await anyio.sleep(1)
         record = await cells("'true'")
         assert record.value == "'true'"
+
+
+class Flood:
+    """A container whose earlier cell floods the channel before the next one begins."""
+
+    max_idle_bytes = 1 << 20
+
+    def __init__(self, *chunks):
+        self.decoder = LineDecoder()
+        self.process = self.stdout = self
+        self.chunks = list(chunks)
+
+    async def receive(self, max_bytes):
+        return self.chunks.pop(0)
+
+
+def begun(execution, extra=""):
+    params = {"execution": execution} | ({"extra": extra} if extra else {})
+    return json.dumps({"jsonrpc": "2.0", "method": "execution.begun", "params": params}).encode() + b"\n"
+
+
+async def test_only_a_short_line_begins_a_cell_and_what_comes_before_it_is_bounded():
+    execution, long = "0" * 16, begun("0" * 16, "x" * 1000)
+    frames = _CellFrames(Flood(long, long + begun(execution)), execution)
+    assert await frames.receive() == begun(execution)
+    flood = Flood(*[long * 100] * 100)
+    with pytest.raises(WireError):
+        await _CellFrames(flood, execution).receive()
+    assert len(flood.chunks) > 50
 
 
 async def test_what_is_printed_between_two_cells_is_no_cells_and_a_flood_of_it_ends_the_sandbox(sandboxes):
