@@ -277,6 +277,17 @@ async def test_rebuilding_is_bounded_and_can_be_switched_off(sandboxes):
             assert words in error.message
 
 
+async def test_a_cell_that_takes_longer_than_it_may_when_it_runs_again_is_not_told_lost(sandboxes, tmp_path):
+    async with sandboxes.open(state_dir=tmp_path / "state") as bridge:
+        await bridge.run("import time; time.sleep(2); x = 1", session="s")
+    async with sandboxes.open(state_dir=tmp_path / "state", timeout=1, max_timeout=1) as bridge:
+        error = await refused(bridge.run, "x", session="s")
+        assert error.code == "session_not_rebuilt"
+        assert "1 s, the limit" in error.message
+    async with sandboxes.open(state_dir=tmp_path / "state") as bridge:
+        assert (await bridge.run("x", session="s")).value == "1"
+
+
 async def test_a_fork_goes_on_from_its_cell_and_the_origin_does_not_notice(sandboxes):
     async with sandboxes.open() as bridge:
         for number in range(1, 6):
