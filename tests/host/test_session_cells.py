@@ -230,6 +230,34 @@ async def test_unfinished_tasks_are_cancelled_and_told_and_threads_are_waited_fo
         )
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        # More than one: Python 3.11 takes a thread for ended once the wait for it is interrupted.
+        "import threading\nfor _ in range(3): threading.Thread(target=threading.Event().wait).start()",
+        "import concurrent.futures as c, threading\npool = c.ThreadPoolExecutor(3)\n"
+        "for _ in range(3): pool.submit(threading.Event().wait)",
+    ],
+    ids=["threads", "pool"],
+)
+async def test_what_an_interrupted_cell_has_left_is_not_waited_for_by_the_next_one(sandboxes, left):
+    async with opened(sandboxes) as cells:
+        record = await cells(left, timeout=2)
+        assert (record.status, record.session["interrupted"]) == ("timeout", True)
+        after = await cells("1", timeout=20)
+        assert (after.status, after.value) == ("success", "1")
+
+
+async def test_what_a_pool_has_given_is_not_kept_for_the_cell(sandboxes):
+    async with opened(sandboxes) as cells:
+        record = await cells(
+            "import concurrent.futures as c, gc, weakref\nclass Large: pass\n"
+            "with c.ThreadPoolExecutor(1) as pool:\n    kept = weakref.ref(pool.submit(Large).result())\n"
+            "gc.collect()\nkept()"
+        )
+        assert record.value in (None, "None"), record.error
+
+
 LEFT = """
 import threading, time, sys
 from mcp.sync.servers import faulty
