@@ -245,6 +245,21 @@ async def test_an_erased_cell_loses_the_session_once_its_sandbox_is_gone(sandbox
         assert (await bridge.run("1", session="s")).session == {"name": "s", "cell": 1}
 
 
+async def test_a_session_whose_last_cell_is_erased_takes_no_place_and_can_be_ended(sandboxes):
+    from mcp_bridge.executions.erasure import erase
+
+    async with sandboxes.open(sessions=SessionSettings(max_sessions=1)) as bridge:
+        told = await bridge.run("x = 1", session="s")
+        assert (await refused(bridge.run, "1", session="t")).code == "too_many_sessions"
+        put_away(bridge)
+        await erase(bridge.database, bridge.files, "execution", told.execution, by="test", reason=None)
+        assert (await bridge.run("1", session="t")).session == {"name": "t", "cell": 1}
+        assert sorted(row["name"] for row in await bridge.listed_sessions()) == ["", "t"]
+        assert (await refused(bridge.run, "x", session="s")).code == "session_lost"
+        assert await bridge.end_session(told.execution)
+        assert [row["name"] for row in await bridge.listed_sessions()] == ["t"]
+
+
 async def test_a_cell_with_an_erased_value_loses_the_session_once_its_sandbox_is_gone(sandboxes, tmp_path):
     from mcp_bridge.executions.erasure import erase
 
@@ -307,6 +322,22 @@ async def test_a_fork_goes_on_from_its_cell_and_the_origin_does_not_notice(sandb
             ({"fork": "s@1"}, "bad_arguments"),
         ):
             assert (await refused(bridge.run, "1", **options)).code == code
+
+
+async def test_a_fork_with_a_key_gives_its_answer_again(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(max_sessions=2)) as bridge:
+        await bridge.run("x = 1", session="s")
+        fork = {"session": "t", "fork": "s@1", "key": "k"}
+        record = await bridge.run("x += 1; x", **fork)
+        again = await bridge.run("x += 1; x", **fork)
+        assert (again.execution, again.value, again.given_before) == (record.execution, "2", True)
+        assert (await bridge.run("x", session="t")).value == "2"
+        assert (await refused(bridge.run, "x", session="t", fork="s@1", key="l")).code == "session_exists"
+        # Its session has ended, and others have taken the place.
+        await bridge.end_session("t")
+        await bridge.run("1", session="u")
+        assert (await bridge.run("x += 1; x", **fork)).execution == record.execution
+        assert (await refused(bridge.run, "1", session="v", key="m")).code == "too_many_sessions"
 
 
 async def test_the_record_says_where_a_session_was_rebuilt_and_from_what(sandboxes):
