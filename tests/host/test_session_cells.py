@@ -1,6 +1,7 @@
 """Sessions: cells that run one after the other in one namespace, and what a cell can't do to the next."""
 
 import json
+from collections import deque
 from contextlib import asynccontextmanager
 
 import anyio
@@ -9,11 +10,12 @@ from execution_fixtures import printed, until
 from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.host.sessions.session_sandbox import _CellFrames
+from mcp_bridge.host.channel import HostChannel
+from mcp_bridge.host.sessions.session_sandbox import SessionSandbox, _CellFrames
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server import resources
 from mcp_bridge.wire.errors import WireError
-from mcp_bridge.wire.framing import LineDecoder
+from mcp_bridge.wire.framing import MAX_FRAME_BYTES, LineDecoder
 
 pytestmark = pytest.mark.xdist_group("sessions")
 
@@ -136,6 +138,40 @@ async def test_sessions_have_the_same_names_for_several_principals_and_share_not
         assert (await bridge.run("x", session="s")).value == "'local'"
         error = await refused(other.run, "1", session="t", fork="s@1")
         assert error.code == "unknown_session"
+
+
+async def test_a_sandbox_that_nobody_has_any_more_is_ended(sandboxes, monkeypatch):
+    from mcp_bridge.executions.record import ExecutionRecord
+
+    async def fails(*_):
+        raise RuntimeError
+
+    async with opened(sandboxes) as cells:
+        await cells("x = 1")
+        with monkeypatch.context() as patch:
+            # As if it were cancelled there.
+            patch.setattr(SessionSandbox, "wake", fails)
+            with pytest.raises(RuntimeError):
+                await cells("x")
+        await until_none(sandboxes)
+        with monkeypatch.context() as patch:
+            patch.setattr(ExecutionRecord, "project", fails)
+            with pytest.raises(RuntimeError):
+                await cells("x")
+        await until_none(sandboxes)
+        assert (await cells("x")).value == "1"
+        with monkeypatch.context() as patch:
+            patch.setattr(cells.bridge, "cell_line", lambda *_, **__: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await cells("x")
+        await until_none(sandboxes)
+
+
+async def until_none(sandboxes):
+    async def are_gone():
+        return await sandboxes.containers() == []
+
+    await until(are_gone)
 
 
 async def test_an_idle_session_is_put_away_and_rebuilt(sandboxes):
@@ -334,6 +370,19 @@ async def test_only_a_short_line_begins_a_cell_and_what_comes_before_it_is_bound
     with pytest.raises(WireError):
         await _CellFrames(flood, execution).receive()
     assert len(flood.chunks) > 50
+
+
+async def test_a_line_that_is_too_long_is_told_again_to_who_reads_after_it_was_read_ahead():
+    execution = "0" * 16
+    flood = Flood(begun(execution), b"x" * (MAX_FRAME_BYTES + 1), begun(execution))
+    frames = _CellFrames(flood, execution)
+    assert await frames.receive() == begun(execution)
+    channel = HostChannel.__new__(HostChannel)
+    channel._ahead, channel._stdout = deque(), frames
+    await channel._read_ahead()
+    for _ in range(2):
+        with pytest.raises(WireError):
+            await frames.receive()
 
 
 async def test_what_is_printed_between_two_cells_is_no_cells_and_a_flood_of_it_ends_the_sandbox(sandboxes):

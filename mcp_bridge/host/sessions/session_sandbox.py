@@ -225,6 +225,7 @@ class _CellFrames(ByteReceiveStream):
         self._has_begun = False
         self._before = 0
         """Bytes before the cell's begin."""
+        self._violation: WireError | None = None
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """As the container's standard output. May return more than `max_bytes`: a line isn't divided.
@@ -232,6 +233,16 @@ class _CellFrames(ByteReceiveStream):
         Raises:
             WireError: A line is too long, or too much comes before the cell's begin.
         """
+        if self._violation is not None:
+            # Whoever has read ahead wasn't there to be told.
+            raise self._violation
+        try:
+            return await self._frames(max_bytes)
+        except WireError as exc:
+            self._violation = exc
+            raise
+
+    async def _frames(self, max_bytes: int) -> bytes:
         sandbox = self._sandbox
         while True:
             chunk = await sandbox.process.stdout.receive(max_bytes)
