@@ -237,8 +237,13 @@ class CellRunner:
                 hint="Try again when the machine is less busy. The operator can raise max_timeout."
                 " Or fork it at an earlier cell.",
             )
-        await ran.record.project(again.active.gate.values)
-        found = again.difference(ran.record)
+        try:
+            await ran.record.project(again.active.gate.values)
+            found = again.difference(ran.record)
+        except BaseException:
+            # Of a first cell nobody else knows of it.
+            sandbox.end()
+            raise
         if found is None and run.has_finished:
             sandbox.head = stored.id
             return sandbox
@@ -250,7 +255,17 @@ class CellRunner:
     async def _run_in(
         self, sandbox: SessionSandbox | None, active: ActiveScript, artifacts: ArtifactWriter
     ) -> tuple[SessionSandbox, SandboxRun, Ran]:
-        """Run a cell in a session's sandbox, or in a new one."""
+        """Run a cell in a session's sandbox, or in a new one. If that fails, the sandbox is ended."""
+        try:
+            return await self._run_here(sandbox, active, artifacts)
+        except BaseException:
+            if sandbox is not None:
+                sandbox.end()
+            raise
+
+    async def _run_here(
+        self, sandbox: SessionSandbox | None, active: ActiveScript, artifacts: ArtifactWriter
+    ) -> tuple[SessionSandbox, SandboxRun, Ran]:
         host, script, job = self._host, active.script, active.job
         limit = host.limits_of(job)
         first = host.cell_line(script.execution, job, replays=bool(script.history.calls) or not script.live)
@@ -280,9 +295,6 @@ class CellRunner:
         run, requests = host.run_in(active, artifacts, sandbox.cell(script.execution), first, limit)
         try:
             record = await run.run()
-        except BaseException:
-            sandbox.end()
-            raise
         finally:
             await requests.close()
         sandbox.acknowledgement = run.acknowledgement

@@ -110,7 +110,13 @@ class LiveSessions:
         sandbox = self._idle.pop(key, None)
         if sandbox is None:
             return None
-        if await sandbox.wake() and sandbox.head == head:
+        try:
+            is_there = await sandbox.wake()
+        except BaseException:
+            # Cancelled: nobody else knows of it any more.
+            sandbox.end()
+            raise
+        if is_there and sandbox.head == head:
             return sandbox
         # Another bridge has run a cell meanwhile, or it has begun anew.
         await sandbox.close()
