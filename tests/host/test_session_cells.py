@@ -10,7 +10,9 @@ from execution_fixtures import printed, until
 from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.host.channel import HostChannel
+from mcp_bridge.host.sessions.live_sessions import SessionKey
 from mcp_bridge.host.sessions.session_sandbox import SessionSandbox, _CellFrames
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server import resources
@@ -165,6 +167,28 @@ async def test_a_sandbox_that_nobody_has_any_more_is_ended(sandboxes, monkeypatc
             with pytest.raises(ZeroDivisionError):
                 await cells("x")
         await until_none(sandboxes)
+
+
+async def test_names_of_a_cell_whose_end_could_not_be_recorded_are_not_there(sandboxes, monkeypatch):
+    async def fails(*_):
+        raise BridgeError("not_recorded", "The disk is full.")
+
+    async with opened(sandboxes) as cells:
+        await cells("x = 1")
+        with monkeypatch.context() as patch:
+            patch.setattr(Scripts, "_keep", fails)
+            assert (await refused(cells, "x = 2")).code == "not_recorded"
+        assert (await cells("x")).value == "1"
+
+
+async def test_a_cell_that_goes_on_takes_its_sessions_turn(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(max_waiting=0)) as bridge:
+        record = await bridge.run("x = 1", session="s")
+        async with bridge._shared.live_sessions.turn(SessionKey("local", "s")):
+            assert (await refused(bridge.resume_execution, record.execution)).code == "busy"
+        assert (await refused(bridge.resume_execution, record.execution)).code == "not_suspended"
+        after = await bridge.run("x", session="s")
+        assert (after.value, "rebuilt" in after.session) == ("1", False)
 
 
 async def until_none(sandboxes):

@@ -122,6 +122,11 @@ class LiveSessions:
         await sandbox.close()
         return None
 
+    def head(self, key: SessionKey) -> str:
+        """The last cell whose names a session's idle sandbox has; empty where there is none."""
+        sandbox = self._idle.get(key)
+        return "" if sandbox is None else sandbox.head
+
     def put(self, key: SessionKey, sandbox: SessionSandbox) -> None:
         """Keep a sandbox for the session's next cell."""
         if key in self._dropped:
