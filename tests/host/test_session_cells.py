@@ -178,7 +178,15 @@ async def test_names_of_a_cell_whose_end_could_not_be_recorded_are_not_there(san
         with monkeypatch.context() as patch:
             patch.setattr(Scripts, "_keep", fails)
             assert (await refused(cells, "x = 2")).code == "not_recorded"
-        assert (await cells("x")).value == "1"
+        after = await cells("x")
+        assert (after.value, after.session) == ("1", {"name": "s", "cell": 2, "rebuilt": 1})
+        with monkeypatch.context() as patch:
+            patch.setattr(Scripts, "_keep", fails)
+            await refused(cells, "from mcp.servers import faulty\nx = await faulty.echo('x')")
+        # It has made a call, which stays in the session's chain.
+        after = await cells("x")
+        assert (after.value, after.session) == ("1", {"name": "s", "cell": 4, "rebuilt": 2})
+        assert any("without the cell 3" in notice for notice in after.notices)
 
 
 async def test_a_cell_that_goes_on_takes_its_sessions_turn(sandboxes):

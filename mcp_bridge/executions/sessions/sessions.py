@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.run import OWN_END
 from mcp_bridge.executions.sessions.cell import Cell, Turn
 from mcp_bridge.executions.status import effective_status
@@ -81,8 +82,8 @@ class Sessions:
         if head is None:
             return Turn(Cell.first(session), "", await self._no_room())
         place, status = _place(head), effective_status(head)
-        if status == "refused":
-            # It never ran: the next one has its place.
+        if status == "refused" and not CallHistory(await self._lifecycle.recorder.read(head.id)).calls:
+            # It has done nothing: the next one has its place.
             return Turn(place, head.id)
         blocked = None
         if status == "suspended":
