@@ -292,6 +292,20 @@ async def test_rebuilding_is_bounded_and_can_be_switched_off(sandboxes):
             assert words in error.message
 
 
+async def test_cells_that_have_left_nothing_are_bounded_too(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(rebuild_cells=1)) as bridge:
+        await bridge.run("x = 1", session="s")
+        for _ in range(3):
+            assert (await bridge.run("import os; os._exit(1)", session="s")).status not in {"success", "error", "exit"}
+        assert (await bridge.run("import os; os._exit(1)", session="s")).session == {
+            "name": "s",
+            "cell": 5,
+            "rebuilt": 1,
+        }
+        error = await refused(bridge.run, "x", session="s")
+        assert (error.code, "more than 4 cells" in error.message) == ("session_not_rebuilt", True)
+
+
 async def test_a_cell_that_takes_longer_than_it_may_when_it_runs_again_is_not_told_lost(sandboxes, tmp_path):
     async with sandboxes.open(state_dir=tmp_path / "state") as bridge:
         await bridge.run("import time; time.sleep(2); x = 1", session="s")

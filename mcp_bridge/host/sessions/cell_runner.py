@@ -239,7 +239,8 @@ class CellRunner:
             )
         try:
             await ran.record.project(again.active.gate.values)
-            found = again.difference(ran.record)
+            # It may take seconds, of a large record.
+            found = await anyio.to_thread.run_sync(again.difference, ran.record)
         except BaseException:
             # Of a first cell nobody else knows of it.
             sandbox.end()
