@@ -74,6 +74,8 @@ def begin_cell(number: int) -> None:
     """Begin a cell: its calls are named as those of a script are, whatever cells before it did."""
     global _unknown  # noqa: PLW0603
     Running.cell = number
+    # What an interrupted cell has waited for in vain isn't waited for again.
+    _submitted.clear()
     _unknown = count(1)
     _line.set(Line("0", number))
 
@@ -171,9 +173,11 @@ def follow_pools() -> None:
     submit = ThreadPoolExecutor.submit
 
     def submit_with_line(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        future = submit(self, _on_line, current().task(), fn, args, kwargs)
-        if Running.cell:
-            _submitted.append(future)
+        line = current().task()
+        future = submit(self, _on_line, line, fn, args, kwargs)
+        if line.cell and line.cell == Running.cell:
+            _submitted.add(future)
+            future.add_done_callback(_submitted.discard)
         return future
 
     _copy_metadata(submit, submit_with_line)
@@ -188,16 +192,23 @@ def _on_line(line: Line, function: Any, args: Any, kwargs: Any) -> Any:
         _line.reset(token)
 
 
-_submitted: list[Any] = []
-"""The work that the cell under way has given to thread pools, as futures."""
+_submitted: set[Any] = set()
+"""The work that the cell under way has given to thread pools and that isn't done, as futures."""
 
 
 def wait_for_pools() -> None:
     """Wait for what a session's cell has given to thread pools, and for what that gives to them in turn."""
-    while _submitted:
+    # One that is done is discarded a moment later.
+    while under_way := [future for future in _submitted.copy() if not future.done()]:
         from concurrent.futures import wait
 
-        wait([_submitted.pop(0)])
+        wait(under_way)
+
+
+def is_of_earlier_cell(thread: Any) -> bool:
+    """Whether a thread was started by a cell that has ended, which waited for it until it was interrupted."""
+    line = thread.__dict__.get(_ATTRIBUTE)
+    return line is not None and line.cell != Running.cell
 
 
 def is_of_pool(thread: Any) -> bool:

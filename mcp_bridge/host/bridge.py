@@ -14,7 +14,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -457,15 +457,44 @@ class Bridge:
                 else:
                     break
         except BridgeError:
+            await self._end_unless_kept(name)
             raise
         except BaseException:
             # Cancelled: what the cell has left counts for nothing, so it isn't there either.
             live.end(name)
             raise
-        if record.status == "suspended":
-            # As after a time-out with a call in doubt: it runs again from its beginning.
-            live.end(name)
+        if record.status != "success":
+            await self._end_unless_kept(name)
         return record
+
+    async def _end_unless_kept(self, name: SessionKey) -> None:
+        """End a session's sandbox if by the record its last cell has left nothing, or waits: it runs again then."""
+        from mcp_bridge.executions.sessions.sessions import left_by
+
+        live = self._shared.live_sessions
+        if not (head := live.head(name)):
+            return
+        stored = None
+        with anyio.CancelScope(shield=True), suppress(BridgeError):
+            stored = await self.lifecycle.store.execution(head)
+        if stored is None or left_by(stored) == "nothing":
+            live.end(name)
+
+    @asynccontextmanager
+    async def _turn_of(self, stored: StoredExecution) -> AsyncGenerator[None]:
+        """While an execution goes on: the turn of the session that it is a cell of, if it is one."""
+        from mcp_bridge.executions.sessions.cell import Cell
+
+        cell = Cell.of(stored) if stored.kind == "script" else None
+        if cell is None:
+            yield
+            return
+        name = SessionKey(self.principal.name, cell.session)
+        async with self._shared.live_sessions.turn(name):
+            try:
+                yield
+            finally:
+                await self._end_unless_kept(name)
 
     async def listed_sessions(self) -> list[dict[str, Any]]:
         """The principal's sessions, as `messages.SessionList` has them; `ready` is one that has a sandbox here."""
@@ -676,7 +705,8 @@ class Bridge:
         """
         stored = await self.lifecycle.stored(execution, self.principal.name)
         client = Client(began=time.monotonic(), asker=self._asker(asker), sampler=sampler)
-        return await self._commands(stored).resume(stored, event, client)
+        async with self._turn_of(stored):
+            return await self._commands(stored).resume(stored, event, client)
 
     async def cancel_execution(self, execution: str, reason: str) -> dict[str, Any]:
         """Cancel an execution that is suspended or interrupted; what a program's steps want undone is undone.
@@ -704,7 +734,8 @@ class Bridge:
         """
         stored = await self.lifecycle.stored(execution, self.principal.name)
         client = Client(began=time.monotonic(), asker=asker)
-        return await self._commands(stored).settle(stored, name, settlement, client, and_resume=and_resume)
+        async with self._turn_of(stored):
+            return await self._commands(stored).settle(stored, name, settlement, client, and_resume=and_resume)
 
     def _asker(self, asker: Asker | None) -> Asker | None:
         """Who is asked at the client of a principal: nobody, if the principal is no approver."""

@@ -573,8 +573,8 @@ class HostChannel:
             reading.cancel_scope.cancel()
 
     async def _read_ahead(self) -> None:
-        # At the end of the stream the next to receive is told so again.
-        with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        # At the end of the stream, and of a session's frames, the next to receive is told so again.
+        with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, WireError):
             while sum(map(len, self._ahead)) < MAX_AHEAD_BYTES:
                 self._ahead.append(await self._stdout.receive())
 

@@ -1,6 +1,7 @@
 """Sessions: cells that run one after the other in one namespace, and what a cell can't do to the next."""
 
 import json
+from collections import deque
 from contextlib import asynccontextmanager
 
 import anyio
@@ -9,8 +10,14 @@ from execution_fixtures import printed, until
 from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.scripts.lifecycle import Scripts
+from mcp_bridge.host.channel import HostChannel
+from mcp_bridge.host.sessions.live_sessions import SessionKey
+from mcp_bridge.host.sessions.session_sandbox import SessionSandbox, _CellFrames
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server import resources
+from mcp_bridge.wire.errors import WireError
+from mcp_bridge.wire.framing import MAX_FRAME_BYTES, LineDecoder
 
 pytestmark = pytest.mark.xdist_group("sessions")
 
@@ -135,6 +142,70 @@ async def test_sessions_have_the_same_names_for_several_principals_and_share_not
         assert error.code == "unknown_session"
 
 
+async def test_a_sandbox_that_nobody_has_any_more_is_ended(sandboxes, monkeypatch):
+    from mcp_bridge.executions.record import ExecutionRecord
+
+    async def fails(*_):
+        raise RuntimeError
+
+    async with opened(sandboxes) as cells:
+        await cells("x = 1")
+        with monkeypatch.context() as patch:
+            # As if it were cancelled there.
+            patch.setattr(SessionSandbox, "wake", fails)
+            with pytest.raises(RuntimeError):
+                await cells("x")
+        await until_none(sandboxes)
+        with monkeypatch.context() as patch:
+            patch.setattr(ExecutionRecord, "project", fails)
+            with pytest.raises(RuntimeError):
+                await cells("x")
+        await until_none(sandboxes)
+        assert (await cells("x")).value == "1"
+        with monkeypatch.context() as patch:
+            patch.setattr(cells.bridge, "cell_line", lambda *_, **__: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await cells("x")
+        await until_none(sandboxes)
+
+
+async def test_names_of_a_cell_whose_end_could_not_be_recorded_are_not_there(sandboxes, monkeypatch):
+    async def fails(*_):
+        raise BridgeError("not_recorded", "The disk is full.")
+
+    async with opened(sandboxes) as cells:
+        await cells("x = 1")
+        with monkeypatch.context() as patch:
+            patch.setattr(Scripts, "_keep", fails)
+            assert (await refused(cells, "x = 2")).code == "not_recorded"
+        after = await cells("x")
+        assert (after.value, after.session) == ("1", {"name": "s", "cell": 2, "rebuilt": 1})
+        with monkeypatch.context() as patch:
+            patch.setattr(Scripts, "_keep", fails)
+            await refused(cells, "from mcp.servers import faulty\nx = await faulty.echo('x')")
+        # It has made a call, which stays in the session's chain.
+        after = await cells("x")
+        assert (after.value, after.session) == ("1", {"name": "s", "cell": 4, "rebuilt": 2})
+        assert any("without the cell 3" in notice for notice in after.notices)
+
+
+async def test_a_cell_that_goes_on_takes_its_sessions_turn(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(max_waiting=0)) as bridge:
+        record = await bridge.run("x = 1", session="s")
+        async with bridge._shared.live_sessions.turn(SessionKey("local", "s")):
+            assert (await refused(bridge.resume_execution, record.execution)).code == "busy"
+        assert (await refused(bridge.resume_execution, record.execution)).code == "not_suspended"
+        after = await bridge.run("x", session="s")
+        assert (after.value, "rebuilt" in after.session) == ("1", False)
+
+
+async def until_none(sandboxes):
+    async def are_gone():
+        return await sandboxes.containers() == []
+
+    await until(are_gone)
+
+
 async def test_an_idle_session_is_put_away_and_rebuilt(sandboxes):
     async with sandboxes.open(sessions=SessionSettings(idle_timeout=0.2)) as bridge:
         await bridge.run("x = [1]", session="s")
@@ -227,6 +298,34 @@ async def test_unfinished_tasks_are_cancelled_and_told_and_threads_are_waited_fo
         )
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        # More than one: Python 3.11 takes a thread for ended once the wait for it is interrupted.
+        "import threading\nfor _ in range(3): threading.Thread(target=threading.Event().wait).start()",
+        "import concurrent.futures as c, threading\npool = c.ThreadPoolExecutor(3)\n"
+        "for _ in range(3): pool.submit(threading.Event().wait)",
+    ],
+    ids=["threads", "pool"],
+)
+async def test_what_an_interrupted_cell_has_left_is_not_waited_for_by_the_next_one(sandboxes, left):
+    async with opened(sandboxes) as cells:
+        record = await cells(left, timeout=2)
+        assert (record.status, record.session["interrupted"]) == ("timeout", True)
+        after = await cells("1", timeout=20)
+        assert (after.status, after.value) == ("success", "1")
+
+
+async def test_what_a_pool_has_given_is_not_kept_for_the_cell(sandboxes):
+    async with opened(sandboxes) as cells:
+        record = await cells(
+            "import concurrent.futures as c, gc, weakref\nclass Large: pass\n"
+            "with c.ThreadPoolExecutor(1) as pool:\n    kept = weakref.ref(pool.submit(Large).result())\n"
+            "gc.collect()\nkept()"
+        )
+        assert record.value in (None, "None"), record.error
+
+
 LEFT = """
 import threading, time, sys
 from mcp.sync.servers import faulty
@@ -274,6 +373,48 @@ async def test_a_result_that_was_sent_before_its_cell_is_no_cells(sandboxes):
         await anyio.sleep(1)
         record = await cells("'true'")
         assert record.value == "'true'"
+
+
+class Flood:
+    """A container whose earlier cell floods the channel before the next one begins."""
+
+    max_idle_bytes = 1 << 20
+
+    def __init__(self, *chunks):
+        self.decoder = LineDecoder()
+        self.process = self.stdout = self
+        self.chunks = list(chunks)
+
+    async def receive(self, max_bytes):
+        return self.chunks.pop(0)
+
+
+def begun(execution, extra=""):
+    params = {"execution": execution} | ({"extra": extra} if extra else {})
+    return json.dumps({"jsonrpc": "2.0", "method": "execution.begun", "params": params}).encode() + b"\n"
+
+
+async def test_only_a_short_line_begins_a_cell_and_what_comes_before_it_is_bounded():
+    execution, long = "0" * 16, begun("0" * 16, "x" * 1000)
+    frames = _CellFrames(Flood(long, long + begun(execution)), execution)
+    assert await frames.receive() == begun(execution)
+    flood = Flood(*[long * 100] * 100)
+    with pytest.raises(WireError):
+        await _CellFrames(flood, execution).receive()
+    assert len(flood.chunks) > 50
+
+
+async def test_a_line_that_is_too_long_is_told_again_to_who_reads_after_it_was_read_ahead():
+    execution = "0" * 16
+    flood = Flood(begun(execution), b"x" * (MAX_FRAME_BYTES + 1), begun(execution))
+    frames = _CellFrames(flood, execution)
+    assert await frames.receive() == begun(execution)
+    channel = HostChannel.__new__(HostChannel)
+    channel._ahead, channel._stdout = deque(), frames
+    await channel._read_ahead()
+    for _ in range(2):
+        with pytest.raises(WireError):
+            await frames.receive()
 
 
 async def test_what_is_printed_between_two_cells_is_no_cells_and_a_flood_of_it_ends_the_sandbox(sandboxes):

@@ -5,6 +5,7 @@ import pytest
 from execution_fixtures import printed, until
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.ledger.log.payloads import ScriptEnd, ScriptStart, understood
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server.ui import views
@@ -165,6 +166,17 @@ async def test_two_bridges_that_use_a_session_at_once_take_turns_or_are_told_bus
         await all_put_away(sandboxes, one, other)
 
 
+async def test_a_key_is_not_spent_by_a_cell_that_finds_its_session_moved(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        # As another bridge does: this one still has the sandbox, and the cell before as it knew it.
+        assert await bridge.sessions.end("s")
+        record = await bridge.run("y = 5; y", session="s", key="k")
+        assert (record.value, record.session) == ("5", {"name": "s", "cell": 1})
+        again = await bridge.run("y = 5; y", session="s", key="k")
+        assert (again.execution, again.value) == (record.execution, "5")
+
+
 async def test_a_cell_that_does_another_thing_stops_the_rebuilding_with_both_sides(sandboxes):
     async with sandboxes.open() as bridge:
         await bridge.run("x = 1", session="s")
@@ -233,6 +245,37 @@ async def test_an_erased_cell_loses_the_session_once_its_sandbox_is_gone(sandbox
         assert (await bridge.run("1", session="s")).session == {"name": "s", "cell": 1}
 
 
+async def test_a_session_whose_last_cell_is_erased_takes_no_place_and_can_be_ended(sandboxes):
+    from mcp_bridge.executions.erasure import erase
+
+    async with sandboxes.open(sessions=SessionSettings(max_sessions=1)) as bridge:
+        told = await bridge.run("x = 1", session="s")
+        assert (await refused(bridge.run, "1", session="t")).code == "too_many_sessions"
+        put_away(bridge)
+        await erase(bridge.database, bridge.files, "execution", told.execution, by="test", reason=None)
+        assert (await bridge.run("1", session="t")).session == {"name": "t", "cell": 1}
+        assert sorted(row["name"] for row in await bridge.listed_sessions()) == ["", "t"]
+        assert (await refused(bridge.run, "x", session="s")).code == "session_lost"
+        assert await bridge.end_session(told.execution)
+        assert [row["name"] for row in await bridge.listed_sessions()] == ["t"]
+
+
+async def test_a_cell_with_an_erased_value_loses_the_session_once_its_sandbox_is_gone(sandboxes, tmp_path):
+    from mcp_bridge.executions.erasure import erase
+
+    governance = load_governance({"projection": {"patterns": ["email"]}}, None, tmp_path, tmp_path)
+    async with sandboxes.open(governance=governance) as bridge:
+        await bridge.run("y = 1", session="s")
+        told = await bridge.run("x = 'anna@example.com'", session="s")
+        (name,) = await bridge.lifecycle.store.values(told.execution)
+        await erase(bridge.database, bridge.files, "reference", name, by="test", reason=None)
+        put_away(bridge)
+        error = await refused(bridge.run, "x", session="s")
+        assert (error.code, error.details["cell"]) == ("session_lost", 2)
+        assert "a value of it is erased" in error.message
+        assert (await bridge.run("y", session="t", fork="s@1")).value == "1"
+
+
 async def test_rebuilding_is_bounded_and_can_be_switched_off(sandboxes):
     for changes, words in (
         ({"rebuild": False}, "aren't rebuilt"),
@@ -247,6 +290,31 @@ async def test_rebuilding_is_bounded_and_can_be_switched_off(sandboxes):
             error = await refused(bridge.run, "1", session=name)
             assert error.code == "session_not_rebuilt"
             assert words in error.message
+
+
+async def test_cells_that_have_left_nothing_are_bounded_too(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(rebuild_cells=1)) as bridge:
+        await bridge.run("x = 1", session="s")
+        for _ in range(3):
+            assert (await bridge.run("import os; os._exit(1)", session="s")).status not in {"success", "error", "exit"}
+        assert (await bridge.run("import os; os._exit(1)", session="s")).session == {
+            "name": "s",
+            "cell": 5,
+            "rebuilt": 1,
+        }
+        error = await refused(bridge.run, "x", session="s")
+        assert (error.code, "more than 4 cells" in error.message) == ("session_not_rebuilt", True)
+
+
+async def test_a_cell_that_takes_longer_than_it_may_when_it_runs_again_is_not_told_lost(sandboxes, tmp_path):
+    async with sandboxes.open(state_dir=tmp_path / "state") as bridge:
+        await bridge.run("import time; time.sleep(2); x = 1", session="s")
+    async with sandboxes.open(state_dir=tmp_path / "state", timeout=1, max_timeout=1) as bridge:
+        error = await refused(bridge.run, "x", session="s")
+        assert error.code == "session_not_rebuilt"
+        assert "1 s, the limit" in error.message
+    async with sandboxes.open(state_dir=tmp_path / "state") as bridge:
+        assert (await bridge.run("x", session="s")).value == "1"
 
 
 async def test_a_fork_goes_on_from_its_cell_and_the_origin_does_not_notice(sandboxes):
@@ -268,6 +336,22 @@ async def test_a_fork_goes_on_from_its_cell_and_the_origin_does_not_notice(sandb
             ({"fork": "s@1"}, "bad_arguments"),
         ):
             assert (await refused(bridge.run, "1", **options)).code == code
+
+
+async def test_a_fork_with_a_key_gives_its_answer_again(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(max_sessions=2)) as bridge:
+        await bridge.run("x = 1", session="s")
+        fork = {"session": "t", "fork": "s@1", "key": "k"}
+        record = await bridge.run("x += 1; x", **fork)
+        again = await bridge.run("x += 1; x", **fork)
+        assert (again.execution, again.value, again.given_before) == (record.execution, "2", True)
+        assert (await bridge.run("x", session="t")).value == "2"
+        assert (await refused(bridge.run, "x", session="t", fork="s@1", key="l")).code == "session_exists"
+        # Its session has ended, and others have taken the place.
+        await bridge.end_session("t")
+        await bridge.run("1", session="u")
+        assert (await bridge.run("x += 1; x", **fork)).execution == record.execution
+        assert (await refused(bridge.run, "1", session="v", key="m")).code == "too_many_sessions"
 
 
 async def test_the_record_says_where_a_session_was_rebuilt_and_from_what(sandboxes):

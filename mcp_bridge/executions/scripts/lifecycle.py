@@ -336,8 +336,12 @@ class Scripts:
             execution = active.script.execution
             if isinstance(exc, anyio.get_cancelled_exc_class()) and await self._is_left_waiting(active):
                 raise
+            if isinstance(exc, SessionMovedError):
+                # It never began. It has a place no more, so its key is for the cell that takes the next one.
+                await self._refuse(execution, exc)
+                await self._release_key(execution)
             # A generated key counts once it is written down.
-            if active.script.kept_key:
+            elif active.script.kept_key:
                 await self._interrupt(execution, active.last_record)
             else:
                 await self._refuse(execution, exc)
@@ -454,6 +458,12 @@ class Scripts:
         entry = self.lifecycle.entry(ScriptEnd(refused["status"]), execution)
         with contextlib.suppress(BridgeError):
             await self.lifecycle.leave(execution, entry, status=refused["status"], record=refused)
+
+    async def _release_key(self, execution: str) -> None:
+        with anyio.CancelScope(shield=True), contextlib.suppress(BridgeError):
+            stored = await self._store.execution(execution, self._principal)
+            if stored is not None and stored.key is not None:
+                await self._store.release_key(stored)
 
     def _script(self, execution: str, gate: Gate, key: str | None, history: CallHistory | None = None) -> ScriptRun:
         return ScriptRun(execution, self._store, self.lifecycle.recorder, gate, gate.policy_hash, history, key=key)

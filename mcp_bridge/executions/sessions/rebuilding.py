@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 """An object's address, as its `repr` shows it: another in every process."""
 
+MAX_LOOKED = 4
+"""How many cells are looked at, for each that may run again: many may have left nothing."""
+
 MAX_SIDE_CHARS = 500
 """Most characters of each side of a difference in its message."""
 
@@ -58,7 +61,7 @@ class RecordedCell(NamedTuple):
 
 
 async def cells_to_rebuild(lifecycle: Lifecycle, principal: str, head: str, most: int) -> list[StoredExecution]:
-    """The cells that the namespace of a session consists of, the first one first.
+    """The cells that the namespace of a session consists of, the first one first, without their codes and records.
 
     Args:
         lifecycle: The lifecycle of executions.
@@ -71,17 +74,22 @@ async def cells_to_rebuild(lifecycle: Lifecycle, principal: str, head: str, most
     """
     found: list[StoredExecution] = []
     lost: StoredExecution | None = None
+    looked = 0
     async for stored in chain(lifecycle.store, principal, head):
+        looked += 1
         match left_by(stored):
             case "names":
-                found.append(stored)
+                # Codes and records, of which one is large, are read again one by one.
+                found.append(replace(stored, bundle={"cell": stored.bundle["cell"]}, record=None))
             case "lost":
                 # The first one counts: from there on it is lost.
                 lost = stored
-        if len(found) > most:
+        if len(found) > most or looked > MAX_LOOKED * most:
             raise BridgeError(
                 "session_not_rebuilt",
-                f"More than {most} cells would have to run again, the limit.",
+                f"More than {most} cells would have to run again, the limit."
+                if len(found) > most
+                else f"The session has more than {MAX_LOOKED * most} cells, the limit.",
                 hint="The operator can raise rebuild_cells in [sessions]. Or fork it at an earlier cell, or end it.",
             )
     if lost is not None:
@@ -145,14 +153,17 @@ async def recorded_cell(
     Args:
         lifecycle: The lifecycle of executions.
         runner: Runs it.
-        stored: Its execution.
+        stored: Its execution, as `cells_to_rebuild` has it.
         seconds: The time that it may take.
 
     Raises:
-        BridgeError: `session_lost`: a server that it was given isn't configured any more.
+        BridgeError: `session_lost`: a server that it was given isn't configured any more, or it was erased meanwhile.
     """
-    place = Cell.of(stored)
-    assert place is not None  # noqa: S101 - `left_by` says that it isn't erased
+    known = await lifecycle.stored(stored.id, stored.principal)
+    place = Cell.of(known)
+    if place is None or left_by(known) != "names":
+        raise lost_at(stored, why_lost(known))
+    stored = known
     entries = await lifecycle.recorder.read(stored.id)
     job = replace(Job.from_stored(stored, Client(began=time.monotonic())), timeout=seconds)
     reading = ReadingRecorder(lifecycle.recorder)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.run import OWN_END
 from mcp_bridge.executions.sessions.cell import Cell, Turn
 from mcp_bridge.executions.status import effective_status
@@ -57,8 +58,8 @@ class Sessions:
             fork: For a new session, the cell of another one that it goes on from: `name@5`, or `name` for its last.
 
         Raises:
-            BridgeError: `bad_session`, `too_many_sessions`; `busy`: another process runs a cell for too long. Of a
-                fork: `session_exists`, `unknown_session`, `unknown_cell`.
+            BridgeError: `bad_session`; `busy`: another process runs a cell for too long. Of a fork: `unknown_session`,
+                `unknown_cell`.
         """
         if not SESSION_NAME.fullmatch(session):
             raise BridgeError(
@@ -69,20 +70,20 @@ class Sessions:
         head = await self._last(session)
         if fork is not None:
             if head is not None:
-                raise BridgeError(
+                # Perhaps by the same request, whose key has the answer, or whose cell waits.
+                exists = BridgeError(
                     "session_exists",
                     f"There is a session {session!r} already, and a fork makes a new one.",
                     hint="Give the fork another name, and leave fork= out in its later calls.",
                 )
+                return Turn(_place(head).after(head.id), head.id, exists)
             origin = await self.cell(fork)
-            await self._require_room()
-            return Turn(_place(origin).after(origin.id, session), "")
+            return Turn(_place(origin).after(origin.id, session), "", await self._no_room())
         if head is None:
-            await self._require_room()
-            return Turn(Cell.first(session), "")
+            return Turn(Cell.first(session), "", await self._no_room())
         place, status = _place(head), effective_status(head)
-        if status == "refused":
-            # It never ran: the next one has its place.
+        if status == "refused" and not CallHistory(await self._lifecycle.recorder.read(head.id)).calls:
+            # It has done nothing: the next one has its place.
             return Turn(place, head.id)
         blocked = None
         if status == "suspended":
@@ -95,13 +96,17 @@ class Sessions:
             )
         return Turn(place.after(head.id), head.id, blocked)
 
-    async def _require_room(self) -> None:
-        if len(await self._heads.heads(self._principal)) >= self._most:
-            raise BridgeError(
+    async def _no_room(self) -> BridgeError | None:
+        """Why there can be no further session; or None."""
+        heads = await self._heads.heads(self._principal)
+        # One whose last cell is erased has no name by which it could be ended, so it takes no place.
+        if len(heads) >= self._most and sum(bool(row.name) for row in await self.listed()) >= self._most:
+            return BridgeError(
                 "too_many_sessions",
                 f"There are {self._most} sessions.",
                 hint="End one: await runtime.end_session(name), or mcp-bridge session end NAME.",
             )
+        return None
 
     async def _last(self, session: str) -> StoredExecution | None:
         """The last cell of a session, once no process runs it; None if there is no session."""
@@ -148,7 +153,7 @@ class Sessions:
         return await session_rows(self._lifecycle.store, self._heads, self._principal)
 
     async def end(self, session: str) -> bool:
-        """Forget a session; False if there is none. Its cells stay in the ledger."""
+        """Forget a session; False if there is none. Its cells stay in the ledger. As `SessionStore.remove`."""
         return await self._heads.remove(self._principal, session)
 
 
@@ -211,13 +216,16 @@ def left_by(stored: StoredExecution) -> Literal["names", "nothing", "lost"]:
         return "lost"
     if stored.status not in OWN_END or (record.get("error") or {}).get("code") == "divergence":
         return "nothing"
-    return "names"
+    # Emptied where a value is erased: its code, or what its calls gave, isn't what it was.
+    return "names" if stored.request else "lost"
 
 
 def why_lost(stored: StoredExecution) -> str:
     """Why what a cell has left can't be had again: a clause."""
     if stored.status == ERASED:
         return "it is erased"
+    if not (stored.record or {}).get("session", {}).get("interrupted"):
+        return "a value of it is erased"
     return "it was interrupted when its time was up, and what it had done by then can't be done again"
 
 

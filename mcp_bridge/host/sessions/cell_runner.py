@@ -13,7 +13,7 @@ import anyio
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
-from mcp_bridge.executions.scripts.lost_sandboxes import is_lost
+from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES
 from mcp_bridge.executions.scripts.run import OWN_END
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.rebuilding import (
@@ -212,8 +212,8 @@ class CellRunner:
         """Run a cell against its record; returns its sandbox.
 
         Raises:
-            BridgeError: `session_lost`: it didn't do the same, with both sides; `sandbox_start_failed`: its sandbox was
-                lost meanwhile.
+            BridgeError: `session_lost`: it didn't do the same, with both sides; `session_not_rebuilt`: it took too
+                long; `sandbox_start_failed`: its sandbox was lost meanwhile, or not there in time.
         """
         # With more time than it had: the machine may be busier now.
         again = await recorded_cell(self._lifecycle, self._host, stored, self._host.settings.max_timeout)
@@ -223,12 +223,28 @@ class CellRunner:
                 sandbox, run, ran = await self._run_in(sandbox, again.active, artifacts)
             finally:
                 artifacts.abort()
-        if is_lost(ran.record) and (error := ran.record.error) is not None:
+        if (error := ran.record.error) is not None and error["code"] in UNSPENT_CODES:
             sandbox.end()
             # Not the cell's doing: the whole is tried again.
             raise BridgeError("sandbox_start_failed", f"While a session was rebuilt: {error['message']}")
-        await ran.record.project(again.active.gate.values)
-        found = again.difference(ran.record)
+        if ran.record.status == "timeout":
+            sandbox.end()
+            # It had ended by itself, so the machine is slower now: another time it may be in time.
+            raise BridgeError(
+                "session_not_rebuilt",
+                f"To run the cell {again.place.number} of the session {again.place.session!r} ({stored.id}) again takes"
+                f" more than {self._host.settings.max_timeout:g} s, the limit.",
+                hint="Try again when the machine is less busy. The operator can raise max_timeout."
+                " Or fork it at an earlier cell.",
+            )
+        try:
+            await ran.record.project(again.active.gate.values)
+            # It may take seconds, of a large record.
+            found = await anyio.to_thread.run_sync(again.difference, ran.record)
+        except BaseException:
+            # Of a first cell nobody else knows of it.
+            sandbox.end()
+            raise
         if found is None and run.has_finished:
             sandbox.head = stored.id
             return sandbox
@@ -240,7 +256,17 @@ class CellRunner:
     async def _run_in(
         self, sandbox: SessionSandbox | None, active: ActiveScript, artifacts: ArtifactWriter
     ) -> tuple[SessionSandbox, SandboxRun, Ran]:
-        """Run a cell in a session's sandbox, or in a new one."""
+        """Run a cell in a session's sandbox, or in a new one. If that fails, the sandbox is ended."""
+        try:
+            return await self._run_here(sandbox, active, artifacts)
+        except BaseException:
+            if sandbox is not None:
+                sandbox.end()
+            raise
+
+    async def _run_here(
+        self, sandbox: SessionSandbox | None, active: ActiveScript, artifacts: ArtifactWriter
+    ) -> tuple[SessionSandbox, SandboxRun, Ran]:
         host, script, job = self._host, active.script, active.job
         limit = host.limits_of(job)
         first = host.cell_line(script.execution, job, replays=bool(script.history.calls) or not script.live)
@@ -270,9 +296,6 @@ class CellRunner:
         run, requests = host.run_in(active, artifacts, sandbox.cell(script.execution), first, limit)
         try:
             record = await run.run()
-        except BaseException:
-            sandbox.end()
-            raise
         finally:
             await requests.close()
         sandbox.acknowledgement = run.acknowledgement

@@ -110,11 +110,22 @@ class LiveSessions:
         sandbox = self._idle.pop(key, None)
         if sandbox is None:
             return None
-        if await sandbox.wake() and sandbox.head == head:
+        try:
+            is_there = await sandbox.wake()
+        except BaseException:
+            # Cancelled: nobody else knows of it any more.
+            sandbox.end()
+            raise
+        if is_there and sandbox.head == head:
             return sandbox
         # Another bridge has run a cell meanwhile, or it has begun anew.
         await sandbox.close()
         return None
+
+    def head(self, key: SessionKey) -> str:
+        """The last cell whose names a session's idle sandbox has; empty where there is none."""
+        sandbox = self._idle.get(key)
+        return "" if sandbox is None else sandbox.head
 
     def put(self, key: SessionKey, sandbox: SessionSandbox) -> None:
         """Keep a sandbox for the session's next cell."""

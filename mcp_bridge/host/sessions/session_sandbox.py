@@ -35,6 +35,9 @@ REPORTS_AHEAD = 16
 
 _BEGUN = messages.NAMES[messages.ExecutionBegun].encode()
 
+MAX_BEGUN_BYTES = 256
+"""Most bytes of the line that begins a cell: what is longer isn't decoded."""
+
 
 class SessionSandbox:
     """A container of a session.
@@ -42,7 +45,7 @@ class SessionSandbox:
     Args:
         process: The container. It is closed when the session is.
         tasks: Runs what reads the container between cells.
-        max_idle_bytes: Most bytes that it may send between two cells.
+        max_idle_bytes: Most bytes that it may send between two cells, and again before it begins the next one.
 
     Attributes:
         head: The execution of the last cell whose names it has; empty before the first.
@@ -56,7 +59,7 @@ class SessionSandbox:
         self.place: Cell | None = None
         self.acknowledgement = b""
         self._tasks = tasks
-        self._max_idle_bytes = max_idle_bytes
+        self.max_idle_bytes = max_idle_bytes
         self.decoder = LineDecoder()
         self._reports: MemoryObjectSendStream[bytes] | None = None
         """Takes process 1's reports while a cell runs."""
@@ -164,7 +167,7 @@ class SessionSandbox:
         """Read what the guest sends between two cells; returns when it ends, or sends too much."""
         size = 0
         try:
-            while size <= self._max_idle_bytes:
+            while size <= self.max_idle_bytes:
                 chunk = await self.process.stdout.receive()
                 size += len(chunk)
                 self.decoder.feed(chunk)
@@ -220,22 +223,44 @@ class _CellFrames(ByteReceiveStream):
         self._sandbox = sandbox
         self._execution = execution
         self._has_begun = False
+        self._before = 0
+        """Bytes before the cell's begin."""
+        self._violation: WireError | None = None
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """As the container's standard output. May return more than `max_bytes`: a line isn't divided."""
+        """As the container's standard output. May return more than `max_bytes`: a line isn't divided.
+
+        Raises:
+            WireError: A line is too long, or too much comes before the cell's begin.
+        """
+        if self._violation is not None:
+            # Whoever has read ahead wasn't there to be told.
+            raise self._violation
+        try:
+            return await self._frames(max_bytes)
+        except WireError as exc:
+            self._violation = exc
+            raise
+
+    async def _frames(self, max_bytes: int) -> bytes:
         sandbox = self._sandbox
         while True:
-            lines = sandbox.decoder.feed(await sandbox.process.stdout.receive(max_bytes))
+            chunk = await sandbox.process.stdout.receive(max_bytes)
+            lines = sandbox.decoder.feed(chunk)
             if not self._has_begun:
-                lines = self._from_begin(lines)
+                lines = self._from_begin(lines, len(chunk))
             if lines:
                 return b"\n".join((*lines, b""))
 
-    def _from_begin(self, lines: list[bytes]) -> list[bytes]:
+    def _from_begin(self, lines: list[bytes], size: int) -> list[bytes]:
         for number, line in enumerate(lines):
-            if _BEGUN in line and self._is_begin(line):
+            # What an earlier cell has left may send lines as long as it likes, on which no time is spent.
+            if len(line) <= MAX_BEGUN_BYTES and _BEGUN in line and self._is_begin(line):
                 self._has_begun = True
                 return lines[number:]
+        self._before += size
+        if self._before > self._sandbox.max_idle_bytes:
+            raise WireError("bad_frame", f"{self._before} bytes came before the cell's begin")
         return []
 
     def _is_begin(self, line: bytes) -> bool:

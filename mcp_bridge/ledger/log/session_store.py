@@ -101,8 +101,14 @@ class SessionStore:
         return moved
 
     async def remove(self, principal: str, session: str) -> bool:
-        """Forget a session; False if there is none. Its cells stay, as executions do."""
-        changed = await self._database.write(
-            "DELETE FROM sessions WHERE principal = ? AND name = ?", (principal, self._name(principal, session))
-        )
-        return changed == 1
+        """Forget a session; False if there is none. Its cells stay, as executions do.
+
+        Args:
+            principal: Whose session it is.
+            session: Its name; or its last cell, since nobody knows its name once that is erased.
+        """
+        for column, value in (("name", self._name(principal, session)), ("head", session)):
+            query = f"DELETE FROM sessions WHERE principal = ? AND {column} = ?"  # noqa: S608
+            if await self._database.write(query, (principal, value)):
+                return True
+        return False
