@@ -195,7 +195,11 @@ class Bridge:
     def library(self):
         return self
 
-    async def listed(self, _principal):
+    @property
+    def sessions(self):
+        return self
+
+    async def listed(self, _principal=None):
         return []
 
     async def run(self, *_arguments, **_options):

@@ -455,8 +455,8 @@ class ProgramRun:
                     self._withdraw(number)
             elif effect.kind == "wait" and effect.name == "timeout":
                 # Started by the host: a guest could leave the request out.
-                self._deadlines[effect.id] = anyio.Event()
-                self._tasks.start_soon(self._watch, effect)
+                self._deadlines[effect.id] = withdrawn = anyio.Event()
+                self._tasks.start_soon(self._watch, effect, withdrawn)
             else:
                 self._offered[effect.id] = effect
 
@@ -470,8 +470,7 @@ class ProgramRun:
         if (deadline := self._deadlines.pop(number, None)) is not None:
             deadline.set()
 
-    async def _watch(self, effect: Effect) -> None:
-        withdrawn = self._deadlines[effect.id]
+    async def _watch(self, effect: Effect, withdrawn: anyio.Event) -> None:
         with anyio.move_on_after(effect.arguments["seconds"]):
             await withdrawn.wait()
             return

@@ -143,7 +143,8 @@ def _tell(story):  # noqa: PLR0915  (a long story, told once)
         desk.run("audit", "publish")
     desk.configure()
     noted = ledger_peer.notes_in((desk.folder / "notes.txt").read_text())
-    assert len(noted) == 2
+    # The script may have published once more while it was under way.
+    assert len(noted) in {2, 3}
     cosigned = story.export("--payloads")
     story.accept("cosigned again", cosigned, first, WITNESS.vkey, kept=noted)
     size = json.loads(cosigned.split(b"\n")[0])["size"]
