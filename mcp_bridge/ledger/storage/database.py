@@ -33,7 +33,7 @@ from mcp_bridge.ledger.log.quota import (
 )
 from mcp_bridge.ledger.log.reading import master_of, open_looking
 from mcp_bridge.ledger.log.transaction import Append, Statement, commit, posted, run
-from mcp_bridge.ledger.storage.failures import code_of, not_written, unusable
+from mcp_bridge.ledger.storage.failures import code_of, not_read, not_written, unusable
 from mcp_bridge.ledger.storage.live_bridges import Presence, is_present, others
 from mcp_bridge.ledger.storage.opening import open_to_read, open_to_write
 from mcp_bridge.ledger.storage.rollback_detection import PositionError
@@ -490,7 +490,7 @@ class Database:
         """Run work with the read-only connection, after everything posted is written. Returns its result.
 
         Raises:
-            BridgeError: As `flush` and the work; `database_unusable`.
+            BridgeError: As `flush` and the work; `ledger_damaged`, `database_unusable`.
         """
         await self.flush()
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -503,9 +503,7 @@ class Database:
             elif isinstance(error, BridgeError):
                 done.set_exception(error)
             else:
-                done.set_exception(
-                    BridgeError("database_unusable", f"The record of executions, {self._path}, can't be read: {error}.")
-                )
+                done.set_exception(not_read(self._path, error))
 
         assert self._reader is not None  # noqa: S101 - it is open
         self._reader.do(work, settle)

@@ -34,10 +34,18 @@ def unusable(path: Path, error: Exception) -> BridgeError:
     code = code_of(error)
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return BridgeError("database_busy", f"The record of executions, {path}, is in use: {error}.", hint=_BUSY)
-    if code == sqlite3.SQLITE_CORRUPT:
+    if _is_damage(error):
         return naming_file(path, damaged(f"SQLite finds: {error}"))
     hint = _hint(path, error, "See state_dir, and to the owner and mode of what is in it.")
     return BridgeError("database_unusable", f"The record of executions, {path}, can't be used: {error}.", hint=hint)
+
+
+def not_read(path: Path, error: Exception) -> BridgeError:
+    """The error for rows that couldn't be read: `ledger_damaged`, or `database_unusable`."""
+    if _is_damage(error):
+        return naming_file(path, damaged(f"SQLite finds: {error}"))
+    hint = _hint(path, error, f"Look at {path}. Then start again.")
+    return BridgeError("database_unusable", f"The record of executions, {path}, can't be read: {error}.", hint=hint)
 
 
 def not_written(path: Path, error: Exception) -> BridgeError:
@@ -45,7 +53,7 @@ def not_written(path: Path, error: Exception) -> BridgeError:
     if isinstance(error, BridgeError):
         return naming_file(path, error)
     code = code_of(error)
-    if code == sqlite3.SQLITE_CORRUPT:
+    if _is_damage(error):
         return naming_file(path, damaged(f"SQLite finds: {error}"))
     hint = _BUSY if code == sqlite3.SQLITE_BUSY else _hint(path, error, f"Look at {path}. Then start again.")
     return BridgeError("not_recorded", f"The record of executions can't be written: {error}.", hint=hint)
@@ -57,6 +65,11 @@ def is_full(path: Path) -> bool:
         return shutil.disk_usage(path.parent).free < _LEAST_BYTES
     except OSError:
         return False
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether SQLite has found the file damaged, or Python's module a text in it that isn't UTF-8."""
+    return code_of(error) == sqlite3.SQLITE_CORRUPT or str(error).startswith("Could not decode to UTF-8")
 
 
 def _hint(path: Path, error: Exception, otherwise: str) -> str:

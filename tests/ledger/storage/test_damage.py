@@ -120,7 +120,7 @@ def check(one, told, what):
     assert all(count == 1 for count in begun.values()), (what, told, begun)
     if "status" not in told:
         assert told["code"] in REFUSALS, (what, told)
-        assert told["hint"], what
+        assert told["hint"], (what, told)
         return told["code"]
     assert told["status"] in ENDS, (what, told)
     for record in (row for row in lines(one.acknowledged) if row["program"] == told["program"]):

@@ -356,3 +356,12 @@ async def test_a_task_that_is_cancelled_amid_opening_or_closing_leaves_nothing_o
         await working
     assert not [path for path in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if str(tmp_path) in path]
     assert not {thread for thread in threading.enumerate() if thread.name.startswith("mcp-bridge-")} - before
+
+
+async def test_a_text_that_is_none_is_told_as_damage(tmp_path):
+    async with Database(tmp_path / FILE_NAME) as database:
+        with pytest.raises(BridgeError) as caught:
+            await database.read("SELECT CAST(x'70ff' AS TEXT)")
+    assert caught.value.code == "ledger_damaged"
+    assert caught.value.hint
+    assert FILE_NAME in caught.value.message
