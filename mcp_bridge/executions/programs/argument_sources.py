@@ -285,8 +285,13 @@ class _ItemTemplate:
                 self._columns.setdefault(_key(column), path)
 
     def of(self, values: list[Any]) -> Any:
-        """The template of these values, one a call; MISSING if there is none that has an item in it."""
+        """The template of these values, one a call; MISSING if there is none that has an item in it.
+
+        A sensitive value that all have in common has to come from the context, which no item knows.
+        """
         template = self._of(values)
+        if any(REFERENCE.search(text) for text in _constant_texts(template)):
+            return MISSING
         return template if template is not MISSING and _mentions_item(template) else MISSING
 
     def _of(self, values: list[Any]) -> Any:
@@ -302,6 +307,10 @@ class _ItemTemplate:
             parts = [self._of([value[number] for value in values]) for number in range(len(first))]
             return MISSING if any(part is MISSING for part in parts) else parts
         return MISSING
+
+
+def _constant_texts(template: Any) -> Iterator[str]:
+    return (part for _, part in _parts(template) if isinstance(part, str))
 
 
 def _mentions_item(template: Any) -> bool:

@@ -22,7 +22,7 @@ from mcp_bridge.executions.replay_result import NOT_YET
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.status import effective_status, refuse_erased
 from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
-from mcp_bridge.kernel.language.program_parser import parse
+from mcp_bridge.kernel.language.program_parser import InvalidProgramError, parse, unbundle
 from mcp_bridge.kernel.language.references import MISSING
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
 from mcp_bridge.ledger.log.payloads import ProgramEnd, RequestOutcome, Success, understood
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mcp_bridge.executions.scripts.call_history import RecordedCall
+    from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
@@ -118,10 +119,18 @@ async def program_from_execution(store: ProgramStore, recorder: Recorder, stored
     entries = await recorder.read(stored.id)
     history = CallHistory(entries)
     runs: dict[str, tuple[int, bool, Any]] = {}
+    named: dict[str, Program] = {}
     for call in history.calls.values():
         if call.asked.name == _RUN_PROGRAM and (child := _child(call)) is not None:
             runs[call.call] = await _end_of(store, recorder, child)
-    return _Derivation(stored, history, runs).result()
+            if isinstance(name := (call.asked.arguments or {}).get("program"), str):
+                ran = await store.execution(child)
+                if ran is not None and ran.bundle:
+                    named[name] = unbundle(ran.bundle)
+    try:
+        return _Derivation(stored, history, runs).result(named)
+    except InvalidProgramError as exc:
+        raise not_derivable(stored, f"it would not be valid: {exc.faults[0].message}", "Write it by hand.") from None
 
 
 def not_derivable(stored: StoredExecution, why: str, hint: str) -> BridgeError:
@@ -173,8 +182,11 @@ class _Derivation:
     def _made(self, call: RecordedCall, runs: Mapping[str, tuple[int, bool, Any]]) -> _Call | None:
         line = call.call.partition("#")[0]
         if call.asked.name == _RUN_PROGRAM and call.asked.arguments is not None:
+            if call.call not in runs:
+                self._remarks.append(f"A program was not begun, so it is no step (call {call.call}).")
+                return None
             arguments = {name: call.asked.arguments.get(name) for name in ("program", "context")}
-            answered, succeeded, value = runs.get(call.call, (call.answered, False, None))
+            answered, succeeded, value = runs[call.call]
             return _Call(line, None, arguments, call.sequence, answered, succeeded, value)
         if call.asked.kind != "tool":
             self._others[call.asked.name] = self._others.get(call.asked.name, 0) + 1
@@ -218,8 +230,15 @@ class _Derivation:
             name += "_"
         return name
 
-    def result(self) -> DerivedProgram:
-        """The program."""
+    def result(self, named: Mapping[str, Program]) -> DerivedProgram:
+        """The program.
+
+        Args:
+            named: The programs that the script ran by their names.
+
+        Raises:
+            InvalidProgramError: It would be larger than programs may be, or has a program that there isn't.
+        """
         # At first every text that can be JSON is a value; one that no reference leads into is a text after all.
         for call in self._calls:
             if (value := _json_in(call.value)) is not None:
@@ -235,10 +254,10 @@ class _Derivation:
             "description": f"Made from the script {self._stored.id}.",
             "steps": steps,
         }
-        parse(data)
+        parse(data, named.get)
         if self._others:
-            named = ", ".join(f"{name} ({count})" for name, count in sorted(self._others.items()))
-            self._remarks.append(f"These requests of the script are no steps: {named}.")
+            counted = ", ".join(f"{name} ({count})" for name, count in sorted(self._others.items()))
+            self._remarks.append(f"These requests of the script are no steps: {counted}.")
         if sources.context:
             self._remarks.append(f"Sensitive values that the context has to give: {', '.join(sources.context)}.")
         return DerivedProgram(data, self._remarks)

@@ -186,6 +186,25 @@ await runtime.save_memory("n", 1)
     assert made.remarks == ["These requests of the script are no steps: memory.save (1)."]
 
 
+async def test_a_program_that_was_run_by_its_name_keeps_it_and_one_that_was_not_begun_is_no_step(shop):
+    async with shop() as bridge:
+        made = await derived(
+            bridge,
+            """
+from mcp import programs
+await programs.save("look", {"steps": [{"id": "a", "type": "tool", "tool": "find_order", "args": {"number": 3}}]})
+await programs.run("look")
+for wrong in ({"steps": []}, "nobody"):
+    try:
+        await programs.run(wrong)
+    except Exception:
+        pass
+""",
+        )
+    assert [step["program"] for step in steps(made)] == ["look"]
+    assert sum("was not begun" in remark for remark in made.remarks) == 2
+
+
 async def test_of_an_execution_of_a_program_it_is_that_program_and_of_nothing_it_is_none(shop):
     program = {"name": "p", "steps": [{"id": "a", "type": "tool", "tool": "stock", "args": {"code": "x"}}]}
     async with shop() as bridge:

@@ -143,8 +143,10 @@ def _tell(story):  # noqa: PLR0915  (a long story, told once)
         desk.run("audit", "publish")
     desk.configure()
     noted = ledger_peer.notes_in((desk.folder / "notes.txt").read_text())
-    # The script may have published once more while it was under way.
+    # Those of `audit publish`, and what the script's bridge has published when it began: of the one log as it grew.
+    grown = [int(note.splitlines()[1]) for note in noted]
     assert len(noted) in {2, 3}
+    assert grown == sorted(set(grown))
     cosigned = story.export("--payloads")
     story.accept("cosigned again", cosigned, first, WITNESS.vkey, kept=noted)
     size = json.loads(cosigned.split(b"\n")[0])["size"]
