@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.kernel.context import Context
-from mcp_bridge.kernel.language.references import quoted
+from mcp_bridge.kernel.language.value_texts import quoted
 from mcp_bridge.kernel.step_types import (
     END,
     AnyLeaf,

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 from mcp_bridge.kernel.events import EffectKind
 from mcp_bridge.kernel.json_parsing import NotJSONError
 from mcp_bridge.kernel.language.program_schema import MAX_SECONDS
-from mcp_bridge.kernel.language.references import Template, TextTooLongError, dotted, quoted, written
+from mcp_bridge.kernel.language.references import Template, TextTooLongError, dotted
+from mcp_bridge.kernel.language.value_texts import quoted, written
 from mcp_bridge.kernel.retry import Retry
 from mcp_bridge.kernel.values import digest
 
