@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mcp_bridge.errors import ErrorRecord
+    from mcp_bridge.executions.plans.plan import PlannedRow
     from mcp_bridge.gate.execution_values import ExecutionValues
 
 Status = Literal[
@@ -143,6 +144,7 @@ class ExecutionRecord:
         script_ms: The script's own time, without waiting for the host.
         start_ms: From the request until the guest ran.
         limits_not_enforced: Which of `memory`, `pids`, `cpus` this host can't enforce by control groups.
+        planned: Of a dry run: the calls that it has listed, and not made, as `plans.plan.PlannedRow`.
         session: Of a session's cell: its place; else None.
         given_before: Whether its idempotency key was used before, and nothing was run for this record. Not part of the
             JSON, which is the same for every request with the key.
@@ -164,6 +166,7 @@ class ExecutionRecord:
     script_ms: float = 0.0
     start_ms: float = 0.0
     limits_not_enforced: list[str] = field(default_factory=list)
+    planned: list[PlannedRow] = field(default_factory=list)
     session: CellFields | None = None
     given_before: bool = False
 
@@ -195,6 +198,7 @@ class ExecutionRecord:
             "notices": self.notices,
             "waiting": self.waiting,
             "limits_not_enforced": self.limits_not_enforced,
+            "planned": self.planned,
             "session": self.session,
         }
         return out | {key: value for key, value in optional.items() if value not in (None, [])}
