@@ -234,7 +234,10 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The script used more memory than its sandbox has.",
             "Work in smaller parts, or raise `memory`."),
         "output_limit": Description(
-            "The script printed more than `max_output_size`.",
+        "plan_too_large": Description(
+            "A dry run would list more calls, or more of their arguments, than a person can be shown whole.",
+            "Split the script.", _SCRIPT),
+        "The script printed more than `max_output_size`.",
             "Print less, or keep a file with `artifact(path)`."),
         "sandbox_lost": Description(
             "The sandbox ended, and not by the script's doing.",
@@ -245,9 +248,6 @@ GROUPS: Final[tuple[Group, ...]] = (
         "sandbox_start_timeout": Description(
             "The sandbox did not answer in time after its start.",
             "Try again. If it lasts, run `mcp-bridge doctor`."),
-        "plan_too_large": Description(
-            "A dry run would list more calls, or more of their arguments, than a person can be shown whole.",
-            "Split the script.", _SCRIPT),
         "script_error": Description(
             "The script raised an exception that it did not catch.",
             "Fix the script: the answer has the exception and its line."),

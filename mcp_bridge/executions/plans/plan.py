@@ -8,7 +8,7 @@ the servers and the principal, and ends with the execution.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mcp_bridge.errors import ErrorRecord
-    from mcp_bridge.executions.record import WaitingRow
+    from mcp_bridge.executions.record import PlannedRow, WaitingRow
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.storage.execution_store import Approval
@@ -46,25 +46,6 @@ STEP = "dry run"
 
 NOTHING_LISTED = "dry run: nothing is to be approved; what it did was only to read"
 """The notice of a dry run that isn't suspended for a decision."""
-
-
-class PlannedRow(TypedDict):
-    """A listed call, as records have it.
-
-    Attributes:
-        number: Its number in the list, from 1.
-        tool: The tool's name, as `server.tool`.
-        arguments: What it would get, projected.
-        asks: Whether the policy wants a person asked about it.
-        bound: Whether the arguments are known; else it needs the result of another listed call, and no approval of the
-            list covers it.
-    """
-
-    number: int
-    tool: str
-    arguments: Any
-    asks: bool
-    bound: bool
 
 
 def rows(planned: Iterable[Planned]) -> list[PlannedRow]:

@@ -52,78 +52,20 @@ class Planned:
         raise PlannedValueError(f"{self._shown}.{name}")
 
 
+_NEED_IT = (
+    "abs and add bool bytes call complex contains delitem divmod enter eq exit float floordiv ge gt hash iadd index"
+    " int invert isub iter le len lshift lt matmul mod mul ne neg next or pos pow radd rand rdivmod reversed rfloordiv"
+    " rlshift rmatmul rmod rmul ror round rpow rrshift rshift rsub rtruediv rxor setitem sub truediv trunc xor"
+    " aiter anext aenter aexit await"
+)
+"""Python's methods of a value that can't be had without its result, without their underscores."""
+
+
 def _needed(planned: Any, *_: Any) -> Any:
     raise PlannedValueError(str(planned))
 
 
-for _name in (
-    # fmt: off
-    "abs",
-    "and",
-    "add",
-    "bool",
-    "bytes",
-    "call",
-    "complex",
-    "contains",
-    "delitem",
-    "divmod",
-    "enter",
-    "eq",
-    "exit",
-    "float",
-    "floordiv",
-    "ge",
-    "gt",
-    "hash",
-    "iadd",
-    "index",
-    "int",
-    "invert",
-    "isub",
-    "iter",
-    "le",
-    "len",
-    "lshift",
-    "lt",
-    "matmul",
-    "mod",
-    "mul",
-    "ne",
-    "neg",
-    "next",
-    "or",
-    "pos",
-    "pow",
-    "radd",
-    "rand",
-    "rdivmod",
-    "reversed",
-    "rfloordiv",
-    "rlshift",
-    "rmatmul",
-    "rmod",
-    "rmul",
-    "ror",
-    "round",
-    "rpow",
-    "rrshift",
-    "rshift",
-    "rsub",
-    "rtruediv",
-    "rxor",
-    "setitem",
-    "sub",
-    "truediv",
-    "trunc",
-    "xor",
-    "aiter",
-    "anext",
-    "aenter",
-    "aexit",
-    "await",
-    # fmt: on
-):
+for _name in _NEED_IT.split():
     setattr(Planned, f"__{_name}__", _needed)
 
 for _public in (Planned, PlannedValueError):
