@@ -234,11 +234,11 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The script used more memory than its sandbox has.",
             "Work in smaller parts, or raise `memory`."),
         "output_limit": Description(
+            "The script printed more than `max_output_size`.",
+            "Print less, or keep a file with `artifact(path)`."),
         "plan_too_large": Description(
             "A dry run would list more calls, or more of their arguments, than a person can be shown whole.",
             "Split the script.", _SCRIPT),
-        "The script printed more than `max_output_size`.",
-            "Print less, or keep a file with `artifact(path)`."),
         "sandbox_lost": Description(
             "The sandbox ended, and not by the script's doing.",
             "Run the script again, with its idempotency key."),
