@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.escaping import escape_name
+from mcp_bridge.escaping import escape_invisible, escape_name
 from mcp_bridge.executions.scripts.record import NAME
 from mcp_bridge.gate.planned_calls import ApprovedCall, ApprovedCalls
 from mcp_bridge.ledger.log.payloads import (
@@ -172,7 +172,8 @@ def listing(planned: Sequence[Planned], ended: ErrorRecord | None) -> str:
     lines = [f"Dry run: {len(planned)} call{'s' if len(planned) != 1 else ''} listed, and not made."]
     for one in planned:
         rest = "" if one.listed else " (needs another's result: decided when it is made)"
-        lines.append(f"{one.number}. {one.tool} {json.dumps(one.given, ensure_ascii=False)}{rest}")
+        given = escape_invisible(json.dumps(one.given, ensure_ascii=False))
+        lines.append(f"{one.number}. {escape_name(one.tool)} {given}{rest}")
     if ended is not None:
         lines.append(f"The dry run ended there: {ended.get('type') or ended['code']}: {ended['message']}")
     return "\n".join(lines)

@@ -32,6 +32,7 @@ from mcp_bridge.executions.idempotency.runs_without_key import (
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.plans.plan import (
     NOTHING_LISTED,
+    STEP,
     left_to_make,
     of_approvals,
     question,
@@ -623,7 +624,7 @@ _AT_REST = frozenset({"suspended", "timeout"})
 
 def _still_waiting(record: dict[str, Any] | None, history: CallHistory) -> list[WaitingRow]:
     """What a run waited for and waits for still, when it can't go on for another reason."""
-    rows: list[WaitingRow] = (record or {}).get("waiting", [])
+    rows: list[WaitingRow] = [row for row in (record or {}).get("waiting", []) if row["step"] != STEP]
     return [row for row in rows if row["call"] not in history.calls or history.calls[row["call"]].outcome is None]
 
 
