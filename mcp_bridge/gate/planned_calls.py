@@ -40,7 +40,7 @@ class PlannedCallError(BridgeError):
         asks: Whether the policy wants a person asked about it.
     """
 
-    def __init__(self, question: QuestionFields, listed: str, *, asks: bool) -> None:
+    def __init__(self, question: QuestionFields, listed: str = "", *, asks: bool = False) -> None:
         super().__init__("dry_run", f"A dry run doesn't call {question['tool']}.", tool=question["tool"])
         self.question = question
         self.listed = listed

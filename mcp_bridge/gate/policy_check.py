@@ -270,7 +270,7 @@ class Admission:
             await caller.deny(str(names), denial.decider)
             raise denial.error()
         shown = await off_loop(arguments, projector.trace, arguments)
-        raise PlannedCallError({"tool": str(names), "arguments": shown}, "", asks=False)
+        raise PlannedCallError({"tool": str(names), "arguments": shown})
 
     def _case(
         self, projector: Projector, tool: BoundTool, arguments: dict[str, Any], *, refuses_defaults: bool

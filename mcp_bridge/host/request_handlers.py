@@ -187,6 +187,8 @@ class Requests:
             case messages.MemorySave() | messages.MemoryLoad() | messages.MemoryDelete() | messages.MemoryList():
                 call = self._recorder(request, "memory", context)
                 return await self._script.answer(call, functools.partial(self._remember, request, call))
+            case messages.ProgramStart() | messages.ProgramResume() if self._script.is_dry:
+                return await self._script.list_program(self._recorder(request, "program", context))
             case _ if self._script.is_dry and isinstance(request, _CHANGES):
                 call = self._recorder(request, "program", context)
                 return await self._script.answer(call, functools.partial(_refuse_dry, request))
@@ -418,14 +420,7 @@ class Requests:
         return {"uri": row["uri"], "size": row["size"]} if row else {}
 
 
-_CHANGES = (
-    messages.SessionEnd
-    | messages.ProgramStart
-    | messages.ProgramResume
-    | messages.ProgramSave
-    | messages.ProgramDelete
-    | messages.ProgramPlan
-)
+_CHANGES = messages.SessionEnd | messages.ProgramSave | messages.ProgramDelete | messages.ProgramPlan
 """What a dry run neither does nor lists."""
 
 
@@ -433,7 +428,7 @@ async def _refuse_dry(request: Any) -> NoReturn:
     raise BridgeError(
         "dry_run",
         f"A dry run doesn't do this: {messages.NAMES[type(request)]}.",
-        hint="Run the script without dry_run. What a program's steps call is decided when they are called.",
+        hint="Run the script without dry_run.",
     )
 
 

@@ -44,8 +44,9 @@ STEP = "dry run"
 """A plan's name among what an execution waits for."""
 
 
-NOTHING_LISTED = "dry run: nothing is to be approved; what it did was only to read"
-"""The notice of a dry run that isn't suspended for a decision."""
+NOTHING_LISTED = "dry run: it has listed no call"
+TOO_LARGE = "dry run: its list is too large to be shown whole, so nobody is asked about it"
+"""Notices of dry runs that aren't suspended for a decision."""
 
 
 def rows(planned: Iterable[Planned]) -> list[PlannedRow]:
@@ -86,7 +87,10 @@ def question(planned: Sequence[Planned], ended: str | None) -> QuestionFields:
         "The run that follows may make each of them once. Any other call that doesn't only read is asked about.",
     ]
     if unbound:
-        told.append("Those under `asked_when_made` need the results of others, and aren't part of this decision.")
+        told.append(
+            "Those under `asked_when_made` aren't part of this decision: they need the results of others,"
+            " or are programs, whose steps are decided when they are made."
+        )
     if ended is not None:
         told.append(f"The dry run ended early: {ended}")
     details: dict[str, Any] = {"calls": [_shown(one) for one in bound]}
@@ -155,6 +159,12 @@ def left_to_make(asked: QuestionFields, entries: Iterable[Recorded]) -> Approved
     return ApprovedCalls(calls)
 
 
+def nothing_bound(planned: Sequence[Planned], ended: ErrorRecord | None) -> ErrorRecord:
+    """What is told of a dry run that has listed nothing that could be approved ahead."""
+    hint = "Nothing of it can be approved ahead: run the same code without dry_run."
+    return BridgeError("dry_run", listing(planned, ended), hint=hint).record()
+
+
 def error(execution: str, number: int, planned: Sequence[Planned], ended: ErrorRecord | None) -> ErrorRecord:
     """What is told of a suspended dry run: its list, and how it goes on."""
     asks = any(one.asks for one in planned)
@@ -171,7 +181,7 @@ def listing(planned: Sequence[Planned], ended: ErrorRecord | None) -> str:
     """A list as text, with all arguments."""
     lines = [f"Dry run: {len(planned)} call{'s' if len(planned) != 1 else ''} listed, and not made."]
     for one in planned:
-        rest = "" if one.listed else " (needs another's result: decided when it is made)"
+        rest = "" if one.listed else " (decided when it is made)"
         given = escape_invisible(json.dumps(one.given, ensure_ascii=False))
         lines.append(f"{one.number}. {escape_name(one.tool)} {given}{rest}")
     if ended is not None:

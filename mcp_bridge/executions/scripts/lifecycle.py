@@ -33,7 +33,9 @@ from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.plans.plan import (
     NOTHING_LISTED,
     STEP,
+    TOO_LARGE,
     left_to_make,
+    nothing_bound,
     of_approvals,
     question,
     rows,
@@ -381,22 +383,33 @@ class Scripts:
         """Suspend an execution whose dry run has ended, until a person has decided on what it has listed.
 
         Returns:
-            False if there is nothing to decide, or too much to be shown whole.
+            False if it is no dry run, or hasn't ended by itself; or if there is nothing to decide, or too much to be
+            shown whole.
         """
         script = active.script
         execution = script.execution
+        if not script.is_dry or record.status not in OWN_END:
+            return False
         calls = CallHistory(await self.lifecycle.recorder.read(execution))
         planned = calls.planned()
-        if not planned or any(call.has_failed_with("plan_too_large") for call in calls.calls.values()):
+        if any(call.has_failed_with("plan_too_large") for call in calls.calls.values()):
+            record.notices.append(TOO_LARGE)
+            return False
+        if not planned:
+            record.notices.append(NOTHING_LISTED)
             return False
         ended = None if record.status == "success" else record.error
+        record.planned = rows(planned)
+        if not any(one.listed for one in planned):
+            record.error = nothing_bound(planned, ended)
+            return False
         asked = question(planned, None if ended is None else ended["message"])
         number = 1 + max((row.effect for row in await self._store.approvals(execution)), default=0)
         await self._store.ask(execution, number, asked)
         script.generate_key()
         if script.made_now is not None:
             await assign_generated_key(self._store, execution, script.made_now, active.job.client.starter)
-        record.planned, record.waiting = rows(planned), [waiting_row(number, time.time())]
+        record.waiting = [waiting_row(number, time.time())]
         record.error = plan_error(execution, number, planned, ended)
         record.status, record.exit_code = "suspended", 0
         entry = self.lifecycle.entry(ScriptSuspension("suspended", planned=len(planned)), execution)
@@ -506,10 +519,8 @@ class Scripts:
                 # What it waited for before, it waits for still.
                 await self.lifecycle.leave(script.execution, entry, status="interrupted", record=active.last_record)
                 return
-        if script.is_dry and record.status in OWN_END:
-            if divergence is None and await self._suspend_with_plan(active, record):
-                return
-            record.notices.append(NOTHING_LISTED)
+        if divergence is None and await self._suspend_with_plan(active, record):
+            return
         unused = None
         if active.gate.approved is not None:
             unused = len(active.gate.approved.left)

@@ -186,6 +186,17 @@ class ScriptRun:
             await self._wait(call, request, "tool")
         return {"raw": result.raw} if asked.raw else {"value": result.value}
 
+    async def list_program(self, call: CallRecorder) -> Any:
+        """List the start of a program, or that one is to go on, in a dry run. No approval of the list covers its steps.
+
+        Raises:
+            BridgeError: As `call`; `plan_too_large`.
+        """
+        if (answer := await self._answered_already(call)) is not None:
+            return answer
+        asked = await call.asked()
+        return await self._planned(call, PlannedCallError({"tool": call.name, "arguments": asked.arguments}))
+
     async def _planned(self, call: CallRecorder, planned: PlannedCallError) -> dict[str, Any]:
         """List a call of a dry run. What is given for its result stands for it in the arguments of other calls.
 

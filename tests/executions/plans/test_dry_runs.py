@@ -382,7 +382,6 @@ artifact("/tmp/f")
 
 
 REFUSED = (
-    "await programs.run({'name': 'p', 'steps': [{'id': 'a', 'type': 'tool', 'tool': 'shop.put', 'args': {}}]}, {})",
     "await programs.save('p', {'name': 'p', 'steps': [{'id': 'a', 'type': 'tool', 'tool': 'shop.put'}]})",
     "await runtime.end_session('s')",
 )
@@ -398,6 +397,36 @@ async def test_what_a_dry_run_neither_does_nor_lists_is_refused(shop):
             await bridge.run("x = 1", session="s", dry_run=True)
         assert refused.value.code == "bad_arguments"
         assert shop.writes == []
+
+
+async def test_a_program_is_listed_and_its_steps_are_asked_about_when_they_are_made(shop):
+    code = """
+from mcp import programs
+from mcp.servers import shop
+await shop.put(what="own")
+steps = [{"id": "put", "type": "tool", "tool": "shop.put", "args": {"what": "$what"}}]
+trace = await programs.run({"name": "p", "steps": steps}, {"what": "own"})
+print(trace.output if isinstance(trace, programs.Trace) else trace["output"])
+"""
+    async with shop.open(ALLOWS) as bridge:
+        dry = await bridge.run(code, dry_run=True)
+        assert dry.stdout == b"<result of call 2>['output']\n"
+        assert [(row["tool"], row["bound"]) for row in dry.planned] == [("shop.put", True), ("program.start", False)]
+        assert dry.planned[1]["arguments"]["context"] == {"what": "own"}
+        asked = await decided(bridge)
+        assert asked["details"]["asked_when_made"][0]["arguments"]["program"]["name"] == "p"
+        # The same call as the script's own: the list's approval is used up, and isn't a step's.
+        waits = await bridge.run(code)
+        assert (waits.status, shop.writes) == ("suspended", [("put", {"what": "own"})])
+        (asked,) = await approval_requests(bridge.programs.store, None, open_only=True)
+        assert (asked.question["tool"], asked.question["why"]) == ("shop.put", UNPLANNED)
+        await decide(bridge.programs.store, asked, approved=True, by="anna", comment=None)
+        assert (await bridge.run(code)).status == "success"
+        assert shop.writes == [("put", {"what": "own"})] * 2
+        only = code.replace('await shop.put(what="own")', "")
+        dry = await bridge.run(only, dry_run=True)
+        assert (dry.status, [row["tool"] for row in dry.planned]) == ("success", ["program.start"])
+        assert await approval_requests(bridge.programs.store, None, open_only=True) == []
 
 
 async def test_what_would_be_denied_or_fails_the_check_fails_in_the_dry_run(shop):

@@ -80,7 +80,7 @@ class Sandboxes:
     def servers(self, job):
         return None
 
-    def gate(self, execution, client, servers=None, recorder=None):
+    def gate(self, execution, client, servers=None, recorder=None, *, dry_run=False):
         return Gate()
 
     async def sandboxed(self, begun, artifacts=None):
