@@ -39,7 +39,8 @@ PAY = {"kind": "tool", "tool": "local.pay", "arguments": {}}
 class Gate:
     """Lets everything pass as it is."""
 
-    allowance = narrowed_to = None
+    allowance = narrowed_to = approved = None
+    is_dry = False
     policy_hash = ""
 
     def __init__(self):
