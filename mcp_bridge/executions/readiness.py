@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
+from mcp_bridge.executions.plans.plan import STEP
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.kernel.machine import IN_DOUBT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
 PROGRAM = "program"
 """The kind of a script's wait for a program that it has started; the other kinds are those of a program's steps."""
+
+
+def waits_for_plan(record: Mapping[str, Any]) -> bool:
+    """Whether an execution is suspended after its dry run, by its record."""
+    return bool(record.get("planned")) and any(row["step"] == STEP for row in record.get("waiting", ()))
 
 
 async def can_resume(store: ProgramStore, stored: StoredExecution) -> bool:
@@ -33,6 +41,9 @@ async def can_resume(store: ProgramStore, stored: StoredExecution) -> bool:
     if stored.kind == "script" and (record.get("error") or {}).get("calls"):
         return False
     decided: set[int] = set()
+    if waits_for_plan(record) and not any(row["asks"] for row in record["planned"]):
+        # The policy allows what its dry run has listed: a person may decide on it, and needn't.
+        return True
     if any(row["kind"] == "approval" for row in rows):
         decided = {row.effect for row in await store.approvals(stored.id) if row.decision is not None}
     for row in rows:

@@ -48,6 +48,10 @@ class Calls:
 
 
 def _value(result: Any, *, raw: bool) -> Any:
+    if "planned" in result:
+        from mcp_bridge.guest.values.planned import Planned
+
+        return Planned(result["planned"])
     return blocks.short(result.get("raw") if raw else jsontext.of(result.get("value")))
 
 
