@@ -194,6 +194,7 @@ class Lifecycle:
         record: dict[str, Any] | None,
         state: bytes | None = None,
         due: float | None = None,
+        after: int | None = None,
     ) -> None:
         """Store how an execution stands, and release it, even if it can't be stored.
 
@@ -204,6 +205,7 @@ class Lifecycle:
             record: The new record, or None.
             state: The machine's state; None for a script, and for an ended program.
             due: When the next timer fires, in seconds since 1970, or None.
+            after: As in `ProgramStore.update`.
 
         Raises:
             BridgeError: `not_recorded`.
@@ -212,7 +214,7 @@ class Lifecycle:
             with anyio.CancelScope(shield=True):
                 sealed = None if record is None else await self.store.sealed_record(execution, record)
                 self.recorder.post(*entries)
-                await self.store.update(execution, status=status, state=state, record=sealed, due=due)
+                await self.store.update(execution, status=status, state=state, record=sealed, due=due, after=after)
         finally:
             self._release(execution)
 

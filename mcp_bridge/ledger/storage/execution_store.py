@@ -330,6 +330,7 @@ class ProgramStore:
         state: bytes | None,
         record: dict[str, Any] | Seal | None,
         due: float | None,
+        after: int | None = None,
     ) -> None:
         """Store an execution's progress, in one transaction with the entries that were posted last.
 
@@ -339,22 +340,58 @@ class ProgramStore:
             state: As in `StoredExecution`.
             record: As in `StoredExecution`; a large one as `sealed_record` gives it.
             due: As in `StoredExecution`.
+            after: The number of the last event that was looked at: a later one makes it due at once. None if it waits
+                for no event.
         """
         # Without an await after the last posted entry: they are one transaction.
         sealed = seal(execution, "record", record) if isinstance(record, dict) else record
         await self._database.write(
-            "UPDATE executions SET status = ?, state = ?, record = ?, due = ?, changed = ?"
-            " WHERE id = ? AND status <> 'erased'",
+            "UPDATE executions SET status = ?1, state = ?2, record = ?3, due = CASE WHEN ?4 IS NOT NULL AND EXISTS"
+            " (SELECT 1 FROM entries WHERE execution = ?6 AND kind = 'event' AND sequence > ?4) THEN ?5 ELSE ?7 END,"
+            " changed = ?5 WHERE id = ?6 AND status <> 'erased'",
             (
                 status,
                 None if state is None else seal_bytes(execution, "state", state),
                 sealed,
-                due,
+                after,
                 time.time(),
                 execution,
+                due,
             ),
             ("executions", "id = ?", (execution,)),
         )
+
+    async def last_event(self, execution: str) -> int:
+        """The number of the last event that was sent to an execution; -1 without any."""
+        rows = await self._database.read(
+            "SELECT coalesce(max(sequence), -1) FROM entries WHERE execution = ? AND kind = 'event'", (execution,)
+        )
+        last: int = rows[0][0]
+        return last
+
+    async def make_due(self, execution: str, *entries: Entry) -> None:
+        """Note that a suspended execution may go on now; one of another status is left as it is.
+
+        Args:
+            execution: Its id.
+            entries: Recorded in the same transaction, whatever its status.
+        """
+        now = time.time()
+        await self._database.write(
+            "UPDATE executions SET due = ?1 WHERE id = ?2 AND status = 'suspended' AND (due IS NULL OR due > ?1)",
+            (now, execution),
+            ("executions", "id = ?", (execution,)),
+            *entries,
+        )
+
+    async def due(self, limit: int) -> list[str]:
+        """The ids of scripts that nobody has gone on with although they could, by their time, the earliest first."""
+        rows = await self._database.read(
+            "SELECT id FROM executions WHERE due <= ? AND kind = 'script'"
+            " AND status IN ('suspended', 'interrupted', 'running') ORDER BY due LIMIT ?",
+            (time.time(), limit),
+        )
+        return [execution for (execution,) in rows]
 
     async def take(self, execution: StoredExecution, owner: str) -> bool:
         """Claim an execution, to continue it. Of several processes that try at once, one succeeds.
