@@ -376,22 +376,23 @@ class ProgramStore:
             execution: Its id.
             entries: Recorded in the same transaction, whatever its status.
         """
-        now = time.time()
         await self._database.write(
-            "UPDATE executions SET due = ?1 WHERE id = ?2 AND status = 'suspended' AND (due IS NULL OR due > ?1)",
-            (now, execution),
+            "UPDATE executions SET due = ? WHERE id = ? AND status = 'suspended'",
+            (time.time(), execution),
             ("executions", "id = ?", (execution,)),
             *entries,
         )
 
-    async def due(self, limit: int) -> list[str]:
-        """The ids of scripts that nobody has gone on with although they could, by their time, the earliest first."""
-        rows = await self._database.read(
-            "SELECT id FROM executions WHERE due <= ? AND kind = 'script'"
+    async def due(self, limit: int) -> list[tuple[str, float]]:
+        """The ids of scripts that could go on by their time, and since when, in seconds since 1970; the earliest first.
+
+        Some of them may be under way: going on with one doesn't change its time.
+        """
+        return await self._database.read(
+            "SELECT id, due FROM executions WHERE due <= ? AND kind = 'script'"
             " AND status IN ('suspended', 'interrupted', 'running') ORDER BY due LIMIT ?",
             (time.time(), limit),
         )
-        return [execution for (execution,) in rows]
 
     async def take(self, execution: StoredExecution, owner: str) -> bool:
         """Claim an execution, to continue it. Of several processes that try at once, one succeeds.
