@@ -26,6 +26,7 @@ from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.divergence import Divergence, RecordedCourse
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same
 from mcp_bridge.executions.status import UNFINISHED
+from mcp_bridge.executions.waits.events import untaken
 from mcp_bridge.executions.waits.script_waits import ScriptWaits
 from mcp_bridge.gate.policy_check import ApprovalNeededError
 from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, Violation, to_entry
@@ -315,7 +316,11 @@ class ScriptRun:
             for call, question in self._left_open
             if call.call is not None
         }
-        parked = {name: replace(one, after=self.waits.seen) for name, one in self.hold.parked.items()}
+        parked = dict(self.hold.parked)
+        if any(one.kind == "event" for one in parked.values()):
+            # An event may have come in the moment in which the sandbox was ended.
+            kept = untaken(await self._recorder.read(self.execution))
+            parked = {name: replace(one, after=self.waits.looked(one, kept)) for name, one in parked.items()}
         return left | self.hold.calls | parked
 
     def generate_key(self) -> None:

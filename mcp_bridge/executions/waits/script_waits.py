@@ -210,6 +210,17 @@ class ScriptWaits:
                 self._tickets[name].remove(ticket)
         return ticket.event
 
+    def looked(self, held: HeldCall, kept: list[SentEvent]) -> int:
+        """The number of the last event that is nothing to a wait which was parked when the sandbox was ended.
+
+        Args:
+            held: The wait.
+            kept: The events that no wait has taken, by the record.
+        """
+        until = math.inf if held.due is None else held.due
+        first = next((one for one in kept if one.name == held.event and one.time <= until), None)
+        return self.seen if first is None else min(self.seen, first.sequence - 1)
+
     async def _arrived(self, ticket: _Ticket, most: float = LOOK_SECONDS) -> None:
         """Wait a moment for an event."""
         with anyio.move_on_after(min(most, LOOK_SECONDS)):

@@ -66,7 +66,9 @@ async def send_event(
         raise sensitive_name(name)
     said = EventDelivery(name, await projection.project(payload), source)
     lifecycle.store.store_values(stored.id, projection.values_behind(said.payload))
-    await lifecycle.store.make_due(stored.id, lifecycle.entry(said, stored.id))
+    # Without an await in between: they are one transaction.
+    lifecycle.recorder.post(lifecycle.entry(said, stored.id))
+    await lifecycle.store.make_due(stored.id)
 
 
 async def checked_payload(payload: Any) -> Any:

@@ -369,18 +369,15 @@ class ProgramStore:
         last: int = rows[0][0]
         return last
 
-    async def make_due(self, execution: str, *entries: Entry) -> None:
+    async def make_due(self, execution: str) -> None:
         """Note that a suspended execution may go on now; one of another status is left as it is.
 
-        Args:
-            execution: Its id.
-            entries: Recorded in the same transaction, whatever its status.
+        What was posted last is recorded in the same transaction, whatever the status.
         """
         await self._database.write(
             "UPDATE executions SET due = ? WHERE id = ? AND status = 'suspended'",
             (time.time(), execution),
             ("executions", "id = ?", (execution,)),
-            *entries,
         )
 
     async def due(self, limit: int) -> list[tuple[str, float]]:
