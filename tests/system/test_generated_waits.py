@@ -37,9 +37,11 @@ def run(hosts, made, code, rng=None):
             return record
         settle(hosts, record)
         names = [
-            row["name"] for row in record["waiting"] if row["kind"] == "event" and row["name"] not in sent | {"never"}
+            row["name"]
+            for row in record.get("waiting", ())
+            if row["kind"] == "event" and row["name"] not in sent | {"never"}
         ]
-        due = [row["due"] for row in record["waiting"] if "due" in row]
+        due = [row["due"] for row in record.get("waiting", ()) if "due" in row]
         if names:
             name = names[0] if rng is None else rng.choice(names)
             hosts.send(record["execution"], name, dict(made.events)[name])
