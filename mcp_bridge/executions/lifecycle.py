@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.readiness import last_looked
 from mcp_bridge.executions.status import not_suspended, require_resumable
 from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.ledger.log.payloads import Resumption, ScriptSuspension, to_entry
@@ -172,7 +173,17 @@ class Lifecycle:
         status = "interrupted" if stored.status == "running" else stored.status
         # Without a `resume` entry, the last entry has to say the status that the row has.
         entries = [] if resumed else self.suspension(stored, status)
-        await self.leave(stored.id, *entries, status=status, record=stored.record, state=stored.state, due=stored.due)
+        # An event may have come meanwhile.
+        after = last_looked(stored.record) if stored.kind == "script" else None
+        await self.leave(
+            stored.id,
+            *entries,
+            status=status,
+            record=stored.record,
+            state=stored.state,
+            due=stored.due,
+            after=after,
+        )
 
     @staticmethod
     def suspension(stored: StoredExecution, status: str) -> list[Entry]:

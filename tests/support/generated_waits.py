@@ -28,7 +28,7 @@ class Waiting:
         """The code, of so many pieces."""
         kinds = ("sleep", "event", "gather", "beside", "first", "thread", "timed_out", "past", "short")
         pieces = [getattr(self, f"_{kind}")() for kind in self._rng.sample(kinds, count)]
-        return FIRST + self._one() + self._one().join(pieces) + self._one()
+        return FIRST + "".join(piece + self._one() for piece in ("", *pieces))
 
     def _call(self, server="local"):
         self._steps += 1

@@ -9,6 +9,7 @@ import typer
 from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
 from mcp_bridge.cli.opening import finish, print_json, run_with_bridge
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
@@ -67,9 +68,15 @@ def send(
             records = []
             for ident in ids:
                 stored = await inputs.execution(store, ident)
-                record = await bridge.for_owner(stored).send_event(
-                    ident, name, value, source.upper(), and_resume=and_resume, asker=terminal()
-                )
+                try:
+                    record = await bridge.for_owner(stored).send_event(
+                        ident, name, value, source.upper(), and_resume=and_resume, asker=terminal()
+                    )
+                except BridgeError as exc:
+                    if execution is not None:
+                        raise
+                    # The others get it all the same.
+                    record = {"trace_id": ident, "status": "not sent", "error": exc.message, "code": exc.code}
                 records.append((record, await inputs.short_id(store, ident)))
             return records
 
@@ -79,9 +86,14 @@ def send(
             print_json({"executions": [record for record, _ in records]})
         else:
             for record, ident in records:
+                if record["status"] == "not sent":
+                    showing.echo(f"not sent to {ident}: {record['code']}: {record['error']}")
+                    continue
                 showing.echo(f"sent to {ident}, which is {record['status']}")
                 if record["status"] not in {"suspended", "interrupted", "running"}:
                     showing.outcome(record, ident, named)
-        return exit_statuses.OK
+        return (
+            exit_statuses.FAILED if any(record["status"] == "not sent" for record, _ in records) else exit_statuses.OK
+        )
 
     finish(work, as_json=as_json)
