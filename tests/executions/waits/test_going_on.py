@@ -7,8 +7,10 @@ import pytest
 from execution_fixtures import until
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.waits import script_waits
+from mcp_bridge.executions.waits import script_waits, sending
 from mcp_bridge.executions.waits.going_on import GoingOn, at_once
+from mcp_bridge.executions.waits.sending import executions_awaiting
+from mcp_bridge.governance.principals import Principal
 from mcp_bridge.host import sandbox_run
 
 WAIT = "print(await runtime.wait_event('go'))"
@@ -182,3 +184,38 @@ async def test_a_script_whose_run_was_cut_off_is_due_still(sandboxes):
             tasks.cancel_scope.cancel()
         assert await status(bridge, record.execution) == "interrupted"
         assert [execution for execution, _ in await bridge.lifecycle.store.due(10)] == [record.execution]
+
+
+async def test_an_event_reaches_no_other_principals_script(sandboxes):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(WAIT, key="k")
+        anna = bridge.for_principal(Principal("anna"))
+        with pytest.raises(BridgeError) as caught:
+            await anna.send_event(record.execution, "go", 1, "OPERATOR", and_resume=False)
+        assert caught.value.code == "unknown_trace"
+        store, recorder = bridge.lifecycle.store, bridge.lifecycle.recorder
+        with pytest.raises(BridgeError) as caught:
+            await executions_awaiting(store, recorder, "anna", "go")
+        assert caught.value.code == "nobody_waits"
+        assert [row.id for row in await executions_awaiting(store, recorder, "local", "go")] == [record.execution]
+
+
+async def test_events_that_nobody_takes_are_bounded(sandboxes, monkeypatch):
+    monkeypatch.setattr(sending, "MAX_KEPT", 3)
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(WAIT, key="k")
+        for _ in range(3):
+            await bridge.send_event(record.execution, "other", 1, "OPERATOR", and_resume=False)
+        with pytest.raises(BridgeError) as caught:
+            await bridge.send_event(record.execution, "go", 1, "OPERATOR", and_resume=False)
+        assert caught.value.code == "too_many_events"
+
+
+async def test_a_script_waits_so_often_and_no_more(sandboxes, monkeypatch):
+    monkeypatch.setattr(script_waits, "MAX_WAITS", 3)
+    code = "from mcp import MCPError\nfor _ in range(3): await runtime.sleep_until(0)\n"
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(
+            f"{code}try:\n    await runtime.sleep_until(0)\nexcept MCPError as exc:\n    print(exc.code)"
+        )
+        assert record.stdout == b"too_many_waits\n"
