@@ -15,6 +15,7 @@ from mcp_bridge.cli.commands import logins  # noqa: F401  (commands of `servers`
 from mcp_bridge.cli.commands.approvals import approvals
 from mcp_bridge.cli.commands.audit import audit
 from mcp_bridge.cli.commands.backups import backup, backup_key, restore
+from mcp_bridge.cli.commands.events import events
 from mcp_bridge.cli.commands.executions import executions
 from mcp_bridge.cli.commands.images import images
 from mcp_bridge.cli.commands.policy import policy
@@ -43,6 +44,7 @@ for name, group in (
     ("program", programs),
     ("execution", executions),
     ("session", sessions),
+    ("event", events),
     ("approvals", approvals),
     ("audit", audit),
     ("policy", policy),

@@ -75,6 +75,7 @@ class WaitingRow(TypedDict):
         name: The tool's, the event's or the program's name.
         call: Of a script: the call's id.
         due: When it is over, in seconds since 1970, if it ends by itself.
+        after: Of a script's wait for an event: the number of the last entry of an event that it has looked at.
         since: When it began, in seconds since 1970.
         tool: The tool's name, as `server.tool`.
         arguments: The call's arguments.
@@ -90,6 +91,7 @@ class WaitingRow(TypedDict):
     name: str
     call: NotRequired[str]
     due: NotRequired[float]
+    after: NotRequired[int]
     since: NotRequired[float]
     tool: NotRequired[str]
     arguments: NotRequired[Any]

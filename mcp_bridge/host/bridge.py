@@ -10,6 +10,7 @@ the ledger are shared. Everything that is kept or counted is each principal's ow
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import secrets
 import time
@@ -49,6 +50,7 @@ from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
 from mcp_bridge.host.sandboxes import Sandboxes
 from mcp_bridge.host.sessions.live_sessions import LiveSessions, SessionKey
 from mcp_bridge.host.upkeep import tidy_at_start, upkeep
+from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.log.session_store import SessionStore
@@ -88,7 +90,6 @@ if TYPE_CHECKING:
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.host.sessions.cell_runner import CellRunner
-    from mcp_bridge.kernel.events import Resume
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.quota import Measured
     from mcp_bridge.ledger.log.recorder import Recorder
@@ -577,6 +578,11 @@ class Bridge:
         """As `SandboxRunner.max_artifact_size`."""
         return self.settings.max_artifact_size
 
+    def servers_digest(self) -> str:
+        """As `SandboxRunner.servers_digest`."""
+        specs = (self.fleet.servers[name].spec for name in self._narrow(None) if name in self.fleet.servers)
+        return hashlib.sha256("".join(sorted(spec.fingerprint() for spec in specs)).encode()).hexdigest()
+
     async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
         """As `SandboxRunner.sandboxed`."""
         if active.script.is_dry and active.script.live:
@@ -733,6 +739,42 @@ class Bridge:
         client = Client(began=time.monotonic(), asker=self._asker(asker), sampler=sampler)
         async with self._turn_of(stored):
             return await self._commands(stored).resume(stored, event, client)
+
+    async def send_event(
+        self, execution: str, name: str, payload: Any, source: str, *, and_resume: bool, asker: Asker | None = None
+    ) -> dict[str, Any]:
+        """Send an event to an execution. Only the command line leads here.
+
+        A program that waits for it takes it and goes on at once. For a script it is kept until a wait takes it.
+
+        Args:
+            execution: Its id.
+            name: The event's name.
+            payload: What it brings, as JSON.
+            source: As `Resume.source`.
+            and_resume: Whether to go on with a script at once, if it can.
+            asker: As `run`.
+
+        Raises:
+            BridgeError: `unknown_trace`; `not_suspended`: it has ended, or is a program that doesn't wait for it; as
+                `sending.send_event` and `Commands.resume`.
+        """
+        from mcp_bridge.executions.readiness import can_resume
+        from mcp_bridge.executions.trace_record import to_record
+        from mcp_bridge.executions.waits.sending import awaited_effect, wake_scripts
+
+        stored = await self.lifecycle.stored(execution, self.principal.name)
+        if stored.kind == "program":
+            record = await self.resume_execution(
+                stored.id, Resume(payload, source, awaited_effect(stored, name)), asker=asker
+            )
+            await wake_scripts(self.lifecycle.store, stored.id)
+            return record
+        await self._script_commands.send(stored, name, payload, source)
+        stored = await self.lifecycle.stored(execution, self.principal.name)
+        if and_resume and await can_resume(self.lifecycle.store, stored):
+            return await self.resume_execution(stored.id, asker=asker)
+        return to_record(stored)
 
     async def cancel_execution(self, execution: str, reason: str) -> dict[str, Any]:
         """Cancel an execution that is suspended or interrupted; what a program's steps want undone is undone.

@@ -22,6 +22,7 @@ from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
 from mcp_bridge.executions.programs.session import Session
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
+from mcp_bridge.executions.waits.events import WAIT
 from mcp_bridge.governance.tool_names import resolve, split
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES as MAX_PROGRAM_BYTES
 from mcp_bridge.offload import is_large, is_over, off_loop, on_blocking_thread, on_thread
@@ -195,6 +196,16 @@ class Requests:
             case messages.SessionList() | messages.SessionEnd():
                 call = self._recorder(request, "session", context)
                 return await self._script.answer(call, functools.partial(self._about_sessions, request, call))
+            case messages.WaitUntil() | messages.WaitEvent():
+                call = CallRecorder(
+                    self._script,
+                    request.call,
+                    WAIT,
+                    messages.NAMES[type(request)],
+                    self._script.waits.arguments(request),
+                    context,
+                )
+                return await self._script.wait(call, request)
             case (
                 messages.CatalogServers()
                 | messages.CatalogTools()

@@ -22,6 +22,7 @@ from mcp_bridge.ledger.log.payloads import (
     EffectOutcome,
     EffectSettlement,
     Erased,
+    EventDelivery,
     Failure,
     ModelIntent,
     Planned,
@@ -64,6 +65,7 @@ RowKind = Literal[
     "suspension",
     "resume",
     "decision",
+    "event",  # that was sent to a script
     "violation",
     "erasure",
     "key",
@@ -326,6 +328,8 @@ def _row(recorded: Recorded, payload: Decoded) -> TimelineRow:
             row.value = event.payload if isinstance(event, Resume) else getattr(event, "reason", None)
         case CallDecision() | StepDecision() | QueuedDecision() | EffectSettlement() | CallSettlement():
             _take_decision(row, payload)
+        case EventDelivery(name, value, source):
+            row.what, row.value, row.status = name, value, source.lower()
         case Violation(message):
             row.what, row.status = message, "violation"
         case ProgramSuspension() | ScriptSuspension() | ProgramEnd() | ScriptEnd():

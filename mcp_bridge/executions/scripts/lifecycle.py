@@ -43,7 +43,7 @@ from mcp_bridge.executions.plans.plan import (
     waiting_row,
 )
 from mcp_bridge.executions.plans.plan import error as plan_error
-from mcp_bridge.executions.readiness import can_resume, waits_for_plan
+from mcp_bridge.executions.readiness import can_resume, earliest_due, last_looked, waits_for_plan
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.held_calls import ask
@@ -125,6 +125,9 @@ class SandboxRunner(Protocol):
     @property
     def max_artifact_size(self) -> int:
         """Most bytes of a run's artifacts together."""
+
+    def servers_digest(self) -> str:
+        """SHA-256, in hexadecimal, of the configurations of all servers that scripts may use."""
 
     def gate(
         self,
@@ -469,7 +472,7 @@ class Scripts:
     async def _run_once(self, active: ActiveScript) -> ExecutionRecord:
         record = await self._runner.sandboxed(active)
         script = active.script
-        return lost_if_not_waiting(record, is_waiting=bool(script.hold.calls or script.lent))
+        return lost_if_not_waiting(record, is_waiting=not script.hold.is_empty or bool(script.lent))
 
     async def _can_run_again(self, active: ActiveScript, record: ExecutionRecord) -> bool:
         script = active.script
@@ -560,8 +563,12 @@ class Scripts:
         held |= {one.call: one.asked for one in script.hold.calls.values() if one.kind == "approval"}
         # A person decides on these, and the script is to ask for the same when it goes on.
         asked = {call: asked.digested() for call, asked in held.items()}
-        entry = self.lifecycle.entry(ScriptSuspension("suspended", RunError.of(record.error), asked), record.execution)
-        await self.lifecycle.leave(record.execution, entry, status="suspended", record=record.to_keep())
+        kept = record.to_keep()
+        due, after = earliest_due(kept), last_looked(kept)
+        servers = None if due is None and after is None else self._runner.servers_digest()
+        suspension = ScriptSuspension("suspended", RunError.of(record.error), asked, servers=servers)
+        entry = self.lifecycle.entry(suspension, record.execution)
+        await self.lifecycle.leave(record.execution, entry, status="suspended", record=kept, due=due, after=after)
 
     async def _interrupt(self, execution: str, record: dict[str, Any] | None) -> None:
         """Leave a run that has ended without a record, and has a key by which it can go on.
@@ -572,7 +579,9 @@ class Scripts:
         """
         # Perhaps it has ended since nothing can be written any more.
         with contextlib.suppress(BridgeError):
-            await self.lifecycle.leave(execution, status="interrupted", record=record)
+            await self.lifecycle.leave(
+                execution, status="interrupted", record=record, due=earliest_due(record), after=last_looked(record)
+            )
 
     async def _refuse(self, execution: str, exc: BaseException) -> None:
         """Finish a run that has ended without a record, and can't go on."""

@@ -10,8 +10,10 @@ A call that can't be answered now (`script_waiting`) suspends the script. A scri
 
 from __future__ import annotations
 
+import functools
 import math
 import time
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -25,6 +27,8 @@ from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.divergence import Divergence, RecordedCourse
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same
 from mcp_bridge.executions.status import UNFINISHED
+from mcp_bridge.executions.waits.events import untaken
+from mcp_bridge.executions.waits.script_waits import ScriptWaits
 from mcp_bridge.gate.planned_calls import PlannedCallError
 from mcp_bridge.gate.policy_check import ApprovalNeededError
 from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, Violation, to_entry
@@ -37,12 +41,12 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
-    from mcp_bridge.ledger.log.entries import Entry
+    from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.payload_base import Payload
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
-    from mcp_bridge.wire.messages import ToolCall
+    from mcp_bridge.wire.messages import ToolCall, WaitEvent, WaitUntil
 
 GRACE_SECONDS = 2.0
 """How much longer than in the recorded run a recorded answer waits for the answers before it."""
@@ -91,6 +95,7 @@ class ScriptRun:
         course: What this run repeats of the record, and where it diverges from it.
         has_unnamed: Whether a call without an id was made, which the record can't answer again.
         hold: The calls that can't be answered now.
+        waits: Its waits for times and events.
         lent: The calls of suspended programs whose record the script was given, by the programs' ids.
         made_now: The key that was generated in this run, because the script waits and had none; or None.
     """
@@ -115,6 +120,7 @@ class ScriptRun:
         self.hold = Hold()
         self.made_now: str | None = None
         self.lent: dict[str, HeldCall] = {}
+        self.waits = ScriptWaits(self)
         self._left_open: list[tuple[CallRecorder, QuestionFields]] = []
         """The calls about which a client's person was asked, who has gone without an answer."""
         self._all_returned = anyio.Event()
@@ -351,7 +357,12 @@ class ScriptRun:
             for call, question in self._left_open
             if call.call is not None
         }
-        return left | self.hold.calls
+        parked = dict(self.hold.parked)
+        if any(one.kind == "event" for one in parked.values()):
+            # An event may have come in the moment in which the sandbox was ended.
+            kept = untaken(await self._recorder.read(self.execution))
+            parked = {name: replace(one, after=self.waits.looked(one, kept)) for name, one in parked.items()}
+        return left | self.hold.calls | parked
 
     def generate_key(self) -> None:
         """Give a run without a key one, by which it can be resumed."""
@@ -391,9 +402,7 @@ class ScriptRun:
 
         def let_go() -> None:
             # The script goes on without it.
-            self.hold.remove(name)
-            if not self.hold.calls and not self.lent and self.made_now is not None:
-                self.key = self.made_now = None
+            self._let_go(name)
             if not call.has_ended:
                 call.abandoned(asked)
 
@@ -407,6 +416,47 @@ class ScriptRun:
             if request.is_cancelled and name in self.hold.calls:
                 let_go()
         raise AssertionError
+
+    def _let_go(self, name: str) -> None:
+        self.hold.remove(name)
+        if self.hold.is_empty and not self.lent and self.made_now is not None:
+            self.key = self.made_now = None
+
+    # --- waits for times and events, as `WaitingRun` ---
+
+    async def wait(self, call: CallRecorder, wanted: WaitUntil | WaitEvent) -> Any:
+        """Answer a wait, when it is over.
+
+        Raises:
+            BridgeError: As `call` and `ScriptWaits.over`.
+        """
+        return await self.answer(call, functools.partial(self.waits.over, call, wanted))
+
+    async def entries(self) -> list[Recorded]:
+        """As `WaitingRun.entries`."""
+        entries = await self._recorder.read(self.execution)
+        # Who has sent an event has made references of its own.
+        self._gate.values.adopt(await self._store.values(self.execution))
+        return entries
+
+    async def last_event(self) -> int:
+        """As `WaitingRun.last_event`."""
+        return await self._store.last_event(self.execution)
+
+    async def parked(self, call: CallRecorder, held: HeldCall, pause: Callable[[], Awaitable[None]]) -> None:
+        """As `WaitingRun.parked`."""
+        self.generate_key()
+        call.request.release_slot()
+        self.hold.park(held)
+        try:
+            await pause()
+        except BaseException:
+            # When its sandbox is ended, the script is suspended for it.
+            if call.request.is_cancelled:
+                self._let_go(held.call)
+            raise
+        self._let_go(held.call)
+        await call.request.reacquire_slot()
 
     # --- programs that it drives ---
 

@@ -10,6 +10,7 @@
 | `suspension` | `ProgramSuspension`, `ScriptSuspension` |
 | `resume` | `Resumption` |
 | `decision` | `CallDecision`, `StepDecision`, `QueuedDecision`, `EffectSettlement`, `CallSettlement` |
+| `event` | `EventDelivery` |
 | `violation` | `Violation` |
 | `end` | `ProgramEnd`, `ScriptEnd` |
 | `erasure`, `key`, `clock`, `loss` | `Erasure`, `KeyEvent`, `AcceptedClock`, `AcceptedLoss`: entries about the log |
@@ -985,6 +986,30 @@ Decision: TypeAlias = CallDecision | StepDecision | QueuedDecision | EffectSettl
 
 
 @dataclass(frozen=True, slots=True)
+class EventDelivery(Payload):
+    """Somebody has sent an event to a script's execution. The first wait for its name that isn't over takes it.
+
+    Attributes:
+        name: The event's name.
+        payload: What it brings, projected.
+        source: Where it is from: `OPERATOR`, `WEBHOOK` or `TIMER`.
+    """
+
+    KIND = "event"
+
+    name: str
+    payload: Any
+    source: str
+
+    def encode(self) -> dict[str, Any]:
+        return {"event": self.name, "payload": self.payload, "source": self.source}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        return cls(payload["event"], payload["payload"], payload["source"])
+
+
+@dataclass(frozen=True, slots=True)
 class Violation(Payload):
     """A sandbox requested something that its program, or its script, had not emitted.
 
@@ -1065,6 +1090,8 @@ class ScriptSuspension(Payload):
         error: The reason; None if a settlement or an event has changed what it waits for.
         held: The calls that a person is asked about, without their arguments, by their ids.
         planned: How many calls its dry run, which is over, has listed; None if it isn't suspended for that.
+        servers: SHA-256, in hexadecimal, of the servers that there were, if it waits for a time or an event: a bridge
+            that goes on by itself has to have the same. None otherwise.
     """
 
     KIND = "suspension"
@@ -1073,6 +1100,7 @@ class ScriptSuspension(Payload):
     error: RunError | None = None
     held: Mapping[str, Request] = field(default_factory=dict)
     planned: int | None = None
+    servers: str | None = None
 
     def encode(self) -> dict[str, Any]:
         encoded: dict[str, Any] = {"status": self.status}
@@ -1080,12 +1108,13 @@ class ScriptSuspension(Payload):
             encoded |= self.error.encode()
         if self.held:
             encoded["held"] = [request.encode() | {"call": call} for call, request in self.held.items()]
-        return encoded | _given(planned=self.planned)
+        return encoded | _given(planned=self.planned, servers=self.servers)
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
         held = {row["call"]: Request.decode(row) for row in payload.get("held", ())}
-        return cls(payload["status"], _run_error(payload, "held", "planned"), held, payload.get("planned"))
+        error = _run_error(payload, "held", "planned", "servers")
+        return cls(payload["status"], error, held, payload.get("planned"), payload.get("servers"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -1221,6 +1250,7 @@ _TYPES: dict[str, Callable[[Object], type[Payload]]] = {
     "suspension": lambda payload: ProgramSuspension if "state" in payload else ScriptSuspension,
     "resume": lambda _: Resumption,
     "decision": _decision,
+    "event": lambda _: EventDelivery,
     "violation": lambda _: Violation,
     "erasure": lambda _: Erasure,
     "key": lambda _: KeyEvent,
