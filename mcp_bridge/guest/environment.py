@@ -53,6 +53,11 @@ class Environment:
         for name in [name for name in self._prepared if name in sys.modules]:
             self._prepared.pop(name)()
         self._modules = self._make_modules()
+        if start.has_inputs:
+            # Imported late: most operators hand no files in.
+            from mcp_bridge.guest.files import inputs
+
+            inputs.fetch_on_open(channel)
 
     def change_servers(self) -> None:
         """Make the modules anew, for a cell that has other servers than the one before."""

@@ -48,6 +48,7 @@ from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
 from mcp_bridge.host.sandboxes import Sandboxes
 from mcp_bridge.host.sessions.live_sessions import LiveSessions, SessionKey
 from mcp_bridge.host.upkeep import tidy_at_start, upkeep
+from mcp_bridge.inputs.config import handed_in
 from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.log.session_store import SessionStore
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.executions.commands import Commands, Progress
     from mcp_bridge.executions.in_doubt import Settlement
+    from mcp_bridge.executions.inputs.handed_in import HandedIn
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.programs.commands import ProgramCommands
     from mcp_bridge.executions.programs.lifecycle import Programs
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.host.sessions.cell_runner import CellRunner
+    from mcp_bridge.inputs.config import InputSource
     from mcp_bridge.kernel.events import Resume
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.quota import Measured
@@ -149,6 +152,8 @@ class Shared:
         self.live_sessions = LiveSessions(settings)
         self.withdrawn: frozenset[str] = frozenset()
         """The servers that have been taken out of the configuration since, `LOCAL` among them."""
+        self.inputs: Mapping[str, InputSource] = governance.inputs
+        """The inputs of the start that the configuration still has, unchanged."""
         self.views: WeakValueDictionary[str, Bridge] = WeakValueDictionary()
         """All principals' views that anything uses, or that are kept for later."""
         self.kept: OrderedDict[str, Bridge] = OrderedDict()
@@ -257,6 +262,7 @@ class Bridge:
         servers: AbstractSet[str],
         policy: PolicySnapshot,
         principals: Mapping[str, Principal] | None = None,
+        inputs: Mapping[str, InputSource] | None = None,
     ) -> None:
         """From now on hold what begins to what the configuration has become, too: never to less than at the start.
 
@@ -266,8 +272,15 @@ class Bridge:
             servers: The names of the servers that there still are; `LOCAL` for the operator's own tools.
             policy: What decides, by the configuration as it is.
             principals: The principals that there still are, by name; None for those of the start.
+            inputs: The inputs that there are by the configuration as it is; None for those of the start.
         """
         shared = self._shared
+        started = shared.governance.inputs
+        shared.inputs = (
+            started
+            if inputs is None
+            else {name: source for name, source in started.items() if inputs.get(name) == source}
+        )
         shared.principals = shared.governance.principals if principals is None else principals
         shared.withdrawn = frozenset({*self.fleet.servers, LOCAL}) - servers
         shared.restricted_to = None if policy.hash == shared.governance.snapshot.hash else policy
@@ -299,6 +312,11 @@ class Bridge:
     def _usable_servers(self) -> frozenset[str] | None:
         """The servers that both the principal of the start and that of now may use; None for all."""
         return fewer(self._own.servers, self.principal.servers)
+
+    @property
+    def _inputs(self) -> dict[str, InputSource]:
+        """The inputs that both the principal of the start and that of now may read."""
+        return handed_in(self._shared.inputs, fewer(self._own.files, self.principal.files))
 
     @property
     def loop_watch(self) -> LoopWatch:
@@ -398,6 +416,7 @@ class Bridge:
         news: Callable[[str], None] | None = None,
         session: str | None = None,
         fork: str | None = None,
+        files: Sequence[str] | None = None,
     ) -> ExecutionRecord:
         """Run a script in a fresh sandbox, or as a session's next cell.
 
@@ -417,15 +436,16 @@ class Bridge:
             news: Told what servers say while they work on its calls: their progress, and what they log.
             session: The name of the session that it is a cell of; None for a script of its own.
             fork: For a new session, the cell of another that it goes on from: `name@5`, or `name` for its last one.
+            files: Names of the inputs that it may read; all by default.
 
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
-                `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`. Too many: `busy`. No
-                working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as `Sessions.turn` and
+                `unknown_server`, `unknown_input`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`. Too many:
+                `busy`. No working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as `Sessions.turn` and
                 `CellRunner.run`; `session_waiting`.
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
-        job = Job(code, servers, timeout, client)
+        job = Job(code, servers, timeout, client, files=None if files is None else list(dict.fromkeys(files)))
         self._check(code, timeout)
         self._start_line("", job)
         if session is None:
@@ -555,6 +575,17 @@ class Bridge:
         """As `SandboxRunner.servers`."""
         return None if job.servers is None else sorted(self._narrow(job.servers))
 
+    def require_files(self, job: Job) -> None:
+        """As `SandboxRunner.require_files`."""
+        if job.files is not None:
+            from mcp_bridge.executions.inputs.handed_in import narrowed
+
+            narrowed(self._inputs, job.files)
+
+    def _inputs_of(self, job: Job) -> dict[str, InputSource]:
+        """The inputs that a job may read. What is there no more is missing when it is asked for."""
+        return {name: source for name, source in self._inputs.items() if job.files is None or name in job.files}
+
     @property
     def max_artifact_size(self) -> int:
         """As `SandboxRunner.max_artifact_size`."""
@@ -615,6 +646,7 @@ class Bridge:
         from mcp_bridge.host.request_handlers import Requests
 
         script, gate, job, _, recorded = active
+        inputs = self._inputs_of(job)
         requests = Requests(
             self.principal.name,
             self._memories,
@@ -626,6 +658,7 @@ class Bridge:
             script,
             self,
             None if job.cell is None else job.cell.session,
+            _handed_in(inputs) if inputs else None,
         )
         client = job.client
         run = SandboxRun(
@@ -653,7 +686,13 @@ class Bridge:
     def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
-        return start_line(messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number))
+        # A session's cells share a sandbox, and each may have inputs.
+        has_inputs = bool(self._inputs_of(job) if job.cell is None else self._inputs)
+        return start_line(
+            messages.ExecutionStart(
+                execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, has_inputs=has_inputs
+            )
+        )
 
     async def run_program(
         self,
@@ -822,6 +861,12 @@ class Bridge:
     def _missing_servers(self) -> Sequence[str]:
         """What to say of servers that couldn't be read; nothing to a principal that has been given some by name."""
         return self.fleet.missing if self._usable_servers is None else ()
+
+
+def _handed_in(sources: Mapping[str, InputSource]) -> HandedIn:
+    from mcp_bridge.executions.inputs.handed_in import HandedIn
+
+    return HandedIn(sources)
 
 
 def _looked_for_a_server(record: ExecutionRecord) -> bool:

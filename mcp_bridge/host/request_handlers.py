@@ -21,6 +21,7 @@ from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
 from mcp_bridge.executions.programs.session import Session
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
+from mcp_bridge.executions.scripts.divergence import ChangedInputs
 from mcp_bridge.governance.tool_names import resolve, split
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES as MAX_PROGRAM_BYTES
 from mcp_bridge.offload import is_large, is_over, off_loop, on_blocking_thread, on_thread
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.executions.artifacts import ArtifactWriter
+    from mcp_bridge.executions.inputs.handed_in import HandedIn
     from mcp_bridge.executions.memories import Memories
     from mcp_bridge.executions.principal_artifacts import OwnFiles
     from mcp_bridge.executions.programs.lifecycle import Programs
@@ -82,6 +84,7 @@ class Requests:
         script: The script's run, which has its record.
         sessions: The principal's sessions.
         session: The name of the session that the script is a cell of; None for none.
+        inputs: The operator's files that the execution may read; None for none.
     """
 
     def __init__(
@@ -96,8 +99,10 @@ class Requests:
         script: ScriptRun,
         sessions: SessionAccess | None = None,
         session: str | None = None,
+        inputs: HandedIn | None = None,
     ) -> None:
         self._sessions, self._session = sessions, session
+        self._inputs = inputs
         self.principal = principal
         self._memories = memories
         self._files = files
@@ -197,6 +202,8 @@ class Requests:
                 | messages.CatalogCheck()
             ):
                 return await self._values.described(await self._looked_up(request))
+            case messages.InputList() | messages.InputOpen() | messages.InputRead():
+                return await self._input(request, context)
             case messages.ArtifactWrite() | messages.OutputRead():
                 return await self._file(request)
             case messages.ProgramEffect() | messages.ProgramFinish() | messages.ProgramLeave():
@@ -217,6 +224,28 @@ class Requests:
             raise BridgeError("unknown_session", "This script is of no session.", hint="Name one: end_session('NAME').")
         await call.announce()
         return {"found": await self._sessions.end_session(name)}
+
+    async def _input(self, request: Any, context: RequestContext) -> dict[str, Any]:
+        inputs = self._inputs or no_inputs()
+        if isinstance(request, messages.InputRead):
+            # Not recorded: what was opened is, with the hash that this is of.
+            return await inputs.read(request.name, request.version, request.number)
+        call, is_new = self._recorder(request, "input", context), False
+
+        async def do() -> dict[str, Any]:
+            nonlocal is_new
+            is_new = True
+            if isinstance(request, messages.InputList):
+                return await inputs.listed(request.name, max(0, request.start))
+            return await inputs.opened(request.name)
+
+        answer: dict[str, Any] = await self._script.answer(call, do)
+        if not is_new and isinstance(request, messages.InputOpen):
+            # It is given what it was given, or nothing.
+            changed = await inputs.changed(request.name, answer)
+            if changed is not None:
+                await self._script.course.leave(ChangedInputs.of(request.call or "", changed))
+        return answer
 
     def _recorder(self, request: Any, kind: str, context: RequestContext) -> CallRecorder:
         arguments = {field: value for field, value in request._asdict().items() if field != "call"}
@@ -409,6 +438,13 @@ class Requests:
             raise BridgeError("bad_artifact", "A part of an artifact is no base64.") from None
         row = self._artifacts.write(request.name, data, first=request.first, last=request.last)
         return {"uri": row["uri"], "size": row["size"]} if row else {}
+
+
+def no_inputs() -> HandedIn:
+    """The inputs of an execution that has none."""
+    from mcp_bridge.executions.inputs.handed_in import HandedIn  # noqa: PLC0415  (most operators hand none in)
+
+    return HandedIn({})
 
 
 _TEXTS: dict[str, Callable[[ToolInfo], str]] = {

@@ -104,6 +104,7 @@ def run(
     key: str | None = None,
     session: str | None = None,
     fork: str | None = None,
+    files: list[str] | None = None,
     as_json: bool,
 ) -> int:
     """Run a script; return the exit status."""
@@ -113,7 +114,7 @@ def run(
         script = read_script(file, code)
         configuration = configuring.configure(config)
         configuring.refuse_nesting(configuration)
-        record = anyio.run(_run, configuration, script, servers, timeout, _Named(key, session, fork), live)
+        record = anyio.run(_run, configuration, script, servers, timeout, _Named(key, session, fork, files), live)
     except BridgeError as exc:
         if as_json:
             _print_json({"status": "refused", "exit_code": exit_statuses.exit_code(exc), "error": exc.record()})
@@ -141,6 +142,7 @@ class _Named(NamedTuple):
     key: str | None
     session: str | None
     fork: str | None
+    files: list[str] | None
 
 
 async def _run(
@@ -166,6 +168,7 @@ async def _run(
             key=named.key,
             session=named.session,
             fork=named.fork,
+            files=named.files or None,
             starter="operator",
             notify=_print_progress,
             asker=asker,

@@ -27,6 +27,7 @@ class Job:
         cell: Its place in a session, or None.
         head: Of a new cell: the session's last one, which it follows; empty for a new session.
         blocked: Of a new cell: why none can begin now, but one that waits can go on; or None.
+        files: Names of the inputs that it may read; None for all.
     """
 
     code: str
@@ -36,10 +37,13 @@ class Job:
     cell: Cell | None = None
     head: str = ""
     blocked: BridgeError | None = None
+    files: Sequence[str] | None = None
 
     @classmethod
     def from_stored(cls, stored: StoredExecution, client: Client) -> Job:
         """A stored script for a client. Code, servers, time and starter are those that it was started with."""
         bundle = stored.bundle
         client = replace(client, starter=stored.starter)
-        return cls(bundle["code"], bundle["servers"], bundle["timeout"], client, Cell.of(stored))
+        return cls(
+            bundle["code"], bundle["servers"], bundle["timeout"], client, Cell.of(stored), files=bundle.get("files")
+        )
