@@ -30,7 +30,11 @@ async def can_resume(store: ProgramStore, stored: StoredExecution) -> bool:
     """
     record = stored.record or {}
     rows = record.get("waiting", ())
-    if stored.kind == "script" and (record.get("error") or {}).get("calls"):
+    error = record.get("error") or {}
+    if stored.kind == "script" and error.get("code") == "input_changed":
+        # Whoever asks has put the file back, or is told again that it is another one.
+        return True
+    if stored.kind == "script" and error.get("calls"):
         return False
     decided: set[int] = set()
     if any(row["kind"] == "approval" for row in rows):
