@@ -489,7 +489,7 @@ class _Functions:
         return inputs.of(self._channel)
 
     def files(self, name: str | None = None) -> Rows:
-        """The operator's files that may be read here: `name`, `kind`, `size`, `type`; with a name, those in a folder."""
+        """The operator's files that may be read: `name`, `kind`, `size`, `type`; with a name, those in a folder."""
         return Rows(self._inputs().files(name))
 
     def input(self, name: str) -> "Text":
@@ -497,7 +497,7 @@ class _Functions:
         return Text(self._inputs().fetch(name))
 
     def open_input(self, name: str, mode: str = "rb", encoding: str | None = None) -> Any:
-        """Open a file of the operator's as a stream, however large: "rb" gives bytes, "r" text. It takes no room here."""
+        """Open a file of the operator's as a stream, however large: "rb" gives bytes, "r" text. Nothing is copied."""
         import io
 
         if mode not in {"rb", "r", "rt"}:

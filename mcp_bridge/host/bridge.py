@@ -441,8 +441,8 @@ class Bridge:
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
                 `unknown_server`, `unknown_input`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`. Too many:
-                `busy`. No working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as `Sessions.turn` and
-                `CellRunner.run`; `session_waiting`.
+                `busy`. No working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as
+                `Sessions.turn` and `CellRunner.run`; `session_waiting`.
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
         job = Job(code, servers, timeout, client, files=None if files is None else list(dict.fromkeys(files)))

@@ -225,7 +225,7 @@ class Requests:
         await call.announce()
         return {"found": await self._sessions.end_session(name)}
 
-    async def _input(self, request: Any, context: RequestContext) -> dict[str, Any]:
+    async def _input(self, request: Any, context: RequestContext) -> Any:
         inputs = self._inputs or no_inputs()
         if isinstance(request, messages.InputRead):
             # Not recorded: what was opened is, with the hash that this is of.

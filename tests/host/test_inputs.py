@@ -6,7 +6,6 @@ import os
 
 import pytest
 from execution_fixtures import lines, printed, until
-
 from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
@@ -102,7 +101,12 @@ print([line for line in runtime.open_input("sales.csv", "r")])
         ]
         [big] = [value["files"] for value in opened if value["size"] == len(content)][:1]
         assert big == [
-            {"path": "", "size": len(content), "sha256": digest, "modified": (data.folder / "big.bin").stat().st_mtime}
+            {
+                "path": "",
+                "size": len(content),
+                "sha256": digest,
+                "modified": (data.folder / "big.bin").stat().st_mtime_ns / 1e9,
+            }
         ]
         assert content[:30].hex() not in json.dumps([entry.encode() for entry in entries])
 

@@ -19,6 +19,7 @@ from mcp_bridge.inputs.opening import RefusedError, error
 from mcp_bridge.inputs.snapshot import PART_BYTES, Snapshot, opened
 from mcp_bridge.near_names import nearest
 from mcp_bridge.offload import on_blocking_thread
+from mcp_bridge.wire.base64_answers import Base64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -107,8 +108,8 @@ class HandedIn:
             "left_out": list(snapshot.left_out),
         }
 
-    async def read(self, name: str, version: str, number: int) -> dict[str, Any]:
-        """A part of an opened input: `base64`.
+    async def read(self, name: str, version: str, number: int) -> Base64:
+        """A part of an opened input.
 
         Args:
             name: As it was opened.
@@ -134,7 +135,7 @@ class HandedIn:
                 data = await on_blocking_thread(_encoded_part, snapshot, number)
             except RefusedError as exc:
                 raise error(source, within, exc) from None
-        return {"base64": data}
+        return data
 
     async def changed(self, name: str, answer: dict[str, Any]) -> ChangedInput | None:
         """Open an input that was opened before the execution began to run again; how it differs, or None.
@@ -299,8 +300,8 @@ def _type(name: str, kind: str, path: str = "") -> str:
     return "application/octet-stream"
 
 
-def _encoded_part(snapshot: Snapshot, number: int) -> str:
-    return base64.b64encode(snapshot.read(number)).decode("ascii")
+def _encoded_part(snapshot: Snapshot, number: int) -> Base64:
+    return Base64(base64.b64encode(snapshot.read(number)))
 
 
 def _told(kind: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

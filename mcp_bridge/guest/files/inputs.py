@@ -9,8 +9,8 @@ import io
 import os
 import sys
 
-from mcp_bridge.guest.channel import Channel
-from mcp_bridge.guest.host_requests import MCPError, call_host
+from mcp_bridge.guest.channel import Channel, Pending
+from mcp_bridge.guest.host_requests import MCPError, answered, call_host
 from mcp_bridge.wire.annotations import Any, Iterator
 from mcp_bridge.wire.messages import InputList, InputOpen, InputRead
 
@@ -173,12 +173,11 @@ class InputStream(io.RawIOBase):
 
     def __init__(self, channel: Channel, name: str, found: dict[str, Any]) -> None:
         super().__init__()
-        self._channel = channel
-        self._version: str = found["version"]
         self._part_bytes: int = found["part"]
         self.name = name
         self.size: int = found["size"]
         self.sha256: str = found["files"][0]["sha256"]
+        self._parts = Parts(channel, name, found["version"], -(-found["size"] // found["part"]))
         self._at = 0
         self._number = -1
         self._part = b""
@@ -203,6 +202,12 @@ class InputStream(io.RawIOBase):
         self._at = at
         return at
 
+    def close(self) -> None:
+        """As any stream."""
+        if not self.closed:
+            self._parts.drop()
+        super().close()
+
     def readinto(self, buffer: Any, /) -> int:
         """As any stream.
 
@@ -213,7 +218,7 @@ class InputStream(io.RawIOBase):
             return 0
         number, start = divmod(self._at, self._part_bytes)
         if number != self._number:
-            self._part = _part(self._channel, self.name, self._version, number)
+            self._part = self._parts.part(number)
             self._number = number
         view = memoryview(buffer).cast("B")
         piece = memoryview(self._part)[start : start + len(view)]
@@ -223,14 +228,59 @@ class InputStream(io.RawIOBase):
 
 
 def _content(channel: Channel, name: str, found: dict[str, Any]) -> Iterator[bytes]:
-    for number in range(-(-found["size"] // found["part"])):
-        yield _part(channel, name, found["version"], number)
+    """All parts. Each is asked for before the one before it is taken: the host reads while this side writes."""
+    count = -(-found["size"] // found["part"])
+    parts = Parts(channel, name, found["version"], count)
+    try:
+        for number in range(count):
+            yield parts.part(number)
+    finally:
+        parts.drop()
 
 
-def _part(channel: Channel, name: str, version: str, number: int) -> bytes:
-    import binascii
+class Parts:
+    """The parts of what was opened. The one after that which is asked for is asked for, too.
 
-    return binascii.a2b_base64(call_host(channel, InputRead(name, version, number))["base64"])
+    Args:
+        channel: The channel.
+        name: What was opened.
+        version: Its version.
+        count: How many parts it has.
+    """
+
+    def __init__(self, channel: Channel, name: str, version: str, count: int) -> None:
+        self._channel = channel
+        self._name = name
+        self._version = version
+        self._count = count
+        self._last = -1
+        self._ahead: dict[int, Pending] = {}
+
+    def part(self, number: int) -> bytes:
+        """A part's content.
+
+        Raises:
+            MCPError: It can't be had.
+        """
+        import binascii
+
+        pending = self._ahead.pop(number, None) or self._ask(number)
+        if number == self._last + 1 and number + 1 < self._count:
+            # Whoever reads in a row goes on.
+            self.drop()
+            self._ahead[number + 1] = self._ask(number + 1)
+        self._last = number
+        return binascii.a2b_base64(answered(pending.wait_for_answer)["base64"])
+
+    def _ask(self, number: int) -> Pending:
+        asked: Pending = answered(lambda: Pending(self._channel, InputRead(self._name, self._version, number)))
+        return asked
+
+    def drop(self) -> None:
+        """Nobody takes what was asked for ahead."""
+        for pending in self._ahead.values():
+            pending.drop()
+        self._ahead.clear()
 
 
 def _plain_name(name: Any) -> str:
