@@ -96,8 +96,9 @@ Code = Literal[
     "unknown_session", "unknown_step", "unknown_tool", "unknown_trace", "unreachable",
     "untrusted_file", "untrusted_key", "unusable_file", "usage", "userns_refused", "violation", "wall_timeout",
     "witness_alone", "witness_behind", "witness_forgot", "witness_head_damaged", "witness_key_missing",
-    "witness_key_unsafe", "witness_key_unusable", "witness_newer", "witness_unusable", "wrong_identity",
-    "workspace_full", "wrong_passphrase",
+    "witness_key_unsafe", "witness_key_unusable", "witness_newer", "witness_unusable", "workspace_full",
+    "wrong_identity",
+    "wrong_passphrase",
 ]
 # fmt: on
 
