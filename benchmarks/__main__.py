@@ -16,6 +16,7 @@ import anyio
 from benchmarks import (
     calls,
     curves,
+    files,
     gateway,
     governed,
     history,
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
     "proxied": calls.proxied,
     "http_server": http_server.http_server,
     "sessions": sessions.sessions,
+    "files": files.files,
     "team": http_server.team,
     "openapi": calls.openapi,
     "registered": registered.registered,

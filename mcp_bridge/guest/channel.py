@@ -10,7 +10,7 @@ import _thread
 import os
 
 from mcp_bridge.guest import call_ids
-from mcp_bridge.wire import base64_answers, jsonrpc, sandbox_exits
+from mcp_bridge.wire import base64_frames, jsonrpc, sandbox_exits
 from mcp_bridge.wire.annotations import Any, Callable, NoReturn
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder
@@ -207,11 +207,18 @@ class Channel:
         """Send a request and return its number. A `take` that is a function is called on the reader thread."""
         if self.is_between:
             raise RequestError(CELL_ENDED, {"code": "cell_ended"})
+        data = getattr(params, "base64", None)
+        if isinstance(data, bytes):
+            params = params._replace(base64="")
         body = encode_params(params)
         with self._write_lock:
             self._next_id += 1
             number = self._next_id
-        line = _line(number, NAMES[type(params)], body)
+        method = NAMES[type(params)]
+        if isinstance(data, bytes):
+            line = base64_frames.encode_request(number, method, body, data)
+        else:
+            line = _line(number, method, body)
         self._waiting[number] = take
         if not isinstance(take, InLoop):
             self._outside.add(number)
@@ -347,7 +354,7 @@ class Channel:
         self._frames.mark()
         try:
             for line in self._decoder.feed(chunk):
-                self._dispatch(base64_answers.decode(line) or jsonrpc.decode(line), loop)
+                self._dispatch(base64_frames.decode(line) or jsonrpc.decode(line), loop)
         except WireError:
             os._exit(sandbox_exits.BAD_FRAME)
 

@@ -149,7 +149,7 @@ class Display:
         chunk, first = file.read(ARTIFACT_CHUNK_BYTES), True
         while True:
             following = file.read(ARTIFACT_CHUNK_BYTES)
-            result = call_host(self._channel, ArtifactWrite(name, _base64(chunk), first, not following))
+            result = call_host(self._channel, ArtifactWrite(name, _encoded(chunk), first, not following))
             if not following:
                 return str(result["uri"])
             chunk, first = following, False
@@ -392,6 +392,11 @@ def rich_form(thing: Any) -> dict[str, Any] | None:
 
 
 def _base64(data: bytes) -> str:
+    text: str = _encoded(data).decode("ascii")
+    return text
+
+
+def _encoded(data: bytes) -> Any:
     import binascii
 
-    return binascii.b2a_base64(data, newline=False).decode("ascii")
+    return binascii.b2a_base64(data, newline=False)

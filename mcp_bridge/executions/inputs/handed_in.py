@@ -19,7 +19,7 @@ from mcp_bridge.inputs.opening import RefusedError, error
 from mcp_bridge.inputs.snapshot import PART_BYTES, Snapshot, opened
 from mcp_bridge.near_names import nearest
 from mcp_bridge.offload import on_blocking_thread
-from mcp_bridge.wire.base64_answers import Base64
+from mcp_bridge.wire.base64_frames import Base64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
