@@ -128,7 +128,7 @@ def run(
     code: Annotated[str | None, typer.Option("-c", metavar="CODE", help="The script itself.")] = None,
     server: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Allow only these; repeatable.")] = None,
     inputs: Annotated[
-        list[str] | None, typer.Option("--file", metavar="NAME", help="Hand in only these of [files]; repeatable.")
+        list[str] | None, typer.Option("--file", metavar="NAME", help="Hand in only these of your files; repeatable.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds of running time.")] = None,
     key: Annotated[

@@ -577,10 +577,9 @@ class Bridge:
 
     def require_files(self, job: Job) -> None:
         """As `SandboxRunner.require_files`."""
-        if job.files is not None:
-            from mcp_bridge.executions.inputs.handed_in import narrowed
+        from mcp_bridge.executions.inputs.handed_in import narrowed
 
-            narrowed(self._inputs, job.files)
+        narrowed(self._inputs, job.files)
 
     def _inputs_of(self, job: Job) -> dict[str, InputSource]:
         """The inputs that a job may read. What is there no more is missing when it is asked for."""
@@ -881,6 +880,12 @@ def _warn_of_unknown_servers(principals: Iterable[Principal], servers: AbstractS
             logger.warning("principals.%s.servers: there is no server %r, now", principal.name, name)
 
 
+def _warn_of_unknown_inputs(principals: Iterable[Principal], inputs: AbstractSet[str]) -> None:
+    for principal in principals:
+        for name in sorted((principal.files or frozenset()) - inputs):
+            logger.warning("principals.%s.files: there is no %r in [files]", principal.name, name)
+
+
 @asynccontextmanager
 async def open_bridge(
     settings: Settings,
@@ -938,6 +943,7 @@ async def open_bridge(
                 upkeep(database, files, settings.ledger, publisher, tasks, is_tidy=is_tidy),
             ):
                 _warn_of_unknown_servers(governance.principals.values(), {*fleet.servers, LOCAL})
+                _warn_of_unknown_inputs(governance.principals.values(), governance.inputs.keys())
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
                 bridge = Bridge(Shared(settings, fleet, tasks, database, governance, watch, usages))
                 try:

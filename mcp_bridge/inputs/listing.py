@@ -10,6 +10,7 @@ import stat
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from mcp_bridge.inputs.opening import (
+    Identity,
     RefusedError,
     folder_above,
     folder_below,
@@ -30,6 +31,9 @@ MAX_LOOKED = 200_000
 MAX_DEPTH = 40
 """How deep folders are walked."""
 
+MAX_PATH_CHARS = 4 << 20
+"""Most characters of the paths of an input's files: they are one answer, with their hashes."""
+
 MAX_LEFT_OUT = 20
 """Most of what is left out that is told by its name."""
 
@@ -41,13 +45,21 @@ class ListedFile(NamedTuple):
 
     Attributes:
         path: Its path in the input's folder; empty for an input that is a file.
-        size: Bytes.
-        modified_ns: When its content was last changed, in nanoseconds since 1970.
+        identity: The file that it is.
     """
 
     path: str
-    size: int
-    modified_ns: int
+    identity: Identity
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.identity.size
+
+    @property
+    def modified_ns(self) -> int:
+        """When its content was last changed, in nanoseconds since 1970."""
+        return self.identity.modified_ns
 
 
 class Listing(NamedTuple):
@@ -82,18 +94,24 @@ def listed(source: InputSource, within: str = "") -> Listing:
         RefusedError: It isn't there, is no regular file or folder, or is over its limits.
     """
     parts = parts_of(within)
-    if not _is_folder(source, parts):
-        if parts and not _belongs(source, parts):
-            raise RefusedError("isn't there", "input_unavailable")
+    status = _status(source, parts)
+    if parts and not stat.S_ISDIR(status.st_mode) and not _belongs(source, parts):
+        # Of what isn't handed in, it isn't told either that it is there.
+        raise RefusedError("isn't there", "input_unavailable")
+    if (kind := kind_of(status.st_mode)) is not None:
+        raise RefusedError(kind)
+    if not stat.S_ISDIR(status.st_mode):
         if not parts and source.glob:
             raise RefusedError("is a file, and its configuration has a pattern for the files of a folder")
         with opened_file(source, within) as (_, status):
-            file = ListedFile("", status.st_size, status.st_mtime_ns)
+            file = ListedFile("", Identity.of(status))
         _require_size(source, file.size)
         return Listing("file", (file,))
     walk = _Walk(source, parts)
     files = sorted(walk.files())
     left = walk.left_out
+    if parts and not files and not left:
+        raise RefusedError("isn't there, or is an empty folder", "input_unavailable")
     return Listing("folder", tuple(files), tuple(left[:MAX_LEFT_OUT]), max(0, walk.left_out_count - MAX_LEFT_OUT))
 
 
@@ -111,17 +129,14 @@ def parts_of(within: str) -> tuple[str, ...]:
     return parts
 
 
-def _is_folder(source: InputSource, parts: Sequence[str]) -> bool:
+def _status(source: InputSource, parts: Sequence[str]) -> os.stat_result:
     *above, name = (source.path.name, *parts)
     place = folder_below(source, above[1:]) if parts else folder_above(source.path)
     with place as at:
         try:
-            status = os.stat(name, dir_fd=at, follow_symlinks=False)
+            return os.stat(name, dir_fd=at, follow_symlinks=False)
         except OSError as exc:
             raise unreadable(exc) from None
-    if (kind := kind_of(status.st_mode)) is not None:
-        raise RefusedError(kind)
-    return stat.S_ISDIR(status.st_mode)
 
 
 def _belongs(source: InputSource, parts: Sequence[str]) -> bool:
@@ -145,7 +160,7 @@ class _Walk:
     def __init__(self, source: InputSource, start: Sequence[str]) -> None:
         self._source = source
         self._start = tuple(start)
-        self._looked = self._files = self._size = 0
+        self._looked = self._files = self._size = self._chars = 0
         self.left_out: list[str] = []
         self.left_out_count = 0
 
@@ -223,11 +238,14 @@ class _Walk:
     def _counted(self, path: str, status: os.stat_result) -> ListedFile:
         self._files += 1
         self._size += status.st_size
+        self._chars += len(path)
+        if self._chars > MAX_PATH_CHARS:
+            raise RefusedError(f"has paths of more than {MAX_PATH_CHARS} characters together", "input_too_large")
         if self._files > self._source.max_files:
             raise RefusedError(f"has more than {self._source.max_files} files, its max_files", "input_too_large")
         if self._size > self._source.max_size:
             raise RefusedError(f"has more than {self._source.max_size} bytes, its max_size", "input_too_large")
-        return ListedFile(path, status.st_size, status.st_mtime_ns)
+        return ListedFile(path, Identity.of(status))
 
     def _leave_out(self, path: str, why: str) -> None:
         self.left_out_count += 1

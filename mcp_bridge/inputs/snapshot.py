@@ -88,6 +88,20 @@ class Snapshot:
         self.size = end
         self.version = version_of([file.row() for file in files])
 
+    @property
+    def weight(self) -> int:
+        """How many files and parts it knows, by which the memory that it takes grows."""
+        return len(self.files) + len(self._parts)
+
+    def is_current(self) -> bool:
+        """Whether all files are those that were hashed, by their identities, and there is no other."""
+        try:
+            listing = listed(self._source, self._within)
+        except RefusedError:
+            return False
+        now = [(file.path, file.identity) for file in listing.files]
+        return now == [(file.path, file.identity) for file in self.files]
+
     def read(self, number: int) -> bytes:
         """A part of the content of all files in a row.
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 
+import anyio
 import pytest
 from execution_fixtures import lines, printed, until
 from servers.specs import faulty
@@ -310,3 +311,122 @@ print(text, await faulty.echo(text))
         # What was given under the key is given again, whatever the file is by now.
         path.write_text("after!")
         assert printed(await bridge.run(code, key="k", files=["a"])) == "before before\n"
+
+
+HOSTILE = """
+import sys, json
+from mcp_bridge.wire.messages import InputList, InputOpen, InputRead
+import gc
+from mcp_bridge.guest.channel import Channel, RequestError
+[channel] = [thing for thing in gc.get_objects() if type(thing) is Channel]
+def told(params):
+    try:
+        return "given " + json.dumps(channel.request(params), default=str)[:60]
+    except RequestError as exc:
+        return exc.data["code"]
+opened = channel.request(InputOpen("a"))
+"""
+
+
+async def test_a_hostile_guest_gets_errors_and_nothing_else(sandboxes, data):
+    data.write("a.txt", "the content")
+    data.write("secret.txt", "the secret")
+    data.write("folder/x", "x")
+    governance = data.governed(a="a.txt", folder="folder", hidden="secret.txt")
+    asked = [
+        "InputRead('a', opened['version'], -1)",
+        "InputRead('a', opened['version'], 1)",
+        "InputRead('a', opened['version'], 2**62)",
+        "InputRead('a', 'f' * 64, 0)",
+        "InputRead('hidden', opened['version'], 0)",
+        "InputRead('a/../hidden', opened['version'], 0)",
+        "InputOpen('')",
+        "InputOpen('/')",
+        "InputOpen('folder/../../secret.txt')",
+        "InputOpen('folder/' + '/'.join('x' * 100))",
+        "InputOpen('folder/\\0')",
+        "InputOpen('x' * 5000)",
+        "InputOpen('hidden')",
+        "InputList('folder/..')",
+        "InputList(None, -5)",
+        "InputList(None, 2**62)",
+    ]
+    code = HOSTILE + "\n".join(f"print(told({each}))" for each in asked)
+    async with sandboxes.open(governance=governance) as bridge:
+        out = lines(await bridge.run(code, files=["a", "folder"]))
+        assert out[:14] == [
+            "bad_request",
+            "bad_request",
+            "bad_request",
+            "file_changed",
+            "unknown_input",
+            "unknown_input",
+            "unknown_input",
+            "unknown_input",
+            "input_refused",
+            "input_refused",
+            "input_refused",
+            "bad_request",
+            "unknown_input",
+            "input_refused",
+        ]
+        assert out[14].startswith('given {"files": [{"name": "a"')
+        assert out[15].startswith('given {"files": []')
+        # What one run has opened, another hasn't.
+        other = await bridge.run(
+            HOSTILE.replace('channel.request(InputOpen("a"))', "None") + "print(told(InputRead('a', 'f' * 64, 0)))"
+        )
+        assert lines(other) == ["unknown_input"]
+
+
+async def test_what_a_flood_of_openings_keeps_is_bounded(sandboxes, data, monkeypatch):
+    monkeypatch.setattr("mcp_bridge.executions.inputs.handed_in.MAX_OPEN", 20)
+    for number in range(100):
+        data.write(f"all/{number}", str(number))
+    code = """
+streams = [runtime.open_input(f"all/{number}") for number in range(100)]
+print([stream.read() for stream in streams[95:]])
+try:
+    streams[0].read()
+except mcp.MCPError as exc:
+    print(exc.code)
+"""
+    async with sandboxes.open(governance=data.governed(all="all")) as bridge:
+        assert lines(await bridge.run(code)) == [str([str(n).encode() for n in range(95, 100)]), "unknown_input"]
+
+
+async def test_a_stream_of_an_earlier_cell_is_not_read_by_a_later_one(sandboxes, data):
+    data.write("a.txt", "x" * 3_000_000)
+    async with sandboxes.open(governance=data.governed(a="a.txt")) as bridge:
+        printed(await bridge.run("file = runtime.open_input('a'); file.read(10)", session="s"))
+        code = """
+codes = []
+for _ in range(3):
+    try:
+        file.seek(2_000_000); file.read(10)
+    except mcp.MCPError as exc:
+        codes.append(exc.code)
+print(codes[-1], runtime.open_input('a').read(3))
+"""
+        assert lines(await bridge.run(code, session="s")) == ["unknown_input b'xxx'"]
+        # The cell narrows what the next one has, and not the session.
+        narrowed = "try: runtime.input('a')\nexcept mcp.MCPError as exc: print(exc.code)"
+        assert lines(await bridge.run(narrowed, session="s", files=[])) == ["unknown_input"]
+        await bridge.end_session("s")
+
+
+async def test_a_cancelled_call_ends_the_hashing_of_a_large_file(sandboxes, data):
+    with (data.folder / "huge").open("wb") as file:
+        file.truncate(400 << 30)
+    governance = data.governed(huge={"path": "huge", "max_size": 500 << 30})
+    async with sandboxes.open(governance=governance) as bridge:
+        begun = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+
+            async def run():
+                await bridge.run("progress(1)\nruntime.open_input('huge')", progress=lambda *_: begun.set())
+
+            tasks.start_soon(run)
+            await begun.wait()
+            tasks.cancel_scope.cancel()
+        # Closing the bridge waits for every thread: the hashing would take minutes.

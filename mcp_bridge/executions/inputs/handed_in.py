@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 LISTED_AT_ONCE = 1000
 """Most rows of one answer about inputs."""
 
-MAX_OPEN = 1000
-"""Most inputs and files of inputs that an execution has open at once: of each, the hashes are kept."""
+MAX_OPEN = 100_000
+"""Most files and parts of files that an execution has open at once, of whose each the hash is kept; beyond that, what
+was opened first is closed. One input of any size is open."""
 
 
 class ChangedInput(NamedTuple):
@@ -124,7 +125,7 @@ class HandedIn:
             raise BridgeError(
                 "unknown_input",
                 f"The input {name!r} isn't open in this run.",
-                hint="What a session's earlier cell has opened is opened again by each that reads it.",
+                hint="Open it again: in each cell of a session that reads it, after a change, and after much else.",
             )
         source, within = self._find(name)
         if snapshot.version != version:
@@ -134,6 +135,9 @@ class HandedIn:
             try:
                 data = await on_blocking_thread(_encoded_part, snapshot, number)
             except RefusedError as exc:
+                if exc.code == "file_changed":
+                    # The next one who opens it gets it as it is then.
+                    self._open.pop(name, None)
                 raise error(source, within, exc) from None
         return data
 
@@ -159,17 +163,19 @@ class HandedIn:
         is_unwanted = threading.Event()
 
         def work() -> Snapshot:
-            return opened(source, within, is_unwanted.is_set)
+            before = self._open.get(name)
+            # Its parts are checked when they are read, so it need not be hashed again.
+            return before if before is not None and before.is_current() else opened(source, within, is_unwanted.is_set)
 
         async with self._turn:
             try:
                 snapshot = await self._unless_abandoned(work, is_unwanted)
             except RefusedError as exc:
                 raise error(source, within, exc) from None
-        self._open.pop(name, None)
-        self._open[name] = snapshot
-        if len(self._open) > MAX_OPEN:
-            del self._open[next(iter(self._open))]
+            self._open.pop(name, None)
+            self._open[name] = snapshot
+            while len(self._open) > 1 and sum(each.weight for each in self._open.values()) > MAX_OPEN:
+                del self._open[next(iter(self._open))]
         return snapshot
 
     @staticmethod

@@ -238,7 +238,8 @@ class Scripts:
         """Start an execution; None if its key has one already."""
         if job.blocked is not None:
             raise job.blocked
-        self._runner.require_files(job)
+        if job.files is not None:
+            self._runner.require_files(job)
         execution = secrets.token_hex(8)
         gate = self._runner.gate(execution, job.client, job.servers)
         if gate.allowance is not None:

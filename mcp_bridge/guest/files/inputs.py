@@ -335,4 +335,8 @@ def of(channel: Channel) -> Inputs:
 
 def fetch_on_open(channel: Channel) -> None:
     """From now on, have files of `FOLDER` fetched when they are opened."""
+    try:
+        os.makedirs(FOLDER, exist_ok=True)
+    except OSError:
+        pass
     sys.addaudithook(of(channel).on_event)
