@@ -9,6 +9,7 @@ import io
 import os
 import sys
 
+from mcp_bridge.guest import call_ids
 from mcp_bridge.guest.channel import Channel, Pending
 from mcp_bridge.guest.host_requests import MCPError, answered, call_host
 from mcp_bridge.wire.annotations import Any, Iterator
@@ -178,6 +179,7 @@ class InputStream(io.RawIOBase):
         self.size: int = found["size"]
         self.sha256: str = found["files"][0]["sha256"]
         self._parts = Parts(channel, name, found["version"], -(-found["size"] // found["part"]))
+        self._cell = call_ids.Running.cell
         self._at = 0
         self._number = -1
         self._part = b""
@@ -212,8 +214,12 @@ class InputStream(io.RawIOBase):
         """As any stream.
 
         Raises:
-            MCPError: The file isn't what it was when it was opened.
+            MCPError: The file isn't what it was when it was opened; or a session's earlier cell has opened it.
         """
+        if self._cell != call_ids.Running.cell:
+            # What came ahead isn't used either: whether it did is chance.
+            told = f"The stream of {self.name!r} was opened by an earlier cell: open it again in this one."
+            raise MCPError(told, code="unknown_input")
         if self._at >= self.size:
             return 0
         number, start = divmod(self._at, self._part_bytes)
