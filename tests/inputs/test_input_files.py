@@ -121,40 +121,52 @@ def test_a_folder_that_becomes_a_link_after_the_configuration_was_read_is_refuse
         assert refusal(opened, each, "") in {"input_refused", "input_unavailable"}
 
 
-def test_whoever_swaps_files_and_folders_for_links_gets_nothing_else_read(tmp_path, source, secret, monkeypatch):
+@pytest.mark.parametrize("what", [".", "in", "in/secret", "secret"])
+def test_whoever_swaps_files_and_folders_for_links_gets_nothing_else_read(tmp_path, source, secret, monkeypatch, what):
     """At each step of opening, the swap happens: the meant content or an error, and never the other."""
     monkeypatch.setattr("mcp_bridge.inputs.opening._is_link", lambda *_: False)
-    folder = tmp_path / "folder"
-    steps = {"count": 0}
+    folder, away = tmp_path / "folder", tmp_path / "away"
+    swapped = folder / what
+    steps = 0
     plain = os.open
 
     def swapping(at):
         def open_(path, flags, *args, **kwargs):
-            steps["count"] += 1
-            if steps["count"] == at:
-                folder.rename(tmp_path / "away")
-                folder.symlink_to(secret.parent)
+            nonlocal steps
+            steps += 1
+            if steps == at:
+                swapped.rename(away)
+                swapped.symlink_to(secret if swapped.name == "secret" else secret.parent)
             return plain(path, flags, *args, **kwargs)
 
         return open_
 
-    for at in range(1, 30):
+    given = refused = at = 0
+    meant = hashlib.sha256(bytes(len(SECRET))).hexdigest()
+    while steps >= at:
+        at, steps = at + 1, 0
         (folder / "in").mkdir(parents=True)
-        (folder / "in" / "secret").write_bytes(b"meant")
-        (folder / "secret").write_bytes(b"meant")
-        inputs, steps["count"] = source("folder"), 0
+        for name in ("in/secret", "secret"):
+            # As long as the other: its size doesn't tell it.
+            (folder / name).write_bytes(bytes(len(SECRET)))
+        inputs = source("folder")
         monkeypatch.setattr(os, "open", swapping(at))
         try:
             snapshot = opened(inputs, "")
-            assert set(content(snapshot).split(b"meant")) == {b""}
+            # Nor is the hash of anything else told.
+            assert {file.sha256 for file in snapshot.files} <= {meant}
+            assert set(content(snapshot)) <= {0}
+            given += 1
         except RefusedError:
-            pass
+            refused += 1
         finally:
             monkeypatch.setattr(os, "open", plain)
-        if folder.is_symlink():
-            folder.unlink()
-            (tmp_path / "away").rename(folder)
+        if swapped.is_symlink():
+            swapped.unlink()
+            away.rename(swapped)
         shutil.rmtree(folder)
+    assert given
+    assert refused
 
 
 def test_a_swap_in_a_loop_never_yields_what_was_not_named(tmp_path, source, secret):
