@@ -46,7 +46,7 @@ class HashedFile(NamedTuple):
 
     def row(self) -> dict[str, Any]:
         """As it is answered and recorded; `modified` is in seconds since 1970."""
-        return {"path": self.path, "size": self.size, "sha256": self.sha256, "modified": self.modified_ns / 1e9}
+        return {"path": self.path, "sha256": self.sha256, "size": self.size, "modified": self.modified_ns / 1e9}
 
 
 class Snapshot:

@@ -100,12 +100,13 @@ class HandedIn:
         """
         snapshot = await self._snapshot(name)
         return {
+            # First what people look for, who see the first characters of it.
+            "files": [file.row() for file in snapshot.files],
             "kind": snapshot.kind,
-            "version": snapshot.version,
+            "type": _type(name, snapshot.kind),
             "size": snapshot.size,
             "part": PART_BYTES,
-            "type": _type(name, snapshot.kind),
-            "files": [file.row() for file in snapshot.files],
+            "version": snapshot.version,
             "left_out": list(snapshot.left_out),
         }
 
