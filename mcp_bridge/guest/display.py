@@ -183,7 +183,7 @@ class Display:
             value.close()
             raise NotAwaitedError(f"{name}(...) was never awaited, so it never ran; write: await {name}(...)")
         left = self._send_rich(value)
-        if left is value and type(value).__module__.startswith("pandas."):
+        if left is value and type(value).__module__.partition(".")[0] == "pandas":
             from mcp_bridge.guest.files import shown
 
             left = Shown(shown.table(value) or repr(value))
