@@ -16,6 +16,7 @@ import anyio
 from benchmarks import (
     calls,
     curves,
+    files,
     gateway,
     governed,
     history,
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
     "http_server": http_server.http_server,
     "sessions": sessions.sessions,
     "waits": sessions.waits,
+    "files": files.files,
     "team": http_server.team,
     "openapi": calls.openapi,
     "registered": registered.registered,

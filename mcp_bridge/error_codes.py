@@ -52,9 +52,10 @@ Code = Literal[
     "effect_cancelled", "empty_code", "ended", "engine", "engine_absent", "engine_alias", "engine_broken",
     "engine_failed", "engine_silent", "erased", "erasure_unfinished", "error", "event_timeout",
     "execution_running", "exit", "failed",
-    "files_full", "folder_changed", "folder_too_large", "frame_too_deep", "frame_too_large", "image",
+    "file_changed", "files_full", "folder_changed", "folder_too_large", "frame_too_deep", "frame_too_large", "image",
     "image_build_failed", "image_missing", "image_python_too_old", "image_without_python", "in_doubt",
-    "index_in_text", "insufficient_scope", "internal_error", "interpreter_exited", "interpreter_killed",
+    "index_in_text", "input_changed", "input_refused", "input_too_large", "input_unavailable",
+    "insufficient_scope", "internal_error", "interpreter_exited", "interpreter_killed",
     "interrupted", "invalid_program",
     "kernel_command_line", "key_conflict", "key_missing", "key_unusable", "keyring_missing", "keyring_unusable",
     "ledger_behind", "ledger_damaged", "ledger_full", "ledger_head_damaged", "ledger_in_use", "ledger_missing",
@@ -93,14 +94,15 @@ Code = Literal[
     "too_much_at_once", "tool_busy", "tool_cancelled", "tool_changed", "tool_error", "tool_failed", "tool_timeout",
     "tool_unavailable", "trust_unusable", "unexpected_response", "uninstall_failed", "unknown_approval",
     "unknown_artifact", "unknown_cell",
-    "unknown_doubt", "unknown_effect", "unknown_entry", "unknown_field", "unknown_key",
+    "unknown_doubt", "unknown_effect", "unknown_entry", "unknown_field", "unknown_input", "unknown_key",
     "unknown_method", "unknown_output", "unknown_path", "unknown_principal", "unknown_profile", "unknown_program",
     "unknown_request",
     "unknown_run", "unknown_secret", "unknown_server",
     "unknown_session", "unknown_step", "unknown_tool", "unknown_trace", "unreachable",
     "untrusted_file", "untrusted_key", "unusable_file", "usage", "userns_refused", "violation", "wall_timeout",
     "witness_alone", "witness_behind", "witness_forgot", "witness_head_damaged", "witness_key_missing",
-    "witness_key_unsafe", "witness_key_unusable", "witness_newer", "witness_unusable", "wrong_identity",
+    "witness_key_unsafe", "witness_key_unusable", "witness_newer", "witness_unusable", "workspace_full",
+    "wrong_identity",
     "wrong_passphrase",
 ]
 # fmt: on
@@ -445,6 +447,31 @@ GROUPS: Final[tuple[Group, ...]] = (
         "unknown_output": Description(
             "No such output is kept.",
             "Run the script again, and print less of it.", _CLIENT),
+    }),
+    Group("Inputs",
+        "Errors about the operator's files (`[files]`).",
+        _SCRIPT, {
+        "file_changed": Description(
+            "A file was written to, replaced or removed while it was read.",
+            "Open it again once nobody writes to it."),
+        "input_changed": Description(
+            "A run that goes on from its record, is replayed or rebuilt was given another file than there is now.",
+            "Put back the file that it was, or run the code anew. Nothing was done twice.", _SCRIPT | _CLIENT),
+        "input_refused": Description(
+            "It is a link, a device, a socket, a FIFO or the bridge's own state, or its path leads elsewhere.",
+            "Hand in a copy, as a regular file."),
+        "input_too_large": Description(
+            "It has more files or bytes than `max_files` and `max_size` of its table allow.",
+            "Ask for one file of it, as `NAME/FILE`, or have the operator raise the limit in `[files]`."),
+        "input_unavailable": Description(
+            "It isn't there, or can't be read.",
+            "`runtime.files()` lists what there is."),
+        "unknown_input": Description(
+            "There is no input of that name, or not for this call and principal.",
+            "`runtime.files()` lists what there is.", _SCRIPT | _COMMAND, exit_status=2),
+        "workspace_full": Description(
+            "The file doesn't fit into `/workspace`.",
+            "Read it as a stream, `runtime.open_input(NAME)`; or the operator raises `workspace_size` and `memory`."),
     }),
     Group("Programs",
         "Errors when a program is saved, started or resumed.",

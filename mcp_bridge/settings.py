@@ -51,7 +51,7 @@ FILE_NAME = CONFIG_NAME
 ENV_ALIASES = {"OUTPUT_MODE": "output"}
 """Names of an earlier bridge that differ from ours."""
 
-TABLES = ("policy", "tools", "programs", "secrets", "projection", "model", "principals", "authentication")
+TABLES = ("policy", "tools", "programs", "secrets", "files", "projection", "model", "principals", "authentication")
 """Tables of the file in addition to `[servers.NAME]`; `governance.governance` passes each to its decoder."""
 
 OWN_TABLES = {

@@ -129,6 +129,9 @@ def run(
     file: Annotated[str | None, typer.Argument(metavar="[FILE|-]", help="A script, or - for standard input.")] = None,
     code: Annotated[str | None, typer.Option("-c", metavar="CODE", help="The script itself.")] = None,
     server: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Allow only these; repeatable.")] = None,
+    inputs: Annotated[
+        list[str] | None, typer.Option("--file", metavar="NAME", help="Hand in only these of your files; repeatable.")
+    ] = None,
     timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds of running time.")] = None,
     key: Annotated[
         str | None,
@@ -158,17 +161,17 @@ def run(
     """Run one script in a fresh sandbox, as run_python would."""
     from mcp_bridge.cli.commands.run import run as work
 
-    named, servers = config or ctx.obj, server or []
     status = work(
-        named,
+        config or ctx.obj,
         file,
         code,
-        servers=servers,
+        servers=server or [],
         timeout=timeout,
         key=key,
         session=session,
         fork=fork,
         dry_run=dry_run,
+        files=inputs,
         as_json=as_json,
     )
     raise typer.Exit(status)

@@ -6,6 +6,7 @@ They are in the state directory. No name from a script becomes a file name unche
 from __future__ import annotations
 
 import codecs
+import hashlib
 import heapq
 import os
 import re
@@ -13,7 +14,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from mcp_bridge.atomic_files import sync_directory, sync_file, write_private
@@ -46,6 +47,9 @@ MAX_POSITION = 1 << 62
 
 MAX_ARTIFACTS_LISTED = 100
 
+MAX_HASHED_BYTES = 256 << 20
+"""Most bytes that are hashed for one list of artifacts; of those beyond that, the hash isn't listed."""
+
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff/\\]{1,200}")
 """No path separator, no character that changes how a terminal displays the rest of a line, no surrogate."""
 
@@ -71,6 +75,22 @@ def is_kept(name: str) -> bool:
         case ["memory-of", principal, file]:
             return bool(PRINCIPAL_NAME.fullmatch(principal) and _MEMORY.fullmatch(file))
     return False
+
+
+class StoredArtifact(NamedTuple):
+    """An artifact in a list.
+
+    Attributes:
+        uri: Its URI.
+        size: Bytes.
+        modified: When it was kept, in seconds since 1970.
+        sha256: Of its content, in hexadecimal; None if it isn't known.
+    """
+
+    uri: str
+    size: int
+    modified: float
+    sha256: str | None
 
 
 class Files:
@@ -194,17 +214,21 @@ class Files:
         folders = [folder for folder in self._root.glob("*") if _EXECUTION.fullmatch(folder.name)]
         return [folder.name for folder in sorted(folders, key=_changed, reverse=True)]
 
-    def artifacts(self, executions: Iterable[str]) -> list[tuple[str, int]]:
-        """The URIs and sizes of executions' newest artifacts, newest first; at most MAX_ARTIFACTS_LISTED."""
-        rows: list[tuple[float, str, int]] = []
+    def artifacts(self, executions: Iterable[str]) -> list[StoredArtifact]:
+        """Executions' newest artifacts, newest first; at most MAX_ARTIFACTS_LISTED."""
+        rows: list[tuple[float, str, int, Path]] = []
         for execution in executions:
             # Another bridge may remove it meanwhile.
             with suppress(OSError):
                 for path in (self._root / execution).iterdir():
                     if _valid_name(path.name):
                         status = path.stat()
-                        rows.append((status.st_mtime, artifact_uri(execution, path.name), status.st_size))
-        return [(uri, size) for _, uri, size in heapq.nlargest(MAX_ARTIFACTS_LISTED, rows)]
+                        rows.append((status.st_mtime, artifact_uri(execution, path.name), status.st_size, path))
+        found, room = [], MAX_HASHED_BYTES
+        for modified, uri, size, path in heapq.nlargest(MAX_ARTIFACTS_LISTED, rows):
+            room -= size
+            found.append(StoredArtifact(uri, size, modified, _digest(path) if room >= 0 else None))
+        return found
 
     def full(self) -> BridgeError:
         """The error for a file that exceeds the limit."""
@@ -302,6 +326,14 @@ def _whole_characters(data: bytes, *, is_last: bool) -> tuple[str, int]:
     return text, len(data) - len(decoder.getstate()[0])
 
 
+def _digest(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
 def _bytes_of(path: Path) -> int:
     try:
         return path.stat().st_size + FILE_BYTES
@@ -340,6 +372,7 @@ class _Open:
     path: Path
     file: IO[bytes]
     size: int
+    digest: hashlib._Hash
 
 
 class ArtifactWriter:
@@ -351,7 +384,7 @@ class ArtifactWriter:
         limit: Most bytes of all artifacts of the run together.
 
     Attributes:
-        written: The complete artifacts: `name`, `uri`, `path`, `size`.
+        written: The complete artifacts: `name`, `uri`, `path`, `size`, `sha256`.
     """
 
     def __init__(self, files: Files, execution: str, limit: int) -> None:
@@ -374,7 +407,7 @@ class ArtifactWriter:
             last: Whether it is the artifact's last part.
 
         Returns:
-            After the last part, the artifact's `name`, `uri`, `path` and `size`; else an empty dict.
+            After the last part, the artifact's `name`, `uri`, `path`, `size` and `sha256`; else an empty dict.
 
         Raises:
             BridgeError: `bad_artifact_name`, `artifact_too_large`, `too_many_artifacts`, `files_full`, `disk_full`,
@@ -410,11 +443,13 @@ class ArtifactWriter:
                     path,
                     open(path, "wb", opener=_private_opener),  # noqa: SIM115  (Path.open takes no opener; the parts follow)
                     0,
+                    hashlib.sha256(),
                 )
             part = self._open
             if part is None or part.name != name:
                 raise BridgeError("bad_artifact", "The parts of an artifact came out of order.")
             part.file.write(data)
+            part.digest.update(data)
             part.size += len(data)
             if not last:
                 return {}
@@ -433,6 +468,7 @@ class ArtifactWriter:
             "uri": artifact_uri(self._execution, name),
             "path": str(final),
             "size": part.size,
+            "sha256": part.digest.hexdigest(),
         }
         self.written = [other for other in self.written if other["name"] != name] + [row]
         return row

@@ -11,7 +11,7 @@ from mcp_bridge.offload import on_thread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcp_bridge.executions.artifacts import Files
+    from mcp_bridge.executions.artifacts import Files, StoredArtifact
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
 _BATCH = 500
@@ -32,7 +32,7 @@ class OwnFiles:
         self._store = store
         self._principal = principal
 
-    async def artifacts(self) -> list[tuple[str, int]]:
+    async def artifacts(self) -> list[StoredArtifact]:
         """As `Files.artifacts`, of the principal's newest executions."""
         found: list[str] = []
         executions = await on_thread(self._files.executions)

@@ -61,7 +61,11 @@ async def can_resume(store: ProgramStore, stored: StoredExecution) -> bool:
     """
     record = stored.record or {}
     rows = record.get("waiting", ())
-    if stored.kind == "script" and (record.get("error") or {}).get("calls"):
+    error = record.get("error") or {}
+    if stored.kind == "script" and error.get("code") == "input_changed":
+        # Whoever asks has put the file back, or is told again that it is another one.
+        return True
+    if stored.kind == "script" and error.get("calls"):
         return False
     decided: set[int] = set()
     if waits_for_plan(record) and not any(row["asks"] for row in record["planned"]):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
 from mcp_bridge.governance.principals import load_principals
+from mcp_bridge.inputs.config import inputs_from_toml
 from mcp_bridge.lookalikes import skeleton
 from mcp_bridge.policy.redaction.patterns import projection_from_toml
 from mcp_bridge.policy.rules.floor import layered
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.governance.principals import Principal
+    from mcp_bridge.inputs.config import InputSource
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.models.config import ModelConfig
     from mcp_bridge.policy.redaction.patterns import Pattern
@@ -61,6 +63,7 @@ class Governance:
         base: The folder that paths in the configuration are relative to.
         refuses_denied_steps: Whether a program with a step that the policy denies in any case isn't begun.
         principals: Who else than `local` may use the bridge, by name.
+        inputs: The files that scripts may read, by name.
     """
 
     snapshot: PolicySnapshot
@@ -72,6 +75,7 @@ class Governance:
     base: Path
     refuses_denied_steps: bool = False
     principals: Mapping[str, Principal] = field(default_factory=dict)
+    inputs: Mapping[str, InputSource] = field(default_factory=dict)
 
 
 def load_governance(tables: Mapping[str, Any], file: Path | None, base: Path, state_dir: Path) -> Governance:
@@ -123,7 +127,22 @@ def govern(layers: Sequence[Layer], state_dir: Path, folder_servers: AbstractSet
         # A folder's word makes it no laxer than the user's.
         refuses_denied_steps=any(_refuses_denied_steps(layer) for layer in layers),
         principals=load_principals(layers),
+        inputs=inputs_of(layers, state_dir),
     )
+
+
+def inputs_of(layers: Sequence[Layer], state_dir: Path) -> dict[str, InputSource]:
+    """The inputs of all layers. A folder's adds some of what is in the folder, and replaces none of the user's own.
+
+    Raises:
+        BridgeError: `bad_config`.
+    """
+    found: dict[str, InputSource] = {}
+    for layer in layers:
+        if "files" in layer.tables:
+            within = None if layer.trusted is None else layer.base
+            found = inputs_from_toml(layer.tables["files"], layer.file, layer.base, state_dir, within) | found
+    return found
 
 
 @dataclass(frozen=True, slots=True)

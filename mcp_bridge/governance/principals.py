@@ -6,6 +6,7 @@ approver = true                 # decides what others' executions wait for
 sees_all = true                 # sees others' executions in the viewer
 servers = ["git", "linear"]     # all servers by default
 secrets = ["github-token"]      # all of [secrets] by default
+files = ["sales.csv"]           # all of [files] by default
 max_concurrent = 2
 requests_per_minute = 120
 
@@ -64,6 +65,7 @@ class Principal:
         policy: A table as `[policy]`; a further layer over everybody's, which allows no more than that.
         servers: Configured names of the servers that its executions may use, `local` among them; None for all.
         secrets: Names of the vault's entries that its executions may use; None for all.
+        files: Names of the inputs that its executions may read; None for all.
         limits: What it may ask of the bridge.
     """
 
@@ -74,6 +76,7 @@ class Principal:
     servers: frozenset[str] | None = None
     secrets: frozenset[str] | None = None
     limits: PrincipalLimits = PrincipalLimits()
+    files: frozenset[str] | None = None
 
 
 def restricted(start: Principal, now: Principal) -> Principal:
@@ -90,6 +93,7 @@ def restricted(start: Principal, now: Principal) -> Principal:
         policy=now.policy,
         servers=fewer(start.servers, now.servers),
         secrets=fewer(start.secrets, now.secrets),
+        files=fewer(start.files, now.files),
         limits=PrincipalLimits(
             _lower(start.limits.max_concurrent, now.limits.max_concurrent),
             _lower(start.limits.max_queued, now.limits.max_queued),
@@ -133,6 +137,7 @@ class PrincipalTable(BaseModel):
     policy: dict[str, Any] = Field(default_factory=dict)
     servers: _Names = None
     secrets: _Names = None
+    files: _Names = None
     max_concurrent: Annotated[int | None, Field(ge=1)] = None
     max_queued: Annotated[int | None, Field(ge=0)] = None
     requests_per_minute: Annotated[int | None, Field(ge=1)] = None
@@ -177,6 +182,7 @@ def _principal(name: str, table: Any, file: Path | None) -> Principal:
         policy=config.policy,
         servers=config.servers,
         secrets=config.secrets,
+        files=config.files,
         limits=PrincipalLimits(config.max_concurrent, config.max_queued, config.requests_per_minute),
     )
 

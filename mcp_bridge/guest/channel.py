@@ -10,7 +10,7 @@ import _thread
 import os
 
 from mcp_bridge.guest import call_ids
-from mcp_bridge.wire import jsonrpc, sandbox_exits
+from mcp_bridge.wire import base64_frames, jsonrpc, sandbox_exits
 from mcp_bridge.wire.annotations import Any, Callable, NoReturn
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder
@@ -48,6 +48,45 @@ class InLoop:
     def __init__(self, loop: Any, settle: Callable[[Answer], None]) -> None:
         self.loop = loop
         self.settle = settle
+
+
+class Pending:
+    """A request whose answer this thread waits for later.
+
+    Args:
+        channel: The channel.
+        params: The request, which is sent at once.
+    """
+
+    __slots__ = ("_answers", "_channel", "_done", "_number")
+
+    def __init__(self, channel: "Channel", params: Any) -> None:
+        self._channel = channel
+        self._answers: list[Answer] = []
+        self._done = _thread.allocate_lock()
+        self._done.acquire()
+        self._number = channel.send(params, self._take)
+
+    def _take(self, answer: Answer) -> None:
+        self._answers.append(answer)
+        self._done.release()
+
+    def wait_for_answer(self) -> Any:
+        """Block this thread until the result arrives.
+
+        Raises:
+            RequestError: The host answered with an error.
+        """
+        try:
+            self._done.acquire()
+        except BaseException:
+            self._channel.forget(self._number)
+            raise
+        return _result(self._answers[0])
+
+    def drop(self) -> None:
+        """Ignore the answer. Sends nothing, so a finalizer may do it wherever it runs."""
+        self._channel.drop(self._number)
 
 
 class _Turn:
@@ -129,23 +168,11 @@ class Channel:
         Raises:
             RequestError: The host answered with an error.
         """
-        done = _thread.allocate_lock()
-        done.acquire()
-        answers: list[Answer] = []
-
-        def take(answer: Answer) -> None:
-            answers.append(answer)
-            done.release()
-
         params = _named(params)
-        number = self.send(params, take)
-        try:
-            done.acquire()
-        except BaseException:
-            self.forget(number)
-            raise
+        pending = Pending(self, params)
+        answer = pending.wait_for_answer()
         self._acknowledge(params)
-        return _result(answers[0])
+        return answer
 
     async def request_async(self, params: Any) -> Any:
         """As `request`, for the running event loop. Cancellation cancels the work on the host.
@@ -180,11 +207,18 @@ class Channel:
         """Send a request and return its number. A `take` that is a function is called on the reader thread."""
         if self.is_between:
             raise RequestError(CELL_ENDED, {"code": "cell_ended"})
+        data = getattr(params, "base64", None)
+        if isinstance(data, bytes):
+            params = params._replace(base64="")
         body = encode_params(params)
         with self._write_lock:
             self._next_id += 1
             number = self._next_id
-        line = _line(number, NAMES[type(params)], body)
+        method = NAMES[type(params)]
+        if isinstance(data, bytes):
+            line = base64_frames.encode_request(number, method, body, data)
+        else:
+            line = _line(number, method, body)
         self._waiting[number] = take
         if not isinstance(take, InLoop):
             self._outside.add(number)
@@ -320,7 +354,7 @@ class Channel:
         self._frames.mark()
         try:
             for line in self._decoder.feed(chunk):
-                self._dispatch(jsonrpc.decode(line), loop)
+                self._dispatch(base64_frames.decode(line) or jsonrpc.decode(line), loop)
         except WireError:
             os._exit(sandbox_exits.BAD_FRAME)
 

@@ -5,7 +5,7 @@ import sys
 import types
 
 from mcp_bridge.guest.channel import Channel
-from mcp_bridge.guest.host_requests import call_host, notify_host
+from mcp_bridge.guest.host_requests import MCPError, call_host, notify_host
 from mcp_bridge.guest.not_awaited import NotAwaitedError
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.runner import cut, printable
@@ -26,6 +26,11 @@ RICH_METHODS = (
 
 IMAGE_MAGIC = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 
+MAX_FIGURES = 20
+"""Most open figures that are shown at the end of a script."""
+
+OUT = "/workspace/out"
+
 MAX_SAVED_BYTES = 64 << 20
 """The largest saved figure that is recognised when its file is displayed."""
 
@@ -44,19 +49,25 @@ class Display:
         """Digests of displayed images: each is sent once."""
         self._saved: Any = {}
         """For each figure, the digests of the files to which it was saved."""
+        self._documents = 0
+        self._left: Any = None
+        """Keeps what is left in /workspace/out; None until something of that is known."""
 
     def begin(self) -> None:
         """Begin a session's cell, which may show again what an earlier one has shown."""
         self._sent.clear()
+        self._documents = 0
 
     def display(self, *objects: Any) -> None:
-        """Show objects: figures, images and Markdown as what they are, anything else by its `repr`.
+        """Show objects: figures, images and Markdown as what they are, tables as text, anything else by its `repr`.
 
         An image is a matplotlib figure, a PIL image, the bytes of a PNG, JPEG, GIF or WebP file, or an image in a
-        tool's result; in a list or a dict, too.
+        tool's result; in a list or a dict, too. HTML, PDF and audio are kept as files.
         """
         for thing in objects:
             left = self._send_rich(thing)
+            if left is thing:
+                left = self._without_document(thing)
             if not isinstance(left, ImagePlaceholder):
                 print(left if isinstance(left, str) else repr(left))  # noqa: T201
 
@@ -70,6 +81,32 @@ class Display:
         for image in images:
             self._send(image)
         return left
+
+    def _without_document(self, thing: Any) -> Any:
+        """Keep an object that is a document; a table as text; anything else as it is."""
+        if isinstance(thing, (int, float, dict, tuple, type, types.ModuleType)) or thing is None:
+            return thing
+        from mcp_bridge.guest.files import shown
+
+        try:
+            if (text := shown.table(thing)) is not None:
+                return Shown(text)
+            found = shown.document(thing)
+        except Exception:  # noqa: BLE001  (the script's own class: its `repr` may do all the same)
+            return thing
+        if found is None:
+            return thing
+        import io
+
+        self._documents += 1
+        name = f"display-{self._documents}{found.suffix}"
+        try:
+            uri = self._keep(io.BytesIO(found.data), name)
+        except MCPError as exc:
+            return Shown(f"[{found.mime} of {len(found.data)} bytes not kept: [{exc.code}] {exc.message}]")
+        line = f"[{found.mime} of {len(found.data)} bytes: {uri}]"
+        has_text = not isinstance(thing, (str, bytes, bytearray, memoryview)) and type(thing).__repr__ is not _NO_REPR
+        return Shown(f"{thing!r}\n{line}" if has_text else line)
 
     def _send(self, data: dict[str, Any]) -> None:
         mime, body = next(iter(data.items()))
@@ -102,15 +139,33 @@ class Display:
             MCPError: The host refuses it (its size, its name).
         """
         name = name or os.path.basename(os.fspath(path))
-        first = True
         with open(path, "rb") as file:
-            chunk = file.read(ARTIFACT_CHUNK_BYTES)
-            while True:
-                following = file.read(ARTIFACT_CHUNK_BYTES)
-                result = call_host(self._channel, ArtifactWrite(name, _base64(chunk), first, not following))
-                if not following:
-                    return str(result["uri"])
-                chunk, first = following, False
+            uri = self._keep(file, name)
+            if os.path.isdir(OUT):
+                self._left_files().was_kept(path, os.fstat(file.fileno()))
+            return uri
+
+    def _keep(self, file: Any, name: str) -> str:
+        chunk, first = file.read(ARTIFACT_CHUNK_BYTES), True
+        while True:
+            following = file.read(ARTIFACT_CHUNK_BYTES)
+            result = call_host(self._channel, ArtifactWrite(name, _encoded(chunk), first, not following))
+            if not following:
+                return str(result["uri"])
+            chunk, first = following, False
+
+    def _left_files(self) -> Any:
+        if self._left is None:
+            # Imported late: most scripts leave nothing.
+            from mcp_bridge.guest.files.outputs import LeftFiles
+
+            self._left = LeftFiles(self._keep)
+        return self._left
+
+    def keep_left_files(self) -> None:
+        """Keep what is in /workspace/out, at the end of a script or a cell."""
+        if os.path.isdir(OUT):
+            self._left_files().keep_all()
 
     def show(self, value: Any) -> str | None:
         """The last expression's value as text: its `repr`, bounded; None for None or if a rich form was displayed."""
@@ -128,13 +183,20 @@ class Display:
             value.close()
             raise NotAwaitedError(f"{name}(...) was never awaited, so it never ran; write: await {name}(...)")
         left = self._send_rich(value)
+        if left is value and type(value).__module__.partition(".")[0] == "pandas":
+            from mcp_bridge.guest.files import shown
+
+            left = Shown(shown.table(value) or repr(value))
         return None if isinstance(left, ImagePlaceholder) else cut(printable(repr(left)), self.max_value)
 
     def show_figures(self) -> None:
         """Display matplotlib's open figures, as a notebook does at the end of a cell, except those already shown."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None:
-            for number in pyplot.get_fignums():
+            numbers = pyplot.get_fignums()
+            if len(numbers) > MAX_FIGURES:
+                print(f"[{len(numbers) - MAX_FIGURES} more open figures: display(figure) shows one]")  # noqa: T201
+            for number in numbers[:MAX_FIGURES]:
                 figure = pyplot.figure(number)
                 if self._sent.isdisjoint(self._saved.get(figure, ())):
                     self.display(figure)
@@ -160,6 +222,18 @@ class Display:
 
         savefig.unfollowed = plain  # type: ignore[attr-defined]
         figures.savefig = savefig
+
+
+_NO_REPR: Any = object.__repr__
+
+
+class Shown(str):
+    """A text that is shown in an object's place."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class ImagePlaceholder:
@@ -318,6 +392,11 @@ def rich_form(thing: Any) -> dict[str, Any] | None:
 
 
 def _base64(data: bytes) -> str:
+    text: str = _encoded(data).decode("ascii")
+    return text
+
+
+def _encoded(data: bytes) -> Any:
     import binascii
 
-    return binascii.b2a_base64(data, newline=False).decode("ascii")
+    return binascii.b2a_base64(data, newline=False)

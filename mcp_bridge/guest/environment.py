@@ -53,6 +53,11 @@ class Environment:
         for name in [name for name in self._prepared if name in sys.modules]:
             self._prepared.pop(name)()
         self._modules = self._make_modules()
+        if start.has_inputs:
+            # Imported late: most operators hand no files in.
+            from mcp_bridge.guest.files import inputs
+
+            inputs.fetch_on_open(channel)
 
     def change_servers(self) -> None:
         """Make the modules anew, for a cell that has other servers than the one before."""
@@ -98,6 +103,10 @@ class Environment:
         if error and error["type"] != "NotAwaitedError" and (note := self.calls.unawaited.unawaited_note()):
             error["message"] += f" ({note})"
             error["traceback"] += f"\n({note})"
+        if error is None or error["type"] != "KeyboardInterrupt":
+            # Whatever is wrong with these, it isn't the script's end. A cell whose time is up has none left for them.
+            runner.guarded(self.shower.show_figures)
+            runner.guarded(self.shower.keep_left_files)
         self._capture.finish()
         try:
             self._channel.request(ExecutionFinish(outcome.exit_code, outcome.value, error))

@@ -1,7 +1,7 @@
 """Requests to the host for a script, and the errors that the script gets instead of an answer."""
 
 from mcp_bridge.guest.channel import Channel, RequestError
-from mcp_bridge.wire.annotations import Any
+from mcp_bridge.wire.annotations import Any, Callable
 from mcp_bridge.wire.errors import LocalMessageError
 from mcp_bridge.wire.messages import ToolCall
 
@@ -33,8 +33,17 @@ def call_host(channel: Channel, params: Any) -> Any:
     Raises:
         MCPError: The host answered with an error, or the request can't be sent.
     """
+    return answered(lambda: channel.request(params))
+
+
+def answered(ask: Callable[[], Any]) -> Any:
+    """What `ask` gives, for the script.
+
+    Raises:
+        MCPError: As `call_host`.
+    """
     try:
-        return channel.request(params)
+        return ask()
     except LocalMessageError as exc:
         raise MCPError(str(exc), code=exc.code) from None
     except RequestError as exc:

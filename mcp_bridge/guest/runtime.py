@@ -17,7 +17,7 @@ from mcp_bridge.guest.proxies import (
     OMITTED,
     Calls,
 )
-from mcp_bridge.wire.annotations import Any, Callable, Generator
+from mcp_bridge.wire.annotations import TYPE_CHECKING, Any, Callable, Generator
 from mcp_bridge.wire.messages import (
     CatalogDescribe,
     CatalogSearch,
@@ -32,6 +32,9 @@ from mcp_bridge.wire.messages import (
     SessionList,
     ToolCall,
 )
+
+if TYPE_CHECKING:
+    from mcp_bridge.guest.files.inputs import Inputs
 
 TOOL_PREFIX = "tool:"
 """Prefix of saved tools among the memories."""
@@ -192,6 +195,9 @@ USAGE = {
     "load_memory": "await runtime.load_memory('key')",
     "save_memory": "await runtime.save_memory('key', value)",
     "end_session": "await runtime.end_session('NAME')",
+    "files": "runtime.files()",
+    "input": "path = runtime.input('NAME')",
+    "open_input": "with runtime.open_input('NAME') as file: ...",
     "save_tool": "await runtime.save_tool(function)",
     "search": "await runtime.search('words')",
     "sleep_until": "await runtime.sleep_until(time.time() + SECONDS)",
@@ -207,6 +213,9 @@ _MEANT = {
     "describe": {"describe_tool", "doc", "docs", "get_schema", "get_tool", "help", "info", "schema", "tool_info"},
     "save_memory": {"memory", "remember", "save", "set", "set_memory", "store"},
     "load_memory": {"get", "get_memory", "load", "recall"},
+    "files": {"inputs", "list_files", "list_inputs", "get_files"},
+    "input": {"fetch", "fetch_file", "get_file", "get_input", "load_file", "read_file", "upload"},
+    "open_input": {"open", "open_file", "stream", "read_input"},
     "end_session": {"reset", "reset_session", "restart", "new_session", "destroy_session"},
     "sleep_until": {"delay", "pause", "sleep", "sleep_for", "wait", "wait_until"},
     "wait_event": {"await_event", "event", "on_event", "receive", "wait_for", "wait_for_event"},
@@ -252,8 +261,17 @@ _BLOCKING_TOO = (
     "save_tool",
 )
 
-_PLAIN = ("discovered_servers", "list_loaded_server_metadata", "describe_server", "capability_summary", "output")
-"""Functions whose result may be awaited or not: they return at once."""
+_PLAIN = (
+    "discovered_servers",
+    "list_loaded_server_metadata",
+    "describe_server",
+    "capability_summary",
+    "output",
+    "files",
+    "input",
+    "open_input",
+)
+"""Functions whose result may be awaited or not."""
 
 
 def _asynchronous(name: str, blocking: Callable[..., Any], calls: Calls) -> Any:
@@ -468,6 +486,30 @@ class _Functions:
             parts.append(part["text"])
             start = part["next"]
         return Text("".join(parts))
+
+    def _inputs(self) -> "Inputs":
+        # Imported late: most operators hand no files in.
+        from mcp_bridge.guest.files import inputs
+
+        return inputs.of(self._channel)
+
+    def files(self, name: str | None = None) -> Rows:
+        """The operator's files that may be read: `name`, `kind`, `size`, `type`; with a name, those in a folder."""
+        return Rows(self._inputs().files(name))
+
+    def input(self, name: str) -> "Text":
+        """Copy a file or folder of the operator's to /workspace/in; returns its path. `NAME/PATH` is a file in one."""
+        return Text(self._inputs().fetch(name))
+
+    def open_input(self, name: str, mode: str = "rb", encoding: str | None = None) -> Any:
+        """Open a file of the operator's as a stream, however large: "rb" gives bytes, "r" text. Nothing is copied."""
+        import io
+
+        if mode not in {"rb", "r", "rt"}:
+            raise ValueError(f"mode {mode!r}: the operator's files can be read only; 'rb' or 'r'")
+        raw = self._inputs().stream(name)
+        binary = io.BufferedReader(raw, buffer_size=1 << 16)
+        return binary if mode == "rb" else io.TextIOWrapper(binary, encoding=encoding or "utf-8")
 
     def save_memory(self, key: str, value: Any) -> None:
         """Keep a JSON value under a key, for later executions."""

@@ -50,6 +50,7 @@ from mcp_bridge.host.sandbox_run import MAX_VALUE_BYTES, RunLimits, SandboxRun
 from mcp_bridge.host.sandboxes import Sandboxes
 from mcp_bridge.host.sessions.live_sessions import LiveSessions, SessionKey
 from mcp_bridge.host.upkeep import tidy_at_start, upkeep
+from mcp_bridge.inputs.config import handed_in
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.executions.commands import Commands, Progress
     from mcp_bridge.executions.in_doubt import Settlement
+    from mcp_bridge.executions.inputs.handed_in import HandedIn
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.programs.commands import ProgramCommands
     from mcp_bridge.executions.programs.lifecycle import Programs
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
     from mcp_bridge.governance.denied_steps import DeniedStep
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.host.sessions.cell_runner import CellRunner
+    from mcp_bridge.inputs.config import InputSource
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.quota import Measured
     from mcp_bridge.ledger.log.recorder import Recorder
@@ -151,6 +154,8 @@ class Shared:
         self.live_sessions = LiveSessions(settings)
         self.withdrawn: frozenset[str] = frozenset()
         """The servers that have been taken out of the configuration since, `LOCAL` among them."""
+        self.inputs: Mapping[str, InputSource] = governance.inputs
+        """The inputs of the start that the configuration still has, unchanged."""
         self.views: WeakValueDictionary[str, Bridge] = WeakValueDictionary()
         """All principals' views that anything uses, or that are kept for later."""
         self.kept: OrderedDict[str, Bridge] = OrderedDict()
@@ -259,6 +264,7 @@ class Bridge:
         servers: AbstractSet[str],
         policy: PolicySnapshot,
         principals: Mapping[str, Principal] | None = None,
+        inputs: Mapping[str, InputSource] | None = None,
     ) -> None:
         """From now on hold what begins to what the configuration has become, too: never to less than at the start.
 
@@ -268,8 +274,15 @@ class Bridge:
             servers: The names of the servers that there still are; `LOCAL` for the operator's own tools.
             policy: What decides, by the configuration as it is.
             principals: The principals that there still are, by name; None for those of the start.
+            inputs: The inputs that there are by the configuration as it is; None for those of the start.
         """
         shared = self._shared
+        started = shared.governance.inputs
+        shared.inputs = (
+            started
+            if inputs is None
+            else {name: source for name, source in started.items() if inputs.get(name) == source}
+        )
         shared.principals = shared.governance.principals if principals is None else principals
         shared.withdrawn = frozenset({*self.fleet.servers, LOCAL}) - servers
         shared.restricted_to = None if policy.hash == shared.governance.snapshot.hash else policy
@@ -301,6 +314,11 @@ class Bridge:
     def _usable_servers(self) -> frozenset[str] | None:
         """The servers that both the principal of the start and that of now may use; None for all."""
         return fewer(self._own.servers, self.principal.servers)
+
+    @property
+    def _inputs(self) -> dict[str, InputSource]:
+        """The inputs that both the principal of the start and that of now may read."""
+        return handed_in(self._shared.inputs, fewer(self._own.files, self.principal.files))
 
     @property
     def loop_watch(self) -> LoopWatch:
@@ -401,6 +419,7 @@ class Bridge:
         session: str | None = None,
         fork: str | None = None,
         dry_run: bool = False,
+        files: Sequence[str] | None = None,
     ) -> ExecutionRecord:
         """Run a script in a fresh sandbox, or as a session's next cell.
 
@@ -422,15 +441,17 @@ class Bridge:
             fork: For a new session, the cell of another that it goes on from: `name@5`, or `name` for its last one.
             dry_run: Whether it is only to read: other calls are listed, for a person to approve as a whole, and not
                 made. The same code without it then goes on.
+            files: Names of the inputs that it may read; all by default.
 
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
-                `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`. Too many: `busy`. No
-                working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as `Sessions.turn` and
-                `CellRunner.run`; `session_waiting`.
+                `unknown_server`, `unknown_input`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`. Too many:
+                `busy`. No working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as
+                `Sessions.turn` and `CellRunner.run`; `session_waiting`.
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
-        job = Job(code, servers, timeout, client, dry_run=dry_run)
+        names = None if files is None else list(dict.fromkeys(files))
+        job = Job(code, servers, timeout, client, dry_run=dry_run, files=names)
         self._check(code, timeout)
         if dry_run and session is not None:
             raise BridgeError(
@@ -573,6 +594,16 @@ class Bridge:
         """As `SandboxRunner.servers`."""
         return None if job.servers is None else sorted(self._narrow(job.servers))
 
+    def require_files(self, job: Job) -> None:
+        """As `SandboxRunner.require_files`."""
+        from mcp_bridge.executions.inputs.handed_in import narrowed
+
+        narrowed(self._inputs, job.files)
+
+    def _inputs_of(self, job: Job) -> dict[str, InputSource]:
+        """The inputs that a job may read. What is there no more is missing when it is asked for."""
+        return {name: source for name, source in self._inputs.items() if job.files is None or name in job.files}
+
     @property
     def max_artifact_size(self) -> int:
         """As `SandboxRunner.max_artifact_size`."""
@@ -647,6 +678,7 @@ class Bridge:
         from mcp_bridge.host.request_handlers import Requests
 
         script, gate, job, _, recorded = active
+        inputs = self._inputs_of(job)
         requests = Requests(
             self.principal.name,
             DryMemories(self.settings.state_dir, self.principal.name) if script.is_dry else self._memories,
@@ -658,6 +690,7 @@ class Bridge:
             script,
             self,
             None if job.cell is None else job.cell.session,
+            _handed_in(inputs) if inputs else None,
         )
         client = job.client
         run = SandboxRun(
@@ -685,7 +718,13 @@ class Bridge:
     def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
-        return start_line(messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number))
+        # A session's cells share a sandbox, and each may have inputs.
+        has_inputs = bool(self._inputs_of(job) if job.cell is None else self._inputs)
+        return start_line(
+            messages.ExecutionStart(
+                execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, has_inputs=has_inputs
+            )
+        )
 
     async def run_program(
         self,
@@ -892,6 +931,12 @@ class Bridge:
         return self.fleet.missing if self._usable_servers is None else ()
 
 
+def _handed_in(sources: Mapping[str, InputSource]) -> HandedIn:
+    from mcp_bridge.executions.inputs.handed_in import HandedIn
+
+    return HandedIn(sources)
+
+
 def _looked_for_a_server(record: ExecutionRecord) -> bool:
     """Whether a script has failed for a name that may be a server's."""
     message = "" if record.error is None else record.error["message"].lower()
@@ -902,6 +947,12 @@ def _warn_of_unknown_servers(principals: Iterable[Principal], servers: AbstractS
     for principal in principals:
         for name in sorted((principal.servers or frozenset()) - servers):
             logger.warning("principals.%s.servers: there is no server %r, now", principal.name, name)
+
+
+def _warn_of_unknown_inputs(principals: Iterable[Principal], inputs: AbstractSet[str]) -> None:
+    for principal in principals:
+        for name in sorted((principal.files or frozenset()) - inputs):
+            logger.warning("principals.%s.files: there is no %r in [files]", principal.name, name)
 
 
 @asynccontextmanager
@@ -961,6 +1012,7 @@ async def open_bridge(
                 upkeep(database, files, settings.ledger, publisher, tasks, is_tidy=is_tidy),
             ):
                 _warn_of_unknown_servers(governance.principals.values(), {*fleet.servers, LOCAL})
+                _warn_of_unknown_inputs(governance.principals.values(), governance.inputs.keys())
                 # The tasks remove containers whose answers are given: they finish, whatever else is cancelled.
                 bridge = Bridge(Shared(settings, fleet, tasks, database, governance, watch, usages))
                 try:

@@ -23,7 +23,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.gate.request_context import RequestContext
 from mcp_bridge.host.frame_writer import FrameWriter
 from mcp_bridge.offload import LARGE_CHARS, is_large, on_thread
-from mcp_bridge.wire import jsonrpc, messages
+from mcp_bridge.wire import base64_frames, jsonrpc, messages
 from mcp_bridge.wire.errors import LocalMessageError, WireError
 from mcp_bridge.wire.framing import LineDecoder, excerpt
 
@@ -102,6 +102,9 @@ FROM_GUEST = frozenset(
         messages.WaitEvent,
         messages.ArtifactWrite,
         messages.OutputRead,
+        messages.InputList,
+        messages.InputOpen,
+        messages.InputRead,
         messages.ProgramStart,
         messages.ProgramEffect,
         messages.ProgramFinish,
@@ -658,6 +661,8 @@ class HostChannel:
         return None
 
     async def _encode(self, answer: jsonrpc.Response | jsonrpc.ErrorResponse) -> bytes:
+        if isinstance(answer, jsonrpc.Response) and isinstance(answer.result, base64_frames.Base64):
+            return base64_frames.encode(answer.id, answer.result)
         return await on_thread(_encoded_large, answer) if is_large(answer) else _encoded(answer)
 
     async def _result(self, request: _Request, params: Any) -> jsonrpc.Response | jsonrpc.ErrorResponse:

@@ -22,6 +22,7 @@ from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
 from mcp_bridge.executions.programs.session import Session
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
+from mcp_bridge.executions.scripts.divergence import ChangedInputs
 from mcp_bridge.executions.waits.events import WAIT
 from mcp_bridge.governance.tool_names import resolve, split
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES as MAX_PROGRAM_BYTES
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.executions.artifacts import ArtifactWriter
+    from mcp_bridge.executions.inputs.handed_in import HandedIn
     from mcp_bridge.executions.memories import Memories
     from mcp_bridge.executions.principal_artifacts import OwnFiles
     from mcp_bridge.executions.programs.lifecycle import Programs
@@ -84,6 +86,7 @@ class Requests:
         script: The script's run, which has its record.
         sessions: The principal's sessions.
         session: The name of the session that the script is a cell of; None for none.
+        inputs: The operator's files that the execution may read; None for none.
     """
 
     def __init__(
@@ -98,8 +101,10 @@ class Requests:
         script: ScriptRun,
         sessions: SessionAccess | None = None,
         session: str | None = None,
+        inputs: HandedIn | None = None,
     ) -> None:
         self._sessions, self._session = sessions, session
+        self._inputs = inputs
         self.principal = principal
         self._memories = memories
         self._files = files
@@ -214,6 +219,8 @@ class Requests:
                 | messages.CatalogCheck()
             ):
                 return await self._values.described(await self._looked_up(request))
+            case messages.InputList() | messages.InputOpen() | messages.InputRead():
+                return await self._input(request, context)
             case messages.ArtifactWrite() | messages.OutputRead():
                 return await self._file(request)
             case messages.ProgramEffect() | messages.ProgramFinish() | messages.ProgramLeave():
@@ -234,6 +241,28 @@ class Requests:
             raise BridgeError("unknown_session", "This script is of no session.", hint="Name one: end_session('NAME').")
         await call.announce()
         return {"found": await self._sessions.end_session(name)}
+
+    async def _input(self, request: Any, context: RequestContext) -> Any:
+        inputs = self._inputs or no_inputs()
+        if isinstance(request, messages.InputRead):
+            # Not recorded: what was opened is, with the hash that this is of.
+            return await inputs.read(request.name, request.version, request.number)
+        call, is_new = self._recorder(request, "input", context), False
+
+        async def do() -> dict[str, Any]:
+            nonlocal is_new
+            is_new = True
+            if isinstance(request, messages.InputList):
+                return await inputs.listed(request.name, max(0, request.start))
+            return await inputs.opened(request.name)
+
+        answer: dict[str, Any] = await self._script.answer(call, do)
+        if not is_new and isinstance(request, messages.InputOpen):
+            # It is given what it was given, or nothing.
+            changed = await inputs.changed(request.name, answer)
+            if changed is not None:
+                await self._script.course.leave(ChangedInputs.of(request.call or "", changed))
+        return answer
 
     def _recorder(self, request: Any, kind: str, context: RequestContext) -> CallRecorder:
         arguments = {field: value for field, value in request._asdict().items() if field != "call"}
@@ -441,6 +470,13 @@ async def _refuse_dry(request: Any) -> NoReturn:
         f"A dry run doesn't do this: {messages.NAMES[type(request)]}.",
         hint="Run the script without dry_run.",
     )
+
+
+def no_inputs() -> HandedIn:
+    """The inputs of an execution that has none."""
+    from mcp_bridge.executions.inputs.handed_in import HandedIn  # noqa: PLC0415  (most operators hand none in)
+
+    return HandedIn({})
 
 
 _TEXTS: dict[str, Callable[[ToolInfo], str]] = {

@@ -68,6 +68,7 @@ class RunArguments(BaseModel):
     session: str | None = None
     fork: str | None = None
     dry_run: bool = False
+    files: list[str] | None = None
 
 
 @contextlib.asynccontextmanager
@@ -315,6 +316,7 @@ async def _run(
                 session=request.session,
                 fork=request.fork,
                 dry_run=request.dry_run,
+                files=request.files,
                 progress=reporter.progress,
                 notify=reporter.notify,
                 asker=questions,
@@ -347,7 +349,7 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
     return BridgeError(
         "bad_arguments",
         f"{name}: {first['msg']}.",
-        hint=f"{TOOL} takes code, and optionally servers, timeout, idempotency_key, session, fork and dry_run.",
+        hint=f"{TOOL} takes code, and optionally servers, timeout, idempotency_key, session, fork, dry_run and files.",
     )
 
 

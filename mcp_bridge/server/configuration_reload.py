@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mcp_bridge.governance.governance import Governance
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.host.bridge import Bridge
+    from mcp_bridge.inputs.config import InputSource
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
     from mcp_bridge.settings import Settings
 
@@ -54,12 +55,14 @@ class Change:
         servers: The names of the servers that remain, including `local` for the operator's tools.
         policy: The new policy.
         principals: The principals that remain, by name.
+        inputs: The inputs that there are, by name.
         differs: Whether anything differs from the state in which the bridge was opened.
     """
 
     servers: frozenset[str]
     policy: PolicySnapshot
     principals: Mapping[str, Principal]
+    inputs: Mapping[str, InputSource]
     differs: bool
 
 
@@ -131,7 +134,7 @@ class ConfigurationReload:
                     self._source.print_error(change)
                     self._news = [BROKEN.format(f"[{change.code}] {for_the_agent(change)}")]
                 elif change is not None:
-                    bridge.restrict(change.servers, change.policy, change.principals)
+                    bridge.restrict(change.servers, change.policy, change.principals, change.inputs)
                     self.principals_changed(change.principals)
                     self._news = [CHANGED] if change.differs else []
                     if change.differs:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import mimetypes
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, unquote
 
 import mcp_types as types
@@ -18,6 +20,7 @@ from mcp_bridge.offload import on_thread
 from mcp_bridge.server.displays import is_text
 
 if TYPE_CHECKING:
+    from mcp_bridge.executions.artifacts import StoredArtifact
     from mcp_bridge.host.bridge import Bridge
 
 SCHEMA_URI = "program-schema://v1"
@@ -26,6 +29,9 @@ PROGRAM_SCHEME = "program"
 TRACE_SCHEME = "trace"
 
 JSON = "application/json"
+
+SHA256_META = "mcp-code-bridge/sha256"
+EXPIRES_META = "mcp-code-bridge/expires"
 
 MAX_CHAR_BYTES = 4
 """The maximum length of a UTF-8 character in bytes."""
@@ -61,10 +67,32 @@ async def listed(bridge: Bridge) -> list[types.Resource]:
             for row in rows
         ),
         *(
-            types.Resource(uri=uri, name=unquote(uri.rpartition("/")[2]), size=size, mime_type=mime_type(uri))
-            for uri, size in await bridge.own_files.artifacts()
+            _artifact_resource(stored, bridge.settings.ledger.keep_files_days)
+            for stored in await bridge.own_files.artifacts()
         ),
     ]
+
+
+def _artifact_resource(stored: StoredArtifact, keep_days: float | Literal["forever"]) -> types.Resource:
+    """An artifact with its hash, and when it is removed at the earliest."""
+    meta: dict[str, Any] = {}
+    if stored.sha256 is not None:
+        meta[SHA256_META] = stored.sha256
+    if keep_days != "forever":
+        meta[EXPIRES_META] = _time(stored.modified + keep_days * 86400)
+    return types.Resource(
+        uri=stored.uri,
+        name=unquote(stored.uri.rpartition("/")[2]),
+        size=stored.size,
+        mime_type=mime_type(stored.uri),
+        annotations=types.Annotations(last_modified=_time(stored.modified)),
+        _meta=meta or None,
+    )
+
+
+def _time(seconds: float) -> str:
+    """A time as ISO 8601 has it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def templates() -> list[types.ResourceTemplate]:
@@ -117,13 +145,13 @@ async def read(bridge: Bridge, uri: str) -> types.TextResourceContents | types.B
 
 def _artifact(data: bytes, uri: str, max_chars: int) -> types.TextResourceContents | types.BlobResourceContents:
     """Text as text if it is short enough for an answer, else as bytes, which no client shows to its model."""
-    kind = mime_type(uri)
+    kind, meta = mime_type(uri), {SHA256_META: hashlib.sha256(data).hexdigest()}
     if is_text(kind) and len(data) <= MAX_CHAR_BYTES * max_chars:
         with suppress(UnicodeDecodeError):
             text = data.decode("utf-8")
             if len(text) <= max_chars:
-                return types.TextResourceContents(uri=uri, text=text, mime_type=kind)
-    return types.BlobResourceContents(uri=uri, blob=base64.b64encode(data).decode("ascii"), mime_type=kind)
+                return types.TextResourceContents(uri=uri, text=text, mime_type=kind, _meta=meta)
+    return types.BlobResourceContents(uri=uri, blob=base64.b64encode(data).decode("ascii"), mime_type=kind, _meta=meta)
 
 
 async def _output(bridge: Bridge, uri: str) -> types.TextResourceContents:

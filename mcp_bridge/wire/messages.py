@@ -66,6 +66,8 @@ class ExecutionStart(NamedTuple):
 
     With `seed`, the code is a cell of a session: the names of the cells before are there, and stay for the next one.
     All randomness of the session comes from the seed of its first cell, 64 hexadecimal digits. `cell` is its number.
+
+    With `has_inputs`, there are files that the operator hands in.
     """
 
     execution: str
@@ -75,6 +77,7 @@ class ExecutionStart(NamedTuple):
     replays: bool = False
     seed: str | None = None
     cell: int = 0
+    has_inputs: bool = False
 
 
 class ExecutionInterrupt(NamedTuple):
@@ -275,6 +278,39 @@ class OutputRead(NamedTuple):
     start: int = 0
 
 
+class InputList(NamedTuple):
+    """The operator's files that this execution may read; with a name, the files of that one, from a row on.
+
+    Result: `{"files": [{name, kind, size, type, modified}], "left_out": [str], "next"}`. `next` is the number of the
+    next row, or null. A folder also has `files`, a count; an input that can't be had has `error` alone.
+    """
+
+    name: str | None = None
+    start: int = 0
+    call: CallId | None = None
+
+
+class InputOpen(NamedTuple):
+    """Open a file or folder that the operator hands in. What it is now is recorded, without the content.
+
+    Result: `{"kind", "version", "size", "part", "type", "files": [{path, size, sha256, modified}], "left_out"}`.
+    """
+
+    name: str
+    call: CallId | None = None
+
+
+class InputRead(NamedTuple):
+    """Read a part of what was opened: the content of all its files in a row, `part` bytes each. Result: `{"base64"}`.
+
+    A part that isn't what it was when it was opened isn't given.
+    """
+
+    name: str
+    version: str
+    number: int
+
+
 class ProgramStart(NamedTuple):
     """Register and start a program: an object, or the name of a saved one. The host's machine starts with it.
 
@@ -444,6 +480,9 @@ METHODS: dict[str, type[Any]] = {
     "wait.event": WaitEvent,
     "artifact.write": ArtifactWrite,
     "output.read": OutputRead,
+    "input.list": InputList,
+    "input.open": InputOpen,
+    "input.read": InputRead,
     "program.start": ProgramStart,
     "program.effect": ProgramEffect,
     "program.finish": ProgramFinish,

@@ -183,3 +183,20 @@ async def test_figures_are_shown_once_and_large_images_scaled_down(sandboxes):
         assert kinds(record) == ["image/jpeg", "text/plain"]
         broken = await shown("plt.close('all')\nb'\\x89PNG\\r\\n\\x1a\\n' + bytes(5_000_000)")
         assert "it can't be scaled down" in broken.displays[0]["text/plain"]
+
+        table = await shown(
+            "plt.close('all')\nimport pandas as pd\ndisplay(pd.DataFrame({'name': ['a', 'b'], 'n': [1, 2.5]}))\n"
+            "pd.DataFrame({'n': range(100)})"
+        )
+        assert table.stdout.decode() == "   name  n\n0  a     1\n1  b     2.5\n"
+        rows = table.value.splitlines()
+        assert (rows[0], rows[1].split(), rows[26], rows[-1]) == ("    n", ["0", "0"], "…", "[100 rows, 1 columns]")
+        failed = await bridge.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nraise ValueError")
+        assert (failed.status, kinds(failed)) == ("error", ["image/png"])
+        many = await shown("for _ in range(24): plt.figure()")
+        assert len(kinds(many)) == 20
+        assert many.stdout.decode() == "[5 more open figures: display(figure) shows one]\n"
+        cell = await bridge.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])", session="s")
+        assert kinds(cell) == ["image/png"]
+        assert kinds(await bridge.run("1", session="s")) == []
+        await bridge.end_session("s")

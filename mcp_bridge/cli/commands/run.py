@@ -106,6 +106,7 @@ def run(
     session: str | None = None,
     fork: str | None = None,
     dry_run: bool = False,
+    files: list[str] | None = None,
     as_json: bool,
 ) -> int:
     """Run a script; return the exit status."""
@@ -115,7 +116,8 @@ def run(
         script = read_script(file, code)
         configuration = configuring.configure(config)
         configuring.refuse_nesting(configuration)
-        record = anyio.run(_run, configuration, script, servers, timeout, _Named(key, session, fork, dry_run), live)
+        named = _Named(key, session, fork, dry_run, files)
+        record = anyio.run(_run, configuration, script, servers, timeout, named, live)
     except BridgeError as exc:
         if as_json:
             _print_json({"status": "refused", "exit_code": exit_statuses.exit_code(exc), "error": exc.record()})
@@ -144,6 +146,7 @@ class _Named(NamedTuple):
     session: str | None
     fork: str | None
     dry_run: bool
+    files: list[str] | None
 
 
 async def _run(
@@ -170,6 +173,7 @@ async def _run(
             session=named.session,
             fork=named.fork,
             dry_run=named.dry_run,
+            files=named.files or None,
             starter="operator",
             notify=_print_progress,
             asker=asker,

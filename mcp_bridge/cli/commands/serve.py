@@ -96,7 +96,7 @@ class ConfigurationFiles:
         A server stays if its file can't be read now, or no longer matches what was trusted: the running server was
         started with trusted content.
         """
-        from mcp_bridge.governance.governance import LOCAL, snapshot_of, written_policies
+        from mcp_bridge.governance.governance import LOCAL, inputs_of, snapshot_of, written_policies
         from mcp_bridge.governance.principals import load_principals
         from mcp_bridge.server.configuration_reload import Change
 
@@ -112,6 +112,7 @@ class ConfigurationFiles:
             programs = started.governance.programs if started.governance else {}
             policy = snapshot_of(written_policies(loaded.layers, configuring.folder_servers(loaded, found), programs))
             principals = load_principals(loaded.layers)
+            inputs = inputs_of(loaded.layers, started.settings.state_dir)
         except BridgeError as exc:
             same, self._last = str(exc) == self._last, str(exc)
             return None if same else exc
@@ -130,7 +131,7 @@ class ConfigurationFiles:
         ):
             servers.add(LOCAL)
         differs = meaning != _meaning(started.loaded, started.discovery)
-        return Change(frozenset(servers), policy, principals, differs)
+        return Change(frozenset(servers), policy, principals, inputs, differs)
 
     def print_error(self, error: BridgeError) -> None:
         """Print an error on standard error, once."""

@@ -39,6 +39,7 @@ _EFFECTS = {
     "programs": "adds to the operator's programs",
     "policy": "decides what is called; rules of your own stay in force, as a floor",
     "secrets": "gives secrets to tools",
+    "files": "hands files of the folder to scripts",
     "projection": "says what is sensitive",
     "model": "says which model is asked",
     "ledger": "says what is kept, and how",

@@ -41,14 +41,18 @@ def if_generated(key: str | None) -> str | None:
     return key if key is not None and execution_of(key) is not None else None
 
 
-def names_of_code(request: str, servers: Iterable[str] | None) -> list[str]:
+def names_of_code(request: str, servers: Iterable[str] | None, files: Iterable[str] | None = None) -> list[str]:
     """The names under which suspended runs of the same code with the same servers are stored, one for each run.
 
     Args:
         request: The MAC of the code. No key that a client chooses equals one of these names.
         servers: The servers' configured names; None for all.
+        files: The names of the inputs; None for all.
     """
     among = "" if servers is None else " ".join(sorted(servers))
+    if files is not None:
+        # No server has a name that begins so: a space ends one.
+        among += "".join(f" /{name}" for name in sorted(files)) or " /"
     return [f"waits {number} {request} {among}" for number in range(MAX_ALIKE)]
 
 
@@ -76,7 +80,7 @@ async def assign_generated_key(store: ProgramStore, execution: str, key: str, sp
     if stored is None:
         return
     named = replace(stored, key=key, key_space=space)
-    for name in names_of_code(stored.request, stored.bundle["servers"]):
+    for name in names_of_code(stored.request, stored.bundle["servers"], stored.bundle.get("files")):
         if await store.assign_key(named, name):
             return
     await store.assign_key(named)

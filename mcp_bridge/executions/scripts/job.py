@@ -29,6 +29,7 @@ class Job:
         dry_run: Whether it is only to read, and to list what else it would call. A stored one that began with a dry run
             may be past it.
         blocked: Of a new cell: why none can begin now, but one that waits can go on; or None.
+        files: Names of the inputs that it may read; None for all.
     """
 
     code: str
@@ -39,11 +40,19 @@ class Job:
     head: str = ""
     blocked: BridgeError | None = None
     dry_run: bool = False
+    files: Sequence[str] | None = None
 
     @classmethod
     def from_stored(cls, stored: StoredExecution, client: Client) -> Job:
         """A stored script for a client. Code, servers, time and starter are those that it was started with."""
         bundle = stored.bundle
         client = replace(client, starter=stored.starter)
-        cell, dry_run = Cell.of(stored), bundle.get("dry_run", False)
-        return cls(bundle["code"], bundle["servers"], bundle["timeout"], client, cell, dry_run=dry_run)
+        return cls(
+            bundle["code"],
+            bundle["servers"],
+            bundle["timeout"],
+            client,
+            Cell.of(stored),
+            dry_run=bundle.get("dry_run", False),
+            files=bundle.get("files"),
+        )

@@ -122,6 +122,13 @@ class SandboxRunner(Protocol):
     def servers(self, job: Job) -> list[str] | None:
         """The configured names of the servers that a job was narrowed to; None for all."""
 
+    def require_files(self, job: Job) -> None:
+        """Refuse a job that names an input that it can't have.
+
+        Raises:
+            BridgeError: `unknown_input`.
+        """
+
     @property
     def max_artifact_size(self) -> int:
         """Most bytes of a run's artifacts together."""
@@ -192,7 +199,7 @@ class Scripts:
             values = self.projection()
             named = await whole_key(Key(key, job.client.starter), values.project, values.values_behind)
         else:
-            names = names_of_code(requests[0], self._runner.servers(job))
+            names = names_of_code(requests[0], self._runner.servers(job), job.files)
             if job.dry_run:
                 await self._withdraw_plans(job, names)
             else:
@@ -265,6 +272,8 @@ class Scripts:
         """Start an execution; None if its key has one already."""
         if job.blocked is not None:
             raise job.blocked
+        if job.files is not None:
+            self._runner.require_files(job)
         execution = secrets.token_hex(8)
         gate = self._runner.gate(execution, job.client, job.servers, dry_run=job.dry_run)
         if gate.allowance is not None:
@@ -282,12 +291,15 @@ class Scripts:
             None if key is None else key.text,
             None if job.cell is None else job.cell.ref(await gate.values.project(job.cell.session)),
             job.dry_run,
+            None if job.files is None else sorted(job.files),
         )
         bundle: dict[str, Any] = {"code": job.code, "servers": servers, "timeout": job.timeout}
         if job.cell is not None:
             bundle["cell"] = job.cell.to_bundle()
         if job.dry_run:
             bundle["dry_run"] = True
+        if job.files is not None:
+            bundle["files"] = sorted(job.files)
         row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
         entry = self.lifecycle.entry(began, execution)
         values, recorded = gate.values.values_behind(code), None
@@ -634,8 +646,10 @@ class _Request(NamedTuple):
         return known.kind == "script" and is_same_session and await self.scripts.is_same_code(known, self.job.code)
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
-        # With the same servers the same was allowed.
-        return bool(known.bundle["servers"] == (None if self.job.servers is None else list(self.job.servers)))
+        # With the same servers and files the same was allowed.
+        servers = None if self.job.servers is None else list(self.job.servers)
+        files = None if self.job.files is None else sorted(self.job.files)
+        return bool(known.bundle["servers"] == servers and known.bundle.get("files") == files)
 
 
 _AT_REST = frozenset({"suspended", "timeout"})

@@ -145,7 +145,7 @@ def difference(
         known = script.history.calls.get(parted.call)
         expected = None if parted.recorded is None else parted.recorded.encode()
         actual = None if parted.asked is None else parted.asked.encode()
-        return Difference(last if known is None else known.sequence, parted.call, "call", expected, actual)
+        return Difference(last if known is None else known.sequence, parted.call, parted.what, expected, actual)
     replayed = now.to_json()
     for name in COMPARED:
         # A sensitive value that the script itself generates gets another reference each time.

@@ -130,6 +130,9 @@ def lost_at(stored: StoredExecution, why: str, **details: Any) -> BridgeError:
 def diverged(stored: StoredExecution, found: Difference) -> BridgeError:
     """The error for a cell that hasn't done what it did, with both sides."""
     expected, actual = _shown(found.expected), _shown(found.found)
+    if found.what == "input":
+        why = f"its input isn't what it was (input_changed): it was {expected}, and is {actual}"
+        return lost_at(stored, why, what=found.what, recorded=expected, actual=actual)
     what = f"its call {found.step}" if found.step else f"its {found.what}"
     return lost_at(
         stored,

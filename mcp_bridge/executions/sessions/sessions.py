@@ -214,7 +214,7 @@ def left_by(stored: StoredExecution) -> Literal["names", "nothing", "lost"]:
     record = stored.record or {}
     if stored.status == ERASED or record.get("session", {}).get("interrupted"):
         return "lost"
-    if stored.status not in OWN_END or (record.get("error") or {}).get("code") == "divergence":
+    if stored.status not in OWN_END or (record.get("error") or {}).get("code") in {"divergence", "input_changed"}:
         return "nothing"
     # Emptied where a value is erased: its code, or what its calls gave, isn't what it was.
     return "names" if stored.request else "lost"

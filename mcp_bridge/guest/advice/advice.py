@@ -378,6 +378,8 @@ def _system(case: Case) -> str | None:
     inside = path.startswith(("/workspace/", "/tmp/")) or not path.startswith("/")  # noqa: S108
     if isinstance(exc, FileNotFoundError) and not (_is_writing(failure) and not inside):
         search = "`await runtime.search('read file')` finds a tool that reads the host's files."
+        if path.startswith(("/workspace/in/", "in/")):
+            return "There is no such file of the operator's: `runtime.files()` lists those that there are."
         if inside:
             return f"/workspace and /tmp begin empty with every call: nothing of an earlier one is there. {search}"
         return f"No file of the host is here. {search}"

@@ -171,5 +171,5 @@ def _is_in_channel(frame: FrameType | None) -> bool:
 
 
 OURS = ("<bridge>/mcp_bridge.guest.channel", "<bridge>/mcp_bridge.guest.output")
-WAITING = ("request", "request_async")
+WAITING = ("request", "request_async", "wait_for_answer")
 """The functions of these modules that wait for the host, and can be interrupted."""

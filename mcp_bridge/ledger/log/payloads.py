@@ -355,6 +355,7 @@ class ScriptStart(Payload):
         key: Its idempotency key, projected, or None.
         cell: Its place in a session, or None.
         dry_run: Whether it begins with a dry run.
+        files: The names of the inputs that it may read; None for all.
     """
 
     KIND = "start"
@@ -367,6 +368,7 @@ class ScriptStart(Payload):
     key: str | None = None
     cell: CellRef | None = None
     dry_run: bool = False
+    files: Sequence[str] | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -375,7 +377,7 @@ class ScriptStart(Payload):
 
     def encode(self) -> dict[str, Any]:
         encoded = {"code": self.code, "hash": self.hash, "servers": _listed(self.servers), "timeout": self.timeout}
-        encoded |= _given(starter=self.starter, key=self.key)
+        encoded |= _given(starter=self.starter, key=self.key, files=_listed(self.files))
         encoded |= {} if self.cell is None else self.cell.encode()
         return encoded | {"dry_run": True} if self.dry_run else encoded
 
@@ -390,6 +392,7 @@ class ScriptStart(Payload):
             payload.get("key"),
             CellRef.decode(payload),
             payload.get("dry_run", False),
+            payload.get("files"),
         )
 
 

@@ -1,0 +1,1 @@
+"""What executions are given of the operator's files."""

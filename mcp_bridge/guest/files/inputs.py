@@ -1,0 +1,348 @@
+"""The operator's files inside the sandbox: listed, streamed into /workspace/in, or read as a stream.
+
+A file is sent in parts when it is asked for, and memory holds one part of it.
+"""
+
+import _thread
+import errno
+import io
+import os
+import sys
+
+from mcp_bridge.guest import call_ids
+from mcp_bridge.guest.channel import Channel, Pending
+from mcp_bridge.guest.host_requests import MCPError, answered, call_host
+from mcp_bridge.wire.annotations import Any, Iterator
+from mcp_bridge.wire.messages import InputList, InputOpen, InputRead
+
+FOLDER = "/workspace/in"
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+_MISSING = frozenset({"unknown_input", "input_unavailable"})
+"""Codes with which opening a path of `FOLDER` just finds nothing there."""
+
+_KEPT_BYTES = 1 << 20
+"""Room that is left free in /workspace when a file is written there."""
+
+
+class InputRow(dict[str, Any]):
+    """A row about an input: `name`, `kind`, `size`, `type`, `modified`; or `name` and `error`. Prints as a line."""
+
+    def __repr__(self) -> str:
+        if "error" in self:
+            return f"{self['name']}: {self['error']}"
+        count = f"{self['files']} files, " if "files" in self else ""
+        return f"{self['name']}: {count}{self['size']} bytes, {self['type']}"
+
+    __str__ = __repr__
+
+
+class Inputs:
+    """The inputs of this sandbox's scripts.
+
+    Args:
+        channel: The channel.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._turn = _thread.allocate_lock()
+        self._fetched: dict[str, str] = {}
+        """The versions of what is in `FOLDER`, by name."""
+        self._told: set[str] = set()
+
+    def files(self, name: str | None = None) -> list[InputRow]:
+        """What the operator hands in; with a name, the files of that one.
+
+        Raises:
+            MCPError: `unknown_input`; it can't be listed.
+        """
+        rows: list[InputRow] = []
+        start: int | None = 0
+        while start is not None:
+            answer = call_host(self._channel, InputList(name, start))
+            rows += map(InputRow, answer["files"])
+            self._tell(name or "", answer["left_out"])
+            start = answer["next"]
+        return rows
+
+    def fetch(self, name: str) -> str:
+        """Stream a file or a folder into /workspace/in; returns its path there. What is there already stays.
+
+        Raises:
+            MCPError: `workspace_full`; it can't be had, or changes while it is read.
+        """
+        name = _plain_name(name)
+        with self._turn:
+            found = call_host(self._channel, InputOpen(name))
+            path = f"{FOLDER}/{name}"
+            self._tell(name, found["left_out"])
+            if self._fetched.get(name) == found["version"] and os.path.lexists(path):
+                return path
+            part = f"{FOLDER}/.part"
+            _remove(part)
+            try:
+                os.makedirs(FOLDER, exist_ok=True)
+                _require_room(name, found["size"], path)
+                self._write(name, found, part)
+                _remove(path)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                os.rename(part, path)
+            except OSError as exc:
+                if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+                    raise _full(name, found["size"]) from None
+                raise
+            finally:
+                _remove(part)
+            self._fetched[name] = found["version"]
+            return path
+
+    def stream(self, name: str) -> "InputStream":
+        """Open a file to be read from the host, without a copy here.
+
+        Raises:
+            MCPError: It can't be had.
+            IsADirectoryError: It is a folder.
+        """
+        name = _plain_name(name)
+        found = call_host(self._channel, InputOpen(name))
+        if found["kind"] != "file":
+            raise IsADirectoryError(errno.EISDIR, f"a folder: open one of its files, runtime.files({name!r})", name)
+        return InputStream(self._channel, name, found)
+
+    def _write(self, name: str, found: dict[str, Any], place: str) -> None:
+        parts = _content(self._channel, name, found)
+        held = b""
+        if found["kind"] == "folder":
+            os.makedirs(place)
+        for row in found["files"]:
+            path = f"{place}/{row['path']}" if row["path"] else place
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            left = row["size"]
+            with open(path, "xb", buffering=0) as file:
+                while left:
+                    held = held or next(parts)
+                    piece = memoryview(held)[:left]
+                    left -= len(piece)
+                    held = held[len(piece) :] if len(piece) < len(held) else b""
+                    while piece:
+                        piece = piece[file.write(piece) or 0 :]
+            os.chmod(path, 0o444)
+            os.utime(path, (row["modified"], row["modified"]))
+
+    def _tell(self, name: str, left_out: list[str]) -> None:
+        for what in left_out:
+            line = f"[not handed in: {name}/{what}]" if name else f"[not handed in: {what}]"
+            if line not in self._told:
+                self._told.add(line)
+                print(line, file=sys.stderr)  # noqa: T201  (what the script prints may be data)
+
+    def on_event(self, event: str, args: tuple[Any, ...]) -> None:
+        """An audit hook: fetch a file of `FOLDER` that is about to be opened and isn't there yet, or a folder's."""
+        if event not in _OPENINGS or not args or type(path := args[0]) is not str:
+            return
+        if not path.startswith((f"{FOLDER}/", "in/")) or (event == "open" and args[2] & _WRITES):
+            return
+        if not path.startswith("/"):
+            path = os.path.join(os.getcwd(), path)
+        path = os.path.normpath(path)
+        if not path.startswith(f"{FOLDER}/") or os.path.lexists(path) or "/.part" in path:
+            return
+        try:
+            self.fetch(path[len(FOLDER) + 1 :])
+        except MCPError as exc:
+            if exc.code not in _MISSING:
+                raise
+
+
+_OPENINGS = frozenset({"open", "os.listdir", "os.scandir"})
+
+
+class InputStream(io.RawIOBase):
+    """A file of the operator's as a stream of bytes: for reading, and seekable.
+
+    Args:
+        channel: The channel.
+        name: What was opened.
+        found: The answer to that.
+
+    Attributes:
+        size: Bytes.
+        sha256: The SHA-256 of its content, in hexadecimal.
+    """
+
+    def __init__(self, channel: Channel, name: str, found: dict[str, Any]) -> None:
+        super().__init__()
+        self._part_bytes: int = found["part"]
+        self.name = name
+        self.size: int = found["size"]
+        self.sha256: str = found["files"][0]["sha256"]
+        self._parts = Parts(channel, name, found["version"], -(-found["size"] // found["part"]))
+        self._cell = call_ids.Running.cell
+        self._at = 0
+        self._number = -1
+        self._part = b""
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """The position."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """As any stream."""
+        at = offset + (0, self._at, self.size)[whence]
+        if at < 0:
+            raise ValueError(f"negative seek position {at}")
+        self._at = at
+        return at
+
+    def close(self) -> None:
+        """As any stream."""
+        if not self.closed:
+            self._parts.drop()
+        super().close()
+
+    def readinto(self, buffer: Any, /) -> int:
+        """As any stream.
+
+        Raises:
+            MCPError: The file isn't what it was when it was opened; or a session's earlier cell has opened it.
+        """
+        if self._cell != call_ids.Running.cell:
+            # What came ahead isn't used either: whether it did is chance.
+            told = f"The stream of {self.name!r} was opened by an earlier cell: open it again in this one."
+            raise MCPError(told, code="unknown_input")
+        if self._at >= self.size:
+            return 0
+        number, start = divmod(self._at, self._part_bytes)
+        if number != self._number:
+            self._part = self._parts.part(number)
+            self._number = number
+        view = memoryview(buffer).cast("B")
+        piece = memoryview(self._part)[start : start + len(view)]
+        view[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+
+def _content(channel: Channel, name: str, found: dict[str, Any]) -> Iterator[bytes]:
+    """All parts. Each is asked for before the one before it is taken: the host reads while this side writes."""
+    count = -(-found["size"] // found["part"])
+    parts = Parts(channel, name, found["version"], count)
+    try:
+        for number in range(count):
+            yield parts.part(number)
+    finally:
+        parts.drop()
+
+
+class Parts:
+    """The parts of what was opened. The one after that which is asked for is asked for, too.
+
+    Args:
+        channel: The channel.
+        name: What was opened.
+        version: Its version.
+        count: How many parts it has.
+    """
+
+    def __init__(self, channel: Channel, name: str, version: str, count: int) -> None:
+        self._channel = channel
+        self._name = name
+        self._version = version
+        self._count = count
+        self._last = -1
+        self._ahead: dict[int, Pending] = {}
+
+    def part(self, number: int) -> bytes:
+        """A part's content.
+
+        Raises:
+            MCPError: It can't be had.
+        """
+        import binascii
+
+        pending = self._ahead.pop(number, None) or self._ask(number)
+        if number == self._last + 1 and number + 1 < self._count:
+            # Whoever reads in a row goes on.
+            self.drop()
+            self._ahead[number + 1] = self._ask(number + 1)
+        self._last = number
+        return binascii.a2b_base64(answered(pending.wait_for_answer)["base64"])
+
+    def _ask(self, number: int) -> Pending:
+        asked: Pending = answered(lambda: Pending(self._channel, InputRead(self._name, self._version, number)))
+        return asked
+
+    def drop(self) -> None:
+        """Nobody takes what was asked for ahead."""
+        for pending in self._ahead.values():
+            pending.drop()
+        self._ahead.clear()
+
+
+def _plain_name(name: Any) -> str:
+    """An input's name, also of its path in `FOLDER`."""
+    text = os.fspath(name)
+    if not isinstance(text, str):
+        raise TypeError(f"the name of an input is a text, not {type(text).__name__}")
+    return text.removeprefix(f"{FOLDER}/").rstrip("/")
+
+
+def _require_room(name: str, size: int, path: str) -> None:
+    if os.path.isfile(path):
+        # It is replaced.
+        size -= os.stat(path).st_size
+    status = os.statvfs(FOLDER)
+    if size + _KEPT_BYTES > status.f_bavail * status.f_frsize:
+        raise _full(name, size)
+
+
+def _full(name: str, size: int) -> MCPError:
+    status = os.statvfs(FOLDER)
+    free = status.f_bavail * status.f_frsize
+    return MCPError(
+        f"{name!r} has {size} bytes, and /workspace has room for {max(0, free - _KEPT_BYTES)}. Read it as a stream, "
+        f"without a copy: with runtime.open_input({name!r}) as file: ... "
+        "(Or the operator raises workspace_size, and memory.)",
+        code="workspace_full",
+        details={"size": size, "free": free},
+    )
+
+
+def _remove(path: str) -> None:
+    """Remove a file or a folder, if it is there."""
+    try:
+        if os.path.isdir(path) and not os.path.islink(path):
+            import shutil
+
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+_made: dict[int, Inputs] = {}
+
+
+def of(channel: Channel) -> Inputs:
+    """The inputs of a channel's scripts: the same ones for all modules and cells."""
+    return _made.setdefault(id(channel), Inputs(channel))
+
+
+def fetch_on_open(channel: Channel) -> None:
+    """From now on, have files of `FOLDER` fetched when they are opened."""
+    try:
+        os.makedirs(FOLDER, exist_ok=True)
+    except OSError:
+        pass
+    sys.addaudithook(of(channel).on_event)

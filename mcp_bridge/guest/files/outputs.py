@@ -1,0 +1,129 @@
+"""What a script leaves in /workspace/out: kept as artifacts at its end, or at the end of each cell of a session."""
+
+import errno
+import os
+import stat
+import sys
+
+from mcp_bridge.guest.host_requests import MCPError
+from mcp_bridge.wire.annotations import Any, Callable, Iterator
+
+FOLDER = "/workspace/out"
+
+MAX_FILES = 1000
+MAX_LOOKED = 10_000
+MAX_DEPTH = 20
+
+MAX_TOLD = 20
+"""Most lines about what wasn't kept."""
+
+BETWEEN = "__"
+"""Stands for the slash in the name of a file in a folder: an artifact's name is a plain file name."""
+
+_HOLE_BYTES = 1 << 20
+"""Bytes without content from which a file counts as sparse."""
+
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+_FOR_ALL = frozenset({"artifact_too_large", "too_many_artifacts", "files_full", "disk_full", "too_many_calls"})
+"""Codes after which no further file is kept either."""
+
+
+def key_of(status: os.stat_result) -> tuple[int, ...]:
+    """What tells that a file is the one that was kept, unchanged."""
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+class LeftFiles:
+    """Keeps what is left in /workspace/out.
+
+    Args:
+        keep: Keeps an opened file under a name.
+    """
+
+    def __init__(self, keep: Callable[[Any, str], object]) -> None:
+        self._keep = keep
+        self._kept: dict[str, tuple[int, ...]] = {}
+        """What was kept already, by path."""
+
+    def was_kept(self, path: Any, status: os.stat_result) -> None:
+        """Note that the script itself has kept a file."""
+        try:
+            self._kept[os.path.abspath(os.fspath(path))] = key_of(status)
+        except (TypeError, ValueError):
+            pass
+
+    def keep_all(self) -> None:
+        """Keep what is new or has changed; say on standard error what isn't kept."""
+        told = names = 0
+        used: dict[str, str] = {}
+        for path, entry in _walk():
+            shown = path[len(FOLDER) + 1 :]
+            try:
+                name = shown.replace("/", BETWEEN)
+                if used.setdefault(name, path) != path:
+                    raise _LeftOutError(f"another file has the name {name!r}")
+                names += 1
+                if names > MAX_FILES:
+                    raise _LeftOutError(f"there are more than {MAX_FILES} files", is_last=True)
+                self._keep_one(path, name, entry)
+            except _LeftOutError as exc:
+                if told < MAX_TOLD:
+                    print(f"[not kept: {FOLDER}/{_printable(shown)}: {exc}]", file=sys.stderr)  # noqa: T201
+                told += 1
+                if exc.is_last:
+                    break
+        if told > MAX_TOLD:
+            print(f"[not kept: {told - MAX_TOLD} more files of {FOLDER}]", file=sys.stderr)  # noqa: T201
+
+    def _keep_one(self, path: str, name: str, entry: Any) -> None:
+        try:
+            before = entry.stat(follow_symlinks=False)
+            if not stat.S_ISREG(before.st_mode):
+                raise _LeftOutError("it is a link" if stat.S_ISLNK(before.st_mode) else "it is no regular file")
+            if self._kept.get(path) == key_of(before):
+                return
+            with open(os.open(path, _OPEN), "rb") as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise _LeftOutError("it is no regular file")
+                if status.st_blocks * 512 + _HOLE_BYTES < status.st_size:
+                    raise _LeftOutError(f"it is sparse: {status.st_size} bytes, most of which were never written")
+                self._keep(file, name)
+                self._kept[path] = key_of(status)
+        except OSError as exc:
+            raise _LeftOutError("it is a link" if exc.errno == errno.ELOOP else str(exc.strerror or exc)) from None
+        except MCPError as exc:
+            raise _LeftOutError(f"[{exc.code}] {exc.message}", is_last=exc.code in _FOR_ALL) from None
+
+
+class _LeftOutError(Exception):
+    def __init__(self, why: str, *, is_last: bool = False) -> None:
+        super().__init__(why)
+        self.is_last = is_last
+
+
+def _walk() -> Iterator[tuple[str, Any]]:
+    """What isn't a folder, by path; within a folder by name."""
+    waiting, looked = [FOLDER], 0
+    while waiting:
+        here = waiting.pop()
+        try:
+            with os.scandir(here) as entries:
+                rows = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        looked += len(rows)
+        if looked > MAX_LOOKED:
+            print(f"[not kept: more than {MAX_LOOKED} names in {FOLDER}]", file=sys.stderr)  # noqa: T201
+            return
+        for entry in rows:
+            if entry.is_dir(follow_symlinks=False):
+                if here.count("/") - FOLDER.count("/") < MAX_DEPTH:
+                    waiting.append(entry.path)
+            else:
+                yield entry.path, entry
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else ascii(text)[1:-1]

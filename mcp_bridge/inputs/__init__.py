@@ -1,0 +1,1 @@
+"""The operator's files that scripts are given to read: configured, listed, hashed, read."""

@@ -1,0 +1,155 @@
+"""What is left in /workspace/out is kept at the end, and what `display` makes of tables and documents."""
+
+import hashlib
+
+import pytest
+from execution_fixtures import lines, printed
+
+from mcp_bridge.server import resources
+
+pytestmark = pytest.mark.xdist_group("left files")
+
+
+def kept(record):
+    return {row["name"]: (row["size"], row["sha256"]) for row in record.artifacts}
+
+
+def digest(data):
+    return (len(data), hashlib.sha256(data).hexdigest())
+
+
+async def test_what_is_left_in_the_folder_is_kept_with_its_type_size_hash_and_expiry(sandboxes):
+    code = """
+import os
+os.makedirs("/workspace/out/plots/deep")
+open("/workspace/out/report.csv", "w").write("a,b\\n")
+open("/workspace/out/plots/deep/p.txt", "w").write("x" * 2_000_000)
+open("/workspace/out/page.html", "w").write("<p>")
+raise ValueError("an error keeps what is there")
+"""
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(code)
+        assert record.status == "error"
+        assert kept(record) == {
+            "report.csv": digest(b"a,b\n"),
+            "plots__deep__p.txt": digest(b"x" * 2_000_000),
+            "page.html": digest(b"<p>"),
+        }
+        listed = {row.name: row for row in await resources.listed(bridge) if str(row.uri).startswith("artifact://")}
+        assert {name: (row.mime_type, row.size) for name, row in listed.items()} == {
+            "report.csv": ("text/csv", 4),
+            "plots__deep__p.txt": ("text/plain", 2_000_000),
+            "page.html": ("text/html", 3),
+        }
+        row = listed["report.csv"]
+        assert row.meta[resources.SHA256_META] == digest(b"a,b\n")[1]
+        assert row.annotations.last_modified < row.meta[resources.EXPIRES_META]
+        content = await resources.read(bridge, str(row.uri))
+        assert (content.text, content.mime_type) == ("a,b\n", "text/csv")
+        assert content.meta[resources.SHA256_META] == digest(b"a,b\n")[1]
+
+
+async def test_links_fifos_sockets_and_sparse_files_are_not_kept_and_that_is_said(sandboxes):
+    code = """
+import os, socket
+os.makedirs("/workspace/out/folder")
+out = "/workspace/out/"
+open(out + "good", "w").write("good")
+os.symlink("/etc/passwd", out + "link")
+os.symlink("/etc", out + "folder-link")
+os.mkfifo(out + "fifo")
+s = socket.socket(socket.AF_UNIX); s.bind(out + "socket")
+open(out + "sparse", "wb").truncate(1 << 40)
+open(out + "a__b", "w").write("x"); os.makedirs(out + "a"); open(out + "a/b", "w").write("y")
+open(out + "bad\\nname", "w").write("x")
+"""
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(code)
+        printed(record)
+        assert set(kept(record)) == {"good", "a__b"}
+        told = record.stderr.decode()
+        for line in (
+            "[not kept: /workspace/out/link: it is a link]",
+            "[not kept: /workspace/out/folder-link: it is a link]",
+            "[not kept: /workspace/out/fifo: it is no regular file]",
+            "[not kept: /workspace/out/socket: it is no regular file]",
+            "[not kept: /workspace/out/sparse: it is sparse",
+            "[not kept: /workspace/out/a/b: another file has the name 'a__b']",
+            "bad_artifact_name",
+        ):
+            assert line in told, (line, told)
+
+
+async def test_the_limits_of_artifacts_hold_for_what_is_left(sandboxes):
+    code = """
+import os
+os.makedirs("/workspace/out")
+open("/workspace/out/a", "wb").write(bytes(800_000))
+open("/workspace/out/b", "wb").write(bytes(800_000))
+open("/workspace/out/c", "wb").write(bytes(10))
+"""
+    async with sandboxes.open(max_artifact_size=1 << 20) as bridge:
+        record = await bridge.run(code)
+        assert record.status == "success"
+        assert set(kept(record)) == {"a"}
+        assert "artifact_too_large" in record.stderr.decode()
+        many = "import os\nos.makedirs('/workspace/out')\nfor n in range(1003): open(f'/workspace/out/{n:04}', 'w').close()"
+        record = await bridge.run(many)
+        assert (record.status, len(record.artifacts)) == ("success", 1000)
+        assert "more than 1000 files" in record.stderr.decode()
+
+
+async def test_a_cell_keeps_what_is_new_or_has_changed(sandboxes):
+    async with sandboxes.open() as bridge:
+
+        async def cell(code):
+            return set(kept(await bridge.run(code, session="s")))
+
+        first = "import os; os.makedirs('out'); open('out/a', 'w').write('1'); open('out/b', 'w').write('1')"
+        assert await cell(first) == {"a", "b"}
+        assert await cell("1") == set()
+        assert await cell("open('out/b', 'w').write('22'); open('out/c', 'w').write('3')") == {"b", "c"}
+        assert await cell("open('out/d', 'w').write('4'); artifact('out/d')") == {"d"}
+        assert await cell("raise ValueError") == set()
+        await bridge.end_session("s")
+
+
+async def test_documents_are_kept_and_named_and_tables_are_compact_text(sandboxes):
+    code = """
+class Page:
+    def _repr_html_(self): return "<b>page</b>"
+class Model:
+    def __repr__(self): return "Model()"
+    def _repr_html_(self): return "<b>model</b>"
+class Broken:
+    def __repr__(self): return "Broken()"
+    def _repr_html_(self): raise ValueError
+display(Page(), Model(), Broken(), b"%PDF-1.7 x", b"RIFF0000WAVEfmt ", "<!DOCTYPE html><p>")
+display([{"name": "a", "n": 1}, {"name": "b" * 100, "n": 2.5}])
+display([{"n": n} for n in range(100)])
+display([{"nested": [1]}, {"nested": [2]}], "plain", [1, 2])
+Model()
+"""
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(code)
+        out = lines(record)
+        uri = f"artifact://{record.execution}/display"
+        assert out[:7] == [
+            f"[text/html of 11 bytes: {uri}-1.html]",
+            "Model()",
+            f"[text/html of 12 bytes: {uri}-2.html]",
+            "Broken()",
+            f"[application/pdf of 10 bytes: {uri}-3.pdf]",
+            f"[audio/wav of 16 bytes: {uri}-4.wav]",
+            f"[text/html of 18 bytes: {uri}-5.html]",
+        ]
+        assert out[7:10] == ["name" + " " * 58 + "n", "a" + " " * 61 + "1", "b" * 59 + "…  2.5"]
+        rows = out[10:]
+        assert rows[:3] == ["n", "0", "1"]
+        assert rows[25:29] == ["24", "…", "75", "76"]
+        assert rows[52] == "[100 rows, 1 columns]"
+        assert rows[53:] == ["[{'nested': [1]}, {'nested': [2]}]", "plain", "[1, 2]"]
+        assert record.value == "Model()"
+        assert len(record.artifacts) == 5
+        page = await resources.read(bridge, f"{uri}-1.html")
+        assert (page.text, page.mime_type) == ("<b>page</b>", "text/html")

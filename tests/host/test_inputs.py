@@ -1,0 +1,432 @@
+"""The operator's files in scripts: listed, copied, streamed, narrowed, recorded, and compared when a run is run again."""
+
+import hashlib
+import json
+import os
+
+import anyio
+import pytest
+from execution_fixtures import lines, printed, until
+from servers.specs import faulty
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.governance.principals import Principal
+from mcp_bridge.ledger.log.payloads import RequestOutcome, ScriptStart, understood
+
+pytestmark = pytest.mark.xdist_group("inputs")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder with files, and what makes the operator's word of it: `data.governed(NAME=PATH…)`."""
+
+    class Data:
+        folder = tmp_path / "data"
+
+        def write(self, name, content):
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+            return path
+
+        def governed(self, tables=None, **files):
+            table = {name.replace("__", "."): path for name, path in files.items()}
+            return load_governance({"files": table} | (tables or {}), None, self.folder, tmp_path / "nowhere")
+
+    Data.folder.mkdir()
+    return Data()
+
+
+async def failure(work, *args, **options):
+    with pytest.raises(BridgeError) as caught:
+        await work(*args, **options)
+    return caught.value
+
+
+def entries_of(bridge):
+    async def read(record):
+        return [understood(row) for row in await bridge.lifecycle.recorder.read(record.execution)]
+
+    return read
+
+
+async def test_a_script_lists_copies_and_streams_what_the_operator_hands_in(sandboxes, data):
+    content = os.urandom((2 << 20) + 5)
+    data.write("big.bin", content)
+    data.write("sales.csv", "a,b\n1,2\n")
+    for number in range(3):
+        data.write(f"reports/q{number}/r.txt", f"report {number}\n")
+    governance = data.governed(sales__csv="sales.csv", big="big.bin", reports="reports/**/*.txt")
+    async with sandboxes.open(governance=governance) as bridge:
+        record = await bridge.run(
+            """
+import hashlib, os, io
+for row in runtime.files():
+    print(row)
+print([row["name"] for row in await runtime.files("reports")])
+print(open("/workspace/in/sales.csv").read(), end="")
+print(open(runtime.input("reports/q1/r.txt")).read(), end="")
+path = await runtime.input("reports")
+print(path, sorted(os.path.join(at, name) for at, _, names in os.walk(path) for name in names))
+print(os.listdir("/workspace/in"), oct(os.stat("/workspace/in/sales.csv").st_mode & 0o777))
+with runtime.open_input("big") as file:
+    whole = hashlib.sha256()
+    while chunk := file.read(300_000):
+        whole.update(chunk)
+    file.seek(-5, io.SEEK_END)
+    print(whole.hexdigest(), file.tell(), file.read().hex(), file.raw.size, file.raw.sha256 == whole.hexdigest())
+print(hashlib.sha256(open("in/big", "rb").read()).hexdigest())
+print([line for line in runtime.open_input("sales.csv", "r")])
+"""
+        )
+        out = lines(record)
+        assert out[:3] == [
+            f"big: {len(content)} bytes, application/octet-stream",
+            "reports: 3 files, 27 bytes, inode/directory",
+            "sales.csv: 8 bytes, text/csv",
+        ]
+        assert out[3] == str([f"reports/q{number}/r.txt" for number in range(3)])
+        assert out[4:7] == ["a,b", "1,2", "report 1"]
+        assert out[7].startswith("/workspace/in/reports ")
+        assert "q2/r.txt" in out[7]
+        assert out[8].endswith(" 0o444")
+        digest = hashlib.sha256(content).hexdigest()
+        assert out[9] == f"{digest} {len(content) - 5} {content[-5:].hex()} {len(content)} True"
+        assert out[10:] == [digest, "['a,b\\n', '1,2\\n']"]
+        entries = await entries_of(bridge)(record)
+        opened = [
+            entry.result.value
+            for entry in entries
+            if isinstance(entry, RequestOutcome) and entry.request.name == "input.open"
+        ]
+        [big] = [value["files"] for value in opened if value["size"] == len(content)][:1]
+        assert big == [
+            {
+                "path": "",
+                "size": len(content),
+                "sha256": digest,
+                "modified": (data.folder / "big.bin").stat().st_mtime_ns / 1e9,
+            }
+        ]
+        assert content[:30].hex() not in json.dumps([entry.encode() for entry in entries])
+
+
+async def test_what_is_not_handed_in_is_missing_and_the_error_says_what_there_is(sandboxes, data):
+    data.write("a.txt", "a")
+    data.write("b.txt", "b")
+    (data.folder / "link").symlink_to("/etc/passwd")
+    governance = data.governed(alpha="a.txt", beta="b.txt", link="link", gone="gone.txt")
+    code = """
+for name in ("alpha", "beta", "alpa", "link", "gone", "alpha/../beta", "/etc/passwd"):
+    try:
+        print(name, open(runtime.input(name)).read())
+    except mcp.MCPError as exc:
+        print(name, exc.code, exc.message)
+try:
+    open("/workspace/in/beta")
+except FileNotFoundError as exc:
+    print("none", exc.filename)
+print(runtime.files())
+"""
+    async with sandboxes.open(governance=governance) as bridge:
+        out = lines(await bridge.run(code, files=["alpha", "link", "gone"]))
+        assert out[0] == "alpha a"
+        assert out[1].startswith("beta unknown_input There is no input 'beta'.")
+        assert "Did you mean alpha?" in out[2]
+        assert out[3].startswith("link input_refused The input 'link' is a symbolic link.")
+        assert out[4].startswith("gone input_unavailable The input 'gone' isn't there.")
+        assert out[5].startswith("alpha/../beta input_refused")
+        assert out[6].startswith("/etc/passwd unknown_input")
+        assert out[7] == "none /workspace/in/beta"
+        assert out[8] == "alpha: 1 bytes, application/octet-stream" or out[8] == "alpha: 1 bytes, text/plain"
+        assert str(data.folder) not in "\n".join(out)
+        assert (await failure(bridge.run, "1", files=["alpha", "gamma"])).code == "unknown_input"
+        assert lines(await bridge.run("print(runtime.files())", files=[])) == ["(none)"]
+        narrowed = await bridge.run("1", files=["beta", "alpha"])
+        [start] = [e for e in await entries_of(bridge)(narrowed) if isinstance(e, ScriptStart)]
+        assert start.files == ["alpha", "beta"]
+
+
+async def test_a_principal_has_the_files_that_its_table_names(sandboxes, data):
+    data.write("a.txt", "a")
+    data.write("b.txt", "b")
+    governance = data.governed(alpha="a.txt", beta="b.txt")
+    async with sandboxes.open(governance=governance) as bridge:
+        anna = bridge.for_principal(Principal("anna", files=frozenset({"beta"})))
+        assert [line.partition(":")[0] for line in lines(await anna.run("print(runtime.files())"))] == ["beta"]
+        assert (await failure(anna.run, "1", files=["alpha"])).code == "unknown_input"
+        # What the configuration takes away is away at once; what it adds or changes isn't there.
+        changed = {**data.governed(alpha="b.txt", beta="b.txt", gamma="a.txt").inputs}
+        bridge.restrict({"local"}, bridge._governance.snapshot, None, changed)
+        assert [line.partition(":")[0] for line in lines(await bridge.run("print(runtime.files())"))] == ["beta"]
+
+
+async def test_a_file_that_does_not_fit_says_so_and_is_streamed_instead(sandboxes, data):
+    data.write("big", bytes(9 << 20))
+    code = """
+try:
+    runtime.input("big")
+except mcp.MCPError as exc:
+    print(exc.code, exc.message)
+import os
+print(os.listdir("/workspace/in"))
+total = 0
+for chunk in iter(lambda f=runtime.open_input("big"): f.read(1 << 20), b""):
+    total += len(chunk)
+print(total)
+"""
+    async with sandboxes.open(governance=data.governed(big="big"), workspace_size=8 << 20) as bridge:
+        out = lines(await bridge.run(code))
+        assert out[0].startswith(f"workspace_full 'big' has {9 << 20} bytes, and /workspace has room for ")
+        assert "runtime.open_input('big')" in out[0]
+        assert out[1:] == ["[]", str(9 << 20)]
+
+
+async def test_a_file_that_changes_while_it_is_read_is_an_error(sandboxes, data):
+    path = data.write("big", bytes(3 << 20))
+    code = """
+import asyncio
+file = runtime.open_input("big").raw
+file.read(10)
+progress(1)
+while True:
+    file.seek((2 << 20) + 1)
+    file._number = -1
+    try:
+        file.read(10)
+    except mcp.MCPError as exc:
+        print(exc.code, exc.message)
+        break
+    await asyncio.sleep(0.05)
+"""
+
+    def changed(*_):
+        with path.open("r+b") as file:
+            file.seek(2 << 20)
+            file.write(b"xx")
+
+    async with sandboxes.open(governance=data.governed(big="big")) as bridge:
+        out = lines(await bridge.run(code, progress=changed))
+        assert out == ["file_changed The input 'big' has changed while it was read."] or out[0].startswith(
+            "file_changed"
+        )
+
+
+async def test_a_thousand_names_and_a_thousand_files_are_listed_and_read(sandboxes, data):
+    for number in range(1000):
+        data.write(f"all/{number:04}.txt", f"{number}\n")
+    files = {f"n{number:04}": f"all/{number:04}.txt" for number in range(1000)}
+    governance = data.governed(all="all", **files)
+    code = """
+import os
+rows = runtime.files()
+print(len(rows), len(runtime.files("all")))
+at = runtime.input("all")
+print(sum(int(open(f"{at}/{name}").read()) for name in os.listdir(at)))
+print(sum(int(open(f"/workspace/in/n{number:04}").read()) for number in range(1000)))
+"""
+    async with sandboxes.open(governance=governance) as bridge:
+        total = str(sum(range(1000)))
+        assert lines(await bridge.run(code, timeout=60)) == ["1001 1000", total, total]
+
+
+async def test_a_replay_gets_the_same_file_or_says_that_it_has_changed(sandboxes, data):
+    path = data.write("a.txt", "before")
+    async with sandboxes.open(governance=data.governed(a="a.txt", rest="a.txt")) as bridge:
+        record = await bridge.run('print(open("/workspace/in/a").read(), runtime.files())')
+
+        async def replayed():
+            stored = await bridge.lifecycle.stored(record.execution, "local")
+            return await bridge.replay_execution(stored)
+
+        assert (await replayed()).agrees
+        path.write_text("after!")
+        difference = (await replayed()).difference
+        assert difference.what == "input"
+        shown = [json.dumps(each) for each in (difference.expected, difference.found)]
+        for text, content in zip(shown, (b"before", b"after!"), strict=True):
+            assert hashlib.sha256(content).hexdigest() in text
+        path.unlink()
+        difference = (await replayed()).difference
+        assert (difference.what, difference.found) == ("input", None)
+        path.write_text("before")
+        assert (await replayed()).agrees
+
+
+async def test_a_session_is_rebuilt_with_the_same_files_or_is_lost_and_says_why(sandboxes, data):
+    path = data.write("a.txt", "before")
+    async with sandboxes.open(governance=data.governed(a="a.txt")) as bridge:
+        await bridge.run('text = open("/workspace/in/a").read()', session="s")
+        assert (
+            printed(await bridge.run('print(text, open("/workspace/in/a").read())', session="s")) == "before before\n"
+        )
+
+        async def put_away():
+            bridge._shared.live_sessions.end_all()
+
+            async def is_gone():
+                return await sandboxes.containers() == []
+
+            await until(is_gone)
+
+        await put_away()
+        rebuilt = await bridge.run('print(text, open("/workspace/in/a").read())', session="s")
+        assert (printed(rebuilt), rebuilt.session["rebuilt"]) == ("before before\n", 2)
+        path.write_text("after")
+        await put_away()
+        error = await failure(bridge.run, "print(text)", session="s")
+        assert (error.code, error.details["cell"], error.details["what"]) == ("session_lost", 1, "input")
+        assert "input_changed" in error.message
+        path.write_text("before")
+        assert printed(await bridge.run("print(text)", session="s")) == "before\n"
+        await put_away()
+
+
+async def test_a_run_that_goes_on_from_its_record_is_stopped_where_its_input_has_changed(sandboxes, data):
+    path = data.write("a.txt", "before")
+    code = """
+from mcp.servers import faulty
+text = open("/workspace/in/a").read()
+print(text, await faulty.echo(text))
+"""
+    tables = {"policy": {"rules": [{"tools": ["faulty.*"], "effect": "approve"}]}}
+
+    class Yes:
+        may_vanish = False
+
+        async def ask(self, *_):
+            return True
+
+    async with sandboxes.open(faulty(), governance=data.governed(tables, a="a.txt")) as bridge:
+        record = await bridge.run(code, key="k", files=["a"])
+        assert record.status == "suspended", record.error
+        path.write_text("after!")
+        record = await bridge.run(code, key="k", files=["a"], asker=Yes())
+        assert (record.status, record.error["code"]) == ("error", "input_changed")
+        assert "'a'" in record.error["message"]
+        path.write_text("before")
+        record = await bridge.run(code, key="k", files=["a"], asker=Yes())
+        assert printed(record) == "before before\n"
+        # What was given under the key is given again, whatever the file is by now.
+        path.write_text("after!")
+        assert printed(await bridge.run(code, key="k", files=["a"])) == "before before\n"
+
+
+HOSTILE = """
+import sys, json
+from mcp_bridge.wire.messages import InputList, InputOpen, InputRead
+import gc
+from mcp_bridge.guest.channel import Channel, RequestError
+[channel] = [thing for thing in gc.get_objects() if type(thing) is Channel]
+def told(params):
+    try:
+        return "given " + json.dumps(channel.request(params), default=str)[:60]
+    except RequestError as exc:
+        return exc.data["code"]
+opened = channel.request(InputOpen("a"))
+"""
+
+
+async def test_a_hostile_guest_gets_errors_and_nothing_else(sandboxes, data):
+    data.write("a.txt", "the content")
+    data.write("secret.txt", "the secret")
+    data.write("folder/x", "x")
+    governance = data.governed(a="a.txt", folder="folder", hidden="secret.txt")
+    asked = [
+        "InputRead('a', opened['version'], -1)",
+        "InputRead('a', opened['version'], 1)",
+        "InputRead('a', opened['version'], 2**62)",
+        "InputRead('a', 'f' * 64, 0)",
+        "InputRead('hidden', opened['version'], 0)",
+        "InputRead('a/../hidden', opened['version'], 0)",
+        "InputOpen('')",
+        "InputOpen('/')",
+        "InputOpen('folder/../../secret.txt')",
+        "InputOpen('folder/' + '/'.join('x' * 100))",
+        "InputOpen('folder/\\0')",
+        "InputOpen('x' * 5000)",
+        "InputOpen('hidden')",
+        "InputList('folder/..')",
+        "InputList(None, -5)",
+        "InputList(None, 2**62)",
+    ]
+    code = HOSTILE + "\n".join(f"print(told({each}))" for each in asked)
+    async with sandboxes.open(governance=governance) as bridge:
+        out = lines(await bridge.run(code, files=["a", "folder"]))
+        assert out[:14] == [
+            "bad_request",
+            "bad_request",
+            "bad_request",
+            "file_changed",
+            "unknown_input",
+            "unknown_input",
+            "unknown_input",
+            "unknown_input",
+            "input_refused",
+            "input_refused",
+            "input_refused",
+            "bad_request",
+            "unknown_input",
+            "input_refused",
+        ]
+        assert out[14].startswith('given {"files": [{"name": "a"')
+        assert out[15].startswith('given {"files": []')
+        # What one run has opened, another hasn't.
+        other = await bridge.run(
+            HOSTILE.replace('channel.request(InputOpen("a"))', "None") + "print(told(InputRead('a', 'f' * 64, 0)))"
+        )
+        assert lines(other) == ["unknown_input"]
+
+
+async def test_what_a_flood_of_openings_keeps_is_bounded(sandboxes, data, monkeypatch):
+    monkeypatch.setattr("mcp_bridge.executions.inputs.handed_in.MAX_OPEN", 20)
+    for number in range(100):
+        data.write(f"all/{number}", str(number))
+    code = """
+streams = [runtime.open_input(f"all/{number}") for number in range(100)]
+print([stream.read() for stream in streams[95:]])
+try:
+    streams[0].read()
+except mcp.MCPError as exc:
+    print(exc.code)
+"""
+    async with sandboxes.open(governance=data.governed(all="all")) as bridge:
+        assert lines(await bridge.run(code)) == [str([str(n).encode() for n in range(95, 100)]), "unknown_input"]
+
+
+async def test_a_stream_of_an_earlier_cell_is_not_read_by_a_later_one(sandboxes, data):
+    data.write("a.txt", "x" * 3_000_000)
+    async with sandboxes.open(governance=data.governed(a="a.txt")) as bridge:
+        printed(await bridge.run("file = runtime.open_input('a'); file.read(10)", session="s"))
+        code = """
+codes = []
+for _ in range(3):
+    try:
+        file.seek(2_000_000); file.read(10)
+    except mcp.MCPError as exc:
+        codes.append(exc.code)
+print(codes[-1], runtime.open_input('a').read(3))
+"""
+        assert lines(await bridge.run(code, session="s")) == ["unknown_input b'xxx'"]
+        # The cell narrows what the next one has, and not the session.
+        narrowed = "try: runtime.input('a')\nexcept mcp.MCPError as exc: print(exc.code)"
+        assert lines(await bridge.run(narrowed, session="s", files=[])) == ["unknown_input"]
+        await bridge.end_session("s")
+
+
+async def test_a_cancelled_call_ends_the_hashing_of_a_large_file(sandboxes, data):
+    with (data.folder / "huge").open("wb") as file:
+        file.truncate(400 << 30)
+    governance = data.governed(huge={"path": "huge", "max_size": 500 << 30})
+    async with sandboxes.open(governance=governance) as bridge:
+        begun = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+
+            async def run():
+                await bridge.run("progress(1)\nruntime.open_input('huge')", progress=lambda *_: begun.set())
+
+            tasks.start_soon(run)
+            await begun.wait()
+            tasks.cancel_scope.cancel()
+        # Closing the bridge waits for every thread: the hashing would take minutes.
