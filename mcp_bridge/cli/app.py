@@ -142,15 +142,27 @@ def run(
     fork: Annotated[
         str | None, typer.Option(metavar="NAME@CELL", help="Begin the session from that cell of another one.")
     ] = None,
+    package: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Have this package of [install]'s list, such as polars==1.2; repeatable."),
+    ] = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Run one script in a fresh sandbox, as run_python would."""
     from mcp_bridge.cli.commands.run import run as work
 
-    named, servers = config or ctx.obj, server or []
     status = work(
-        named, file, code, servers=servers, timeout=timeout, key=key, session=session, fork=fork, as_json=as_json
+        config or ctx.obj,
+        file,
+        code,
+        servers=server or [],
+        timeout=timeout,
+        key=key,
+        session=session,
+        fork=fork,
+        packages=package or [],
+        as_json=as_json,
     )
     raise typer.Exit(status)
 

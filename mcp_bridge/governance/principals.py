@@ -6,6 +6,7 @@ approver = true                 # decides what others' executions wait for
 sees_all = true                 # sees others' executions in the viewer
 servers = ["git", "linear"]     # all servers by default
 secrets = ["github-token"]      # all of [secrets] by default
+packages = ["polars"]           # all that [install] allows by default
 max_concurrent = 2
 requests_per_minute = 120
 
@@ -24,6 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.rules.policy_settings import Source, read
+from mcp_bridge.sandbox.packages.install_settings import Requirements
 from mcp_bridge.toml_decoding import bad_config, decode
 from mcp_bridge.toml_line_numbers import line_of
 
@@ -64,6 +66,7 @@ class Principal:
         policy: A table as `[policy]`; a further layer over everybody's, which allows no more than that.
         servers: Configured names of the servers that its executions may use, `local` among them; None for all.
         secrets: Names of the vault's entries that its executions may use; None for all.
+        packages: Packages that its scripts may ask for, of those in `[install]`; None for all of these.
         limits: What it may ask of the bridge.
     """
 
@@ -73,6 +76,7 @@ class Principal:
     policy: Mapping[str, Any] = field(default_factory=dict)
     servers: frozenset[str] | None = None
     secrets: frozenset[str] | None = None
+    packages: tuple[str, ...] | None = None
     limits: PrincipalLimits = PrincipalLimits()
 
 
@@ -90,6 +94,7 @@ def restricted(start: Principal, now: Principal) -> Principal:
         policy=now.policy,
         servers=fewer(start.servers, now.servers),
         secrets=fewer(start.secrets, now.secrets),
+        packages=now.packages,
         limits=PrincipalLimits(
             _lower(start.limits.max_concurrent, now.limits.max_concurrent),
             _lower(start.limits.max_queued, now.limits.max_queued),
@@ -123,6 +128,9 @@ _Names = Annotated[
 ]
 
 
+_Requirements = Annotated[Requirements, BeforeValidator(lambda value: tuple(value) if _is_texts(value) else value)]
+
+
 class PrincipalTable(BaseModel):
     """One `[principals.NAME]` table."""
 
@@ -133,6 +141,7 @@ class PrincipalTable(BaseModel):
     policy: dict[str, Any] = Field(default_factory=dict)
     servers: _Names = None
     secrets: _Names = None
+    packages: _Requirements | None = None
     max_concurrent: Annotated[int | None, Field(ge=1)] = None
     max_queued: Annotated[int | None, Field(ge=0)] = None
     requests_per_minute: Annotated[int | None, Field(ge=1)] = None
@@ -177,6 +186,7 @@ def _principal(name: str, table: Any, file: Path | None) -> Principal:
         policy=config.policy,
         servers=config.servers,
         secrets=config.secrets,
+        packages=config.packages,
         limits=PrincipalLimits(config.max_concurrent, config.max_queued, config.requests_per_minute),
     )
 

@@ -96,6 +96,8 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
     from mcp_bridge.sandbox.engine import SandboxProcess
+    from mcp_bridge.sandbox.packages.installer import PackageRights
+    from mcp_bridge.sandbox.packages.locked import PackageSet
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -398,6 +400,7 @@ class Bridge:
         news: Callable[[str], None] | None = None,
         session: str | None = None,
         fork: str | None = None,
+        packages: Sequence[str] = (),
     ) -> ExecutionRecord:
         """Run a script in a fresh sandbox, or as a session's next cell.
 
@@ -417,15 +420,17 @@ class Bridge:
             news: Told what servers say while they work on its calls: their progress, and what they log.
             session: The name of the session that it is a cell of; None for a script of its own.
             fork: For a new session, the cell of another that it goes on from: `name@5`, or `name` for its last one.
+            packages: Requirements of packages that its sandbox is to have, from the operator's list.
 
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
-                `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`. Too many: `busy`. No
+                `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`, `bad_package`,
+                `package_refused`. Without its packages: as `Installer.resolve` and `Installer.fetch`. Too many: `busy`. No
                 working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as `Sessions.turn` and
                 `CellRunner.run`; `session_waiting`.
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
-        job = Job(code, servers, timeout, client)
+        job = Job(code, servers, timeout, client, requirements=self._required(packages))
         self._check(code, timeout)
         self._start_line("", job)
         if session is None:
@@ -437,6 +442,44 @@ class Bridge:
         with self._lane.admitted(), self.sandboxes.expected():
             async with self._shared.live_sessions.turn(name):
                 return await self._run_cell(job, key, name, fork)
+
+    def _required(self, packages: Sequence[str]) -> tuple[str, ...]:
+        """Requirements of packages in their normal form, all of which may be asked for.
+
+        Raises:
+            BridgeError: `bad_package`, `package_refused`.
+        """
+        if not packages:
+            return ()
+        from mcp_bridge.sandbox.packages.requirements import parse_requirements
+
+        requirements = parse_requirements(packages)
+        self.package_rights.require(requirements)
+        return tuple(map(str, requirements))
+
+    @property
+    def package_rights(self) -> PackageRights:
+        """The packages that the principal's scripts may ask for."""
+        from mcp_bridge.sandbox.packages.installer import PackageRights
+        from mcp_bridge.sandbox.packages.requirements import AllowList
+
+        install, name = self.settings.install, self.principal.name
+        lists = [AllowList(install.allow)]
+        for packages in dict.fromkeys((self._own.packages, self.principal.packages)):
+            if packages is not None:
+                lists.append(AllowList(packages, f"principals.{name}", "packages"))
+        return PackageRights(tuple(lists), only_listed=install.dependencies == "listed")
+
+    async def resolve(self, job: Job) -> PackageSet:
+        """As `SandboxRunner.resolve`."""
+        from mcp_bridge.sandbox.packages.requirements import parse_requirements
+
+        notify = job.client.notify
+        prepared = await self.sandboxes.prepare(notify)
+        requirements = parse_requirements(job.requirements)
+        return await self.sandboxes.installer.resolve(
+            requirements, self.package_rights, prepared.image.packages, notify
+        )
 
     async def _run_cell(self, job: Job, key: str | None, name: SessionKey, fork: str | None) -> ExecutionRecord:
         """As `run`, for a session whose turn it is."""
@@ -573,6 +616,9 @@ class Bridge:
         script, gate, job, *_ = active
         execution = script.execution
         limit = self.limits_of(job)
+        if job.packages is not None:
+            # Before it takes a place: it may have to be built.
+            await self.sandboxes.prepare_with(job.packages, job.client.notify)
         async with self._lane.place():
             allowed = self._narrow(job.servers)
             if script.live and not script.history.calls:
@@ -586,7 +632,9 @@ class Bridge:
                 replays = bool(script.history.calls) or not script.live
                 first = self._start_line(execution, job, replays=replays)
                 make_run = functools.partial(self.run_in, active, artifacts)
-                process, acknowledgement, requests, record = await self.sandboxes.run(execution, first, limit, make_run)
+                process, acknowledgement, requests, record = await self.sandboxes.run(
+                    execution, first, limit, make_run, packages=job.packages
+                )
                 if record.status in {"success", "error", "exit"} and script.course.divergence is None:
                     # The answer doesn't wait for the container's removal; leaving the bridge does.
                     self.sandboxes.removals.leave(process, acknowledgement)

@@ -67,6 +67,7 @@ class RunArguments(BaseModel):
     idempotency_key: str | None = None
     session: str | None = None
     fork: str | None = None
+    packages: list[str] = []
 
 
 @contextlib.asynccontextmanager
@@ -313,6 +314,7 @@ async def _run(
                 key=request.idempotency_key,
                 session=request.session,
                 fork=request.fork,
+                packages=request.packages,
                 progress=reporter.progress,
                 notify=reporter.notify,
                 asker=questions,
@@ -345,7 +347,7 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
     return BridgeError(
         "bad_arguments",
         f"{name}: {first['msg']}.",
-        hint=f"{TOOL} takes code, and optionally servers, timeout, idempotency_key, session and fork.",
+        hint=f"{TOOL} takes code, and optionally servers, timeout, idempotency_key, session, fork and packages.",
     )
 
 

@@ -18,6 +18,7 @@ from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
 from mcp_bridge.server import displays
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from mcp_bridge.executions.record import ExecutionRecord
@@ -104,6 +105,7 @@ def run(
     key: str | None = None,
     session: str | None = None,
     fork: str | None = None,
+    packages: Sequence[str] = (),
     as_json: bool,
 ) -> int:
     """Run a script; return the exit status."""
@@ -113,7 +115,7 @@ def run(
         script = read_script(file, code)
         configuration = configuring.configure(config)
         configuring.refuse_nesting(configuration)
-        record = anyio.run(_run, configuration, script, servers, timeout, _Named(key, session, fork), live)
+        record = anyio.run(_run, configuration, script, servers, timeout, _Named(key, session, fork, packages), live)
     except BridgeError as exc:
         if as_json:
             _print_json({"status": "refused", "exit_code": exit_statuses.exit_code(exc), "error": exc.record()})
@@ -141,6 +143,7 @@ class _Named(NamedTuple):
     key: str | None
     session: str | None
     fork: str | None
+    packages: Sequence[str]
 
 
 async def _run(
@@ -166,6 +169,7 @@ async def _run(
             key=named.key,
             session=named.session,
             fork=named.fork,
+            packages=named.packages,
             starter="operator",
             notify=_print_progress,
             asker=asker,

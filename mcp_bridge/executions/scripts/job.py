@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mcp_bridge.executions.commands import Client
-from mcp_bridge.executions.sessions.cell import Cell
+from mcp_bridge.executions.sessions.cell import Cell, stored_packages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
+    from mcp_bridge.sandbox.packages.locked import PackageSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Job:
         cell: Its place in a session, or None.
         head: Of a new cell: the session's last one, which it follows; empty for a new session.
         blocked: Of a new cell: why none can begin now, but one that waits can go on; or None.
+        requirements: The packages that are asked for, valid, in their normal form; empty for none.
+        packages: The package set that its sandbox has, once that is known: of a stored script, what it began with.
     """
 
     code: str
@@ -36,10 +39,14 @@ class Job:
     cell: Cell | None = None
     head: str = ""
     blocked: BridgeError | None = None
+    requirements: tuple[str, ...] = ()
+    packages: PackageSet | None = None
 
     @classmethod
     def from_stored(cls, stored: StoredExecution, client: Client) -> Job:
-        """A stored script for a client. Code, servers, time and starter are those that it was started with."""
+        """A stored script for a client. Code, servers, time, packages and starter are those that it began with."""
         bundle = stored.bundle
         client = replace(client, starter=stored.starter)
-        return cls(bundle["code"], bundle["servers"], bundle["timeout"], client, Cell.of(stored))
+        cell = Cell.of(stored)
+        packages = stored_packages(bundle) if cell is None else cell.packages
+        return cls(bundle["code"], bundle["servers"], bundle["timeout"], client, cell, packages=packages)

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import logging
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
@@ -36,7 +37,7 @@ from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost, lost_if_not_waiting, run_through_losses
 from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
-from mcp_bridge.executions.sessions.cell import Cell
+from mcp_bridge.executions.sessions.cell import Cell, require_in_session
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
 from mcp_bridge.ledger.log.payloads import (
     Request,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.log.session_store import SessionStore
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
+    from mcp_bridge.sandbox.packages.locked import PackageSet
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +111,13 @@ class SandboxRunner(Protocol):
     @property
     def max_artifact_size(self) -> int:
         """Most bytes of a run's artifacts together."""
+
+    async def resolve(self, job: Job) -> PackageSet:
+        """The package set that a job's requirements stand for.
+
+        Raises:
+            BridgeError: As `Installer.resolve`.
+        """
 
     def gate(
         self, execution: str, client: Client, servers: Sequence[str] | None = None, recorder: Recorder | None = None
@@ -160,7 +169,7 @@ class Scripts:
         """
         # With a key, the same request is the same after a session has begun anew.
         session = None if job.cell is None else job.cell.session if key else f"{job.cell.session}/{job.cell.seed}"
-        requests = script_macs(self.lifecycle.keys, job.code, session)
+        requests = script_macs(self.lifecycle.keys, job.code, session, job.requirements)
         named = waiting = None
         if key is not None:
             values = self.projection()
@@ -231,6 +240,7 @@ class Scripts:
         """Start an execution; None if its key has one already."""
         if job.blocked is not None:
             raise job.blocked
+        job = await self._with_packages(job)
         execution = secrets.token_hex(8)
         gate = self._runner.gate(execution, job.client, job.servers)
         if gate.allowance is not None:
@@ -247,10 +257,13 @@ class Scripts:
             job.client.starter,
             None if key is None else key.text,
             None if job.cell is None else job.cell.ref(await gate.values.project(job.cell.session)),
+            None if job.packages is None else job.packages.rows(),
         )
         bundle: dict[str, Any] = {"code": job.code, "servers": servers, "timeout": job.timeout}
         if job.cell is not None:
             bundle["cell"] = job.cell.to_bundle()
+        elif job.packages is not None:
+            bundle["packages"] = job.packages.rows()
         row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
         entry = self.lifecycle.entry(began, execution)
         values, recorded = gate.values.values_behind(code), None
@@ -261,6 +274,19 @@ class Scripts:
         if job.cell is not None:
             recorded = self._begin_cell(job.cell, job.head, execution, recorded)
         return ActiveScript(self._script(execution, gate, row.key), gate, job, recorded=recorded)
+
+    async def _with_packages(self, job: Job) -> Job:
+        """A new script with the package set that it is to have: what it asks for, or that of its session.
+
+        Raises:
+            BridgeError: `session_packages`; as `SandboxRunner.resolve`.
+        """
+        cell = job.cell
+        if cell is not None and cell.previous:
+            require_in_session(job.requirements, cell)
+            return replace(job, packages=cell.packages)
+        packages = await self._runner.resolve(job) if job.requirements else None
+        return replace(job, packages=packages, cell=None if cell is None else replace(cell, packages=packages))
 
     def _begin_cell(
         self, cell: Cell, head: str, execution: str, recorded: Callable[[], Awaitable[None]] | None
