@@ -1,7 +1,8 @@
 """All settings: their names, types, defaults, and sources.
 
 A setting is a key of the TOML file, and an environment variable with the key in capitals after `MCP_BRIDGE_`, which
-takes precedence. The tables `ledger`, `search`, `telemetry`, `http`, `sessions` and `install` can only be set in the file.
+takes precedence. The tables `ledger`, `search`, `telemetry`, `http`, `sessions` and `install` can only be set in the
+file.
 
 The file is the one given by `--config` or `$MCP_BRIDGE_CONFIG`, which a person has chosen; otherwise the user's own
 `config.toml` in their configuration directory, overlaid by `./mcp-bridge.toml` if the user has trusted its content. A

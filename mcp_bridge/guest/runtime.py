@@ -191,6 +191,7 @@ USAGE = {
     "load_memory": "await runtime.load_memory('key')",
     "save_memory": "await runtime.save_memory('key', value)",
     "end_session": "await runtime.end_session('NAME')",
+    "install": "await runtime.install('PACKAGE')",
     "save_tool": "await runtime.save_tool(function)",
     "search": "await runtime.search('words')",
 }
@@ -204,6 +205,7 @@ _MEANT = {
     "describe": {"describe_tool", "doc", "docs", "get_schema", "get_tool", "help", "info", "schema", "tool_info"},
     "save_memory": {"memory", "remember", "save", "set", "set_memory", "store"},
     "load_memory": {"get", "get_memory", "load", "recall"},
+    "install": {"add_package", "install_package", "install_packages", "pip", "pip_install", "require"},
     "end_session": {"reset", "reset_session", "restart", "new_session", "destroy_session"},
 }
 """The names of these functions in other bridges and clients."""
@@ -245,6 +247,7 @@ _BLOCKING_TOO = (
     "sessions",
     "end_session",
     "save_tool",
+    "install",
 )
 
 _PLAIN = ("discovered_servers", "list_loaded_server_metadata", "describe_server", "capability_summary", "output")
@@ -499,6 +502,17 @@ class _Functions:
     def end_session(self, name: str | None = None) -> bool:
         """End a session, to begin anew under its name; this one without a name. Whether there was one."""
         return bool(self._request(SessionEnd(name))["found"])
+
+    def install(self, *requirements: str) -> Rows:
+        """Add packages of the operator's list to this script: `install('rich', 'requests>=2')`; what was added.
+
+        What has compiled modules has to be there from the start: `packages=[...]` of the call.
+        """
+        if not requirements or not all(isinstance(one, str) for one in requirements):
+            raise TypeError("install() takes names of packages; write: await runtime.install('PACKAGE')")
+        from mcp_bridge.guest.packages.install import install
+
+        return Rows(install(self._request, requirements))
 
     def save_tool(self, function: Callable[..., Any]) -> str:
         """Keep a function's source for later executions: `from mcp.tools import NAME`."""

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.governance.denied_steps import DeniedStep
+    from mcp_bridge.host.packages.running_installs import RunningInstalls
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.host.sessions.cell_runner import CellRunner
     from mcp_bridge.kernel.events import Resume
@@ -425,9 +426,9 @@ class Bridge:
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
                 `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`, `bad_package`,
-                `package_refused`. Without its packages: as `Installer.resolve` and `Installer.fetch`. Too many: `busy`. No
-                working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as `Sessions.turn` and
-                `CellRunner.run`; `session_waiting`.
+                `package_refused`. Without its packages: as `Installer.resolve` and `Installer.fetch`. Too many: `busy`.
+                No working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as `Sessions.turn`
+                and `CellRunner.run`; `session_waiting`.
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
         job = Job(code, servers, timeout, client, requirements=self._required(packages))
@@ -465,9 +466,8 @@ class Bridge:
 
         install, name = self.settings.install, self.principal.name
         lists = [AllowList(install.allow)]
-        for packages in dict.fromkeys((self._own.packages, self.principal.packages)):
-            if packages is not None:
-                lists.append(AllowList(packages, f"principals.{name}", "packages"))
+        own = dict.fromkeys(one for one in (self._own.packages, self.principal.packages) if one is not None)
+        lists += [AllowList(packages, f"principals.{name}", "packages") for packages in own]
         return PackageRights(tuple(lists), only_listed=install.dependencies == "listed")
 
     async def resolve(self, job: Job) -> PackageSet:
@@ -674,6 +674,7 @@ class Bridge:
             script,
             self,
             None if job.cell is None else job.cell.session,
+            self._running_installs(job),
         )
         client = job.client
         run = SandboxRun(
@@ -689,6 +690,21 @@ class Bridge:
             is_cell=job.cell is not None,
         )
         return run, requests
+
+    def _running_installs(self, job: Job) -> RunningInstalls | None:
+        """The packages that a script asks for while it runs."""
+        prepared = self.sandboxes.prepared
+        if prepared is None:
+            return None
+        from mcp_bridge.host.guest_bundle import HOST_MAGIC
+        from mcp_bridge.host.packages.running_installs import RunningInstalls
+
+        pins = () if job.packages is None else job.packages.pins
+        own = {pin.partition("==")[0] for pin in pins}
+        image = prepared.image
+        there = [*pins, *(pin for pin in image.packages if pin.partition("==")[0] not in own)]
+        installer, notify = self.sandboxes.installer, job.client.notify
+        return RunningInstalls(installer, self.package_rights, there, notify, is_same_python=image.magic == HOST_MAGIC)
 
     def limits_of(self, job: Job) -> RunLimits:
         """As `CellHost.limits_of`, for any script."""

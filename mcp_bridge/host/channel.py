@@ -98,6 +98,8 @@ FROM_GUEST = frozenset(
         messages.MemoryList,
         messages.SessionList,
         messages.SessionEnd,
+        messages.PackageInstall,
+        messages.PackageRead,
         messages.ArtifactWrite,
         messages.OutputRead,
         messages.ProgramStart,

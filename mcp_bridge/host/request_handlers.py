@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.run import ScriptRun
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
+    from mcp_bridge.host.packages.running_installs import RunningInstalls
 
 T = TypeVar("T")
 
@@ -82,6 +83,7 @@ class Requests:
         script: The script's run, which has its record.
         sessions: The principal's sessions.
         session: The name of the session that the script is a cell of; None for none.
+        packages: The packages that the script asks for; None where there are none.
     """
 
     def __init__(
@@ -96,7 +98,9 @@ class Requests:
         script: ScriptRun,
         sessions: SessionAccess | None = None,
         session: str | None = None,
+        packages: RunningInstalls | None = None,
     ) -> None:
+        self._packages = packages
         self._sessions, self._session = sessions, session
         self.principal = principal
         self._memories = memories
@@ -189,6 +193,10 @@ class Requests:
             case messages.SessionList() | messages.SessionEnd():
                 call = self._recorder(request, "session", context)
                 return await self._script.answer(call, functools.partial(self._about_sessions, request, call))
+            case messages.PackageInstall():
+                return await self._install(request, context)
+            case messages.PackageRead():
+                return await self._installs.part(request.sha256, request.start)
             case (
                 messages.CatalogServers()
                 | messages.CatalogTools()
@@ -217,6 +225,25 @@ class Requests:
             raise BridgeError("unknown_session", "This script is of no session.", hint="Name one: end_session('NAME').")
         await call.announce()
         return {"found": await self._sessions.end_session(name)}
+
+    @property
+    def _installs(self) -> RunningInstalls:
+        if self._packages is None:
+            raise BridgeError("packages_unavailable", "Packages can't be added here.")
+        return self._packages
+
+    async def _install(self, request: messages.PackageInstall, context: RequestContext) -> dict[str, Any]:
+        installs = self._installs
+        call = self._recorder(request, "package", context)
+
+        async def resolve() -> dict[str, Any]:
+            await call.announce()
+            return {"packages": await installs.resolve(request.requirements, request.added)}
+
+        answer: dict[str, Any] = await self._script.answer(call, resolve)
+        # Also of a recorded answer: it names the files, and the cache may have lost them since.
+        await installs.offer(answer["packages"])
+        return answer
 
     def _recorder(self, request: Any, kind: str, context: RequestContext) -> CallRecorder:
         arguments = {field: value for field, value in request._asdict().items() if field != "call"}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.payloads import CellRef
 from mcp_bridge.sandbox.packages.locked import PackageSet
+from mcp_bridge.sandbox.packages.requirements import meets, parse_requirement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,14 +94,12 @@ def require_in_session(requirements: Sequence[str], cell: Cell) -> None:
     """
     if not requirements:
         return
-    from mcp_bridge.sandbox.packages.requirements import meets, parse_requirement
-
     unmet = meets(map(parse_requirement, requirements), cell.packages or PackageSet(()))
     if unmet is not None:
         raise BridgeError(
             "session_packages",
             f"The session {cell.session!r} has begun without {unmet}: its packages are those of its first cell.",
-            hint="In the cell: await runtime.install(name), for what has no compiled modules. Or begin another session.",
+            hint="In the cell: await runtime.install(name), if it has no compiled modules. Or begin another session.",
         )
 
 

@@ -86,7 +86,7 @@ class WheelCache:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             with anyio.move_on_after(2 * self._limits.timeout) as scope:
-                while not try_lock(fd, shared=shared):
+                while not try_lock(fd, shared=shared):  # noqa: ASYNC110 - another process has it
                     await anyio.sleep(POLL_SECONDS)
             if scope.cancelled_caught:
                 raise BridgeError(
@@ -186,7 +186,7 @@ class WheelCache:
     def _put(self, work: Path, folder: Path, files: WheelFiles) -> None:
         for entry in list(os.scandir(work)):
             if entry.name != TREE:
-                shutil.rmtree(entry.path) if entry.is_dir() else os.unlink(entry.path)
+                shutil.rmtree(entry.path) if entry.is_dir() else (work / entry.name).unlink()
         # The files are on the disk before the manifest that vouches for them.
         os.sync()
         write_manifest(work, files)
@@ -232,9 +232,7 @@ class WheelCache:
                 return
             sizes: list[tuple[float, int, Path]] = []
             for folder in (self._root / "wheels").iterdir():
-                if folder.name.startswith("."):
-                    shutil.rmtree(folder, ignore_errors=True)
-                elif (files := read_manifest(folder)) is None:
+                if folder.name.startswith(".") or (files := read_manifest(folder)) is None:
                     shutil.rmtree(folder, ignore_errors=True)
                 else:
                     sizes.append((folder.stat().st_mtime, files.size, folder))

@@ -67,7 +67,7 @@ def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pip_files(environ: Mapping[str, str]) -> list[Path]:
-    """pip's configuration files, the strongest last."""
+    """The configuration files of pip, the strongest last."""
     home = Path(environ.get("HOME") or Path.home())
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     system = [Path(folder) / "pip" for folder in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":") if folder]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sizes import Size
+from mcp_bridge.sizes import Size  # noqa: TC001 - pydantic reads the annotations
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -102,6 +102,8 @@ class Installer:
         rights: PackageRights,
         there: Sequence[str] = (),
         notify: Callable[[str], None] | None = None,
+        *,
+        replaces: bool = True,
     ) -> PackageSet:
         """The set that requirements stand for. The index is asked once in a while, however many ask here.
 
@@ -110,14 +112,15 @@ class Installer:
             rights: What may be had.
             there: What the sandbox has, as `name==version`: the set agrees with it.
             notify: Told in a sentence what takes time.
+            replaces: Whether what is asked for may be another version than the sandbox has. If not, it is for a sandbox
+                that runs: wheels without compiled modules are preferred.
 
         Raises:
             BridgeError: `package_refused`, `packages_unavailable`; as `resolver.resolve`.
         """
         rights.require(requirements)
         wanted = {one.name for one in requirements}
-        # What is asked for in another version than the image has replaces the image's.
-        constraints = [pin for pin in there if parse_requirement(pin).name not in wanted]
+        constraints = [pin for pin in there if not replaces or parse_requirement(pin).name not in wanted]
         for allowed in rights.lists:
             names = {parse_requirement(entry).name for entry in allowed.entries}
             versions = {name: allowed.versions_of(name) for name in sorted(names)}
@@ -126,7 +129,9 @@ class Installer:
             ]
         asked = [str(one) for one in requirements]
         interpreter = running_interpreter()
-        request = request_hash(asked, sorted(constraints), interpreter.version, interpreter.abi, interpreter.system)
+        request = request_hash(
+            asked, sorted(constraints), interpreter.version, interpreter.abi, interpreter.system, replaces
+        )
         try:
             async with self.cache.in_use(), self.cache.turn(request):
                 packages = await anyio.to_thread.run_sync(self.cache.resolved, request)
@@ -135,7 +140,13 @@ class Installer:
                         notify(f"looking for the packages {', '.join(asked)}")
                     async with self._resolving, self.cache.work_directory() as work:
                         packages = await resolve(
-                            await self._found_uv(work), asked, constraints, interpreter.executable, work, self._limits
+                            await self._found_uv(work),
+                            asked,
+                            constraints,
+                            interpreter.executable,
+                            work,
+                            self._limits,
+                            pure=not replaces,
                         )
                     if (unmet := meets(requirements, packages)) is not None:
                         raise BridgeError("packages_failed", f"uv found packages that don't meet {unmet}.")

@@ -10,7 +10,6 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from mcp_bridge.errors import BridgeError
@@ -19,6 +18,7 @@ from mcp_bridge.near_names import spelled_like
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
     from mcp_bridge.sandbox.packages.locked import PackageSet

@@ -28,7 +28,14 @@ MAX_METADATA_BYTES = 1 << 30
 
 
 async def resolve(
-    uv: Uv, requirements: Sequence[str], constraints: Sequence[str], python: Path, work: Path, limits: InstallSettings
+    uv: Uv,
+    requirements: Sequence[str],
+    constraints: Sequence[str],
+    python: Path,
+    work: Path,
+    limits: InstallSettings,
+    *,
+    pure: bool = False,
 ) -> PackageSet:
     """The packages that meet the requirements and all that these need, each with the hash of its wheel.
 
@@ -39,6 +46,7 @@ async def resolve(
         python: The interpreter for which they are.
         work: An empty directory.
         limits: How many packages, how large, and how long it may take.
+        pure: Whether a wheel without compiled modules is preferred, where a package has one.
 
     Raises:
         BridgeError: `package_unresolved`, `index_unreachable`, `packages_too_large`, `packages_timeout`, `disk_full`.
@@ -67,13 +75,13 @@ async def resolve(
             hint="Ask for less. The operator can raise max_packages in [install].",
         )
     ranks = {tag: rank for rank, tag in enumerate(sys_tags())}
-    wheels = await anyio.to_thread.run_sync(lambda: [_wheel(row, ranks) for row in rows])
+    wheels = await anyio.to_thread.run_sync(lambda: [_wheel(row, ranks, pure=pure) for row in rows])
     if sum(size for _, size in wheels) > limits.max_size:
         raise too_large(limits.max_size)
     return PackageSet.of(package for package, _ in wheels)
 
 
-def _wheel(row: dict[str, Any], ranks: Mapping[Tag, int]) -> tuple[LockedPackage, int]:
+def _wheel(row: dict[str, Any], ranks: Mapping[Tag, int], *, pure: bool) -> tuple[LockedPackage, int]:
     """The wheel of a package that an installer would choose here, and its size; 0 if the index doesn't say.
 
     Raises:
@@ -89,6 +97,8 @@ def _wheel(row: dict[str, Any], ranks: Mapping[Tag, int]) -> tuple[LockedPackage
         except InvalidWheelFilename:
             continue
         rank = min((ranks[tag] for tag in tags if tag in ranks), default=None)
+        if rank is not None and pure and all(tag.platform == "any" for tag in tags):
+            rank -= len(ranks)
         if rank is not None and named == canonicalize_name(name) and (best is None or rank < best[0]):
             best = rank, wheel, file
     sha256 = "" if best is None else best[1].get("hashes", {}).get("sha256", "")

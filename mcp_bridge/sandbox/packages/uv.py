@@ -93,7 +93,7 @@ class Uv:
         """
         candidates: list[tuple[str, ...]] = []
         if found := shutil.which("uv"):
-            candidates.append((os.path.abspath(found),))  # noqa: PTH100 - links stay: it may look at its name
+            candidates.append((found,))
         if importlib.util.find_spec("uv"):
             candidates.append((sys.executable, "-m", "uv"))
         for command in candidates:

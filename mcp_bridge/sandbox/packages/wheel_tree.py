@@ -93,7 +93,7 @@ def cleaned(tree: Path, package: LockedPackage, max_bytes: int) -> WheelFiles:
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
             else:
-                os.unlink(entry.path)
+                (tree / entry.name).unlink()
         elif entry.name.partition(".")[0] in _OURS:
             raise _bad(package, f"it has files of the bridge's own name, {entry.name}")
     size = count = 0
@@ -110,7 +110,7 @@ def cleaned(tree: Path, package: LockedPackage, max_bytes: int) -> WheelFiles:
                 f"The files of {package.pin} are too large: over {max_bytes / 1e6:.0f} MB.",
                 hint="The operator can raise max_size in [install].",
             )
-        os.chmod(path, 0o644)
+        os.chmod(path, 0o644)  # noqa: PTH101 - thousands of names
     _require_identity(tree, package)
     return WheelFiles(package.name, package.version, size, native, _modules(tree))
 
