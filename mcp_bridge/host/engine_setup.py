@@ -102,7 +102,7 @@ async def prepare_with(
     packages: PackageSet,
     installer: Installer,
     notify: Callable[[str], None] | None = None,
-) -> Prepared:
+) -> tuple[Prepared, list[str]]:
     """As `prepare`, with an image that has a package set; built, and other sets' images removed, if it is missing.
 
     Args:
@@ -111,6 +111,9 @@ async def prepare_with(
         packages: The set.
         installer: Has the set's files.
         notify: As `prepare`.
+
+    Returns:
+        The engine and the image; and the digests of the sets whose images were removed for it.
 
     Raises:
         BridgeError: `packages_unavailable` where the operator's own image is used; as `image.ensure_image` and
@@ -139,8 +142,8 @@ async def prepare_with(
         lay_over=functools.partial(installer.lay_over, packages, notify=notify),
     )
     installer.cache.image_used(packages.digest)
-    await make_room(store, installer.cache, settings.install.cache_size, image)
-    return replace(prepared, image=image)
+    removed = await make_room(store, prepared.engine, installer.cache, settings.install.cache_size, image)
+    return replace(prepared, image=image), removed
 
 
 def not_enforced(report: ProbeReport) -> list[str]:

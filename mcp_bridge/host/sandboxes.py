@@ -147,7 +147,9 @@ class Sandboxes:
         if packages is None or not packages.packages:
             return prepared
         if (known := self._with_sets.get(packages.digest)) is None:
-            known = await prepare_with(self._settings, prepared, packages, self.installer, notify)
+            known, removed = await prepare_with(self._settings, prepared, packages, self.installer, notify)
+            for digest in removed:
+                self._with_sets.pop(digest, None)
         else:
             self.installer.cache.image_used(packages.digest)
         self._with_sets[packages.digest] = known
@@ -155,11 +157,6 @@ class Sandboxes:
         if len(self._with_sets) > MAX_SETS:
             self._with_sets.popitem(last=False)
         return known
-
-    def forget_image(self, packages: PackageSet | None) -> None:
-        """Look for a package set's image anew next time: it is gone."""
-        if packages is not None:
-            self._with_sets.pop(packages.digest, None)
 
     def _tell(self, text: str) -> None:
         for notify in self._told:
@@ -258,6 +255,26 @@ class Sandboxes:
             # Nothing of the script was heard, so it has had no effect: another container may begin it.
             logger.info("a container that was started ahead was lost before its execution %s began", execution)
             self.removals.end(warm)
+        start = functools.partial(self._run_started, execution, first, limit, make_run, hash_seed)
+        try:
+            return await start(prepared)
+        except BridgeError as exc:
+            if exc.code != "image_missing" or packages is None:
+                raise
+        # Somebody has removed it since it was looked for, so nothing has run: it is made again.
+        self._with_sets.pop(packages.digest, None)
+        return await start(await self.prepare_with(packages))
+
+    async def _run_started(
+        self,
+        execution: str,
+        first: bytes,
+        limit: RunLimits,
+        make_run: MakeRun,
+        hash_seed: int | None,
+        prepared: Prepared,
+    ) -> Ran:
+        """Run a script in a container that is started for it. As `run`."""
         with tracing.span("start sandbox"):
             process = await prepared.engine.start(self.spec(execution, prepared, hash_seed))
         run, requests = make_run(process, guest_bundle.bundle(prepared.image.magic) + first, limit)
@@ -265,9 +282,7 @@ class Sandboxes:
             with tracing.span("run sandbox", attributes={"mcp_bridge.sandbox.was_ready": False}):
                 record = await run.run()
                 return Ran(process, run.acknowledgement, requests, record)
-        except BaseException as exc:
-            if isinstance(exc, BridgeError) and exc.code == "image_missing":
-                self.forget_image(packages)
+        except BaseException:
             await process.aclose()
             raise
         finally:

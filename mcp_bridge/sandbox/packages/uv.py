@@ -68,6 +68,10 @@ _UNREACHABLE = (
     "connection reset",
 )
 
+_PATH = re.compile(r"(?<![\w.)])/[^\s'\"`]+")
+
+_BAD = ("failed to extract", "failed to read metadata", "invalid wheel", "failed to unzip", "is invalid", "corrupt")
+
 _CHANGED = ("hash mismatch", "no hashes", "in `--require-hashes` mode")
 
 
@@ -170,6 +174,12 @@ def failure(result: ToolResult) -> BridgeError:
             f"The index has other files now than those that were recorded.\n{reason(said)}",
             hint="A package whose files change is not to be trusted: tell the operator.",
         )
+    if any(words in lower for words in _BAD):
+        return BridgeError(
+            "bad_wheel",
+            f"A wheel of the index can't be unpacked.\n{reason(said)}",
+            hint="Ask for another version or another package, and tell the operator.",
+        )
     if any(words in lower for words in _UNREACHABLE):
         return BridgeError(
             "index_unreachable",
@@ -184,8 +194,9 @@ def failure(result: ToolResult) -> BridgeError:
 
 
 def reason(said: str) -> str:
-    """What uv has said, without addresses."""
-    text = _ADDRESS.sub("(address)", said).strip()
+    """The error that uv has reported, without addresses and paths."""
+    said = said[max(said.find("error:"), 0) :]
+    text = _PATH.sub("(path)", _ADDRESS.sub("(address)", said)).strip()
     return text if len(text) <= MAX_REASON_CHARS else text[:MAX_REASON_CHARS] + "…"
 
 
