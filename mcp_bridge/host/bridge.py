@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
     from mcp_bridge.sandbox.engine import SandboxProcess
+    from mcp_bridge.sandbox.packages.install_settings import InstallSettings
     from mcp_bridge.sandbox.packages.installer import PackageRights
     from mcp_bridge.sandbox.packages.locked import PackageSet
     from mcp_bridge.settings import Settings
@@ -142,6 +143,8 @@ class Shared:
         """What the configuration's policy has become since the start."""
         self.principals: Mapping[str, Principal] = governance.principals
         """What the configuration's principals have become since the start."""
+        self.install = settings.install
+        """What of the configuration's `[install]` there is now."""
         self.loop_watch = loop_watch or LoopWatch()
         self.catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
         self.catalog.add_local(governance.registry)
@@ -260,6 +263,7 @@ class Bridge:
         servers: AbstractSet[str],
         policy: PolicySnapshot,
         principals: Mapping[str, Principal] | None = None,
+        install: InstallSettings | None = None,
     ) -> None:
         """From now on hold what begins to what the configuration has become, too: never to less than at the start.
 
@@ -269,8 +273,10 @@ class Bridge:
             servers: The names of the servers that there still are; `LOCAL` for the operator's own tools.
             policy: What decides, by the configuration as it is.
             principals: The principals that there still are, by name; None for those of the start.
+            install: What scripts may still have installed; None for what that was at the start.
         """
         shared = self._shared
+        shared.install = install or shared.settings.install
         shared.principals = shared.governance.principals if principals is None else principals
         shared.withdrawn = frozenset({*self.fleet.servers, LOCAL}) - servers
         shared.restricted_to = None if policy.hash == shared.governance.snapshot.hash else policy
@@ -464,11 +470,12 @@ class Bridge:
         from mcp_bridge.sandbox.packages.installer import PackageRights
         from mcp_bridge.sandbox.packages.requirements import AllowList
 
-        install, name = self.settings.install, self.principal.name
-        lists = [AllowList(install.allow)]
+        start, now, name = self.settings.install, self._shared.install, self.principal.name
+        lists = [AllowList(allow) for allow in dict.fromkeys((start.allow, now.allow))]
         own = dict.fromkeys(one for one in (self._own.packages, self.principal.packages) if one is not None)
-        lists += [AllowList(packages, f"principals.{name}", "packages") for packages in own]
-        return PackageRights(tuple(lists), only_listed=install.dependencies == "listed")
+        narrower = [AllowList(packages, f"principals.{name}", "packages") for packages in own]
+        only_listed = "listed" in {start.dependencies, now.dependencies}
+        return PackageRights((*lists, *narrower), tuple(lists) if only_listed else ())
 
     async def resolve(self, job: Job) -> PackageSet:
         """As `SandboxRunner.resolve`."""
@@ -650,6 +657,8 @@ class Bridge:
             record.notices += requests.notices
             if _looked_for_a_server(record):
                 record.notices += self._missing_servers
+            if script.live and self.settings.install.allow:
+                record.notices += await self._package_advice(record)
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)
             if not prepared.report.choice.seccomp:
@@ -705,6 +714,17 @@ class Bridge:
         there = [*pins, *(pin for pin in image.packages if pin.partition("==")[0] not in own)]
         installer, notify = self.sandboxes.installer, job.client.notify
         return RunningInstalls(installer, self.package_rights, there, notify, is_same_python=image.magic == HOST_MAGIC)
+
+    async def _package_advice(self, record: ExecutionRecord) -> list[str]:
+        """What to do about a module that a script has not found."""
+        if record.error is None:
+            return []
+        from mcp_bridge.host.packages.advice import advice
+
+        found = await anyio.to_thread.run_sync(
+            advice, record, self.package_rights, self.sandboxes.installer.cache, self.settings.profile
+        )
+        return [] if found is None else [found]
 
     def limits_of(self, job: Job) -> RunLimits:
         """As `CellHost.limits_of`, for any script."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.sandbox.packages.install_settings import InstallSettings
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -55,12 +56,14 @@ class Change:
         policy: The new policy.
         principals: The principals that remain, by name.
         differs: Whether anything differs from the state in which the bridge was opened.
+        install: What scripts may have installed; None for what that was.
     """
 
     servers: frozenset[str]
     policy: PolicySnapshot
     principals: Mapping[str, Principal]
     differs: bool
+    install: InstallSettings | None = None
 
 
 class Source(Protocol):
@@ -131,7 +134,7 @@ class ConfigurationReload:
                     self._source.print_error(change)
                     self._news = [BROKEN.format(f"[{change.code}] {for_the_agent(change)}")]
                 elif change is not None:
-                    bridge.restrict(change.servers, change.policy, change.principals)
+                    bridge.restrict(change.servers, change.policy, change.principals, change.install)
                     self.principals_changed(change.principals)
                     self._news = [CHANGED] if change.differs else []
                     if change.differs:

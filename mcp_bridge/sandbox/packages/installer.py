@@ -46,11 +46,11 @@ class PackageRights:
 
     Attributes:
         lists: The operator's list, and perhaps a principal's.
-        only_listed: Whether what a package needs has to be listed, too.
+        whole: Those of them that have to have what a package needs, too.
     """
 
     lists: tuple[AllowList, ...]
-    only_listed: bool = False
+    whole: tuple[AllowList, ...] = ()
 
     def require(self, requirements: Sequence[PackageRequirement]) -> None:
         """Refuse what isn't allowed.
@@ -68,9 +68,8 @@ class PackageRights:
         Raises:
             BridgeError: `package_refused`.
         """
-        for number, allowed in enumerate(self.lists):
-            # A principal's list says what that one may ask for; what comes along is the operator's.
-            allowed.require_set(packages, only_listed=self.only_listed and number == 0)
+        for allowed in self.lists:
+            allowed.require_set(packages, only_listed=allowed in self.whole)
 
     def allows(self, name: str) -> bool:
         """Whether a package may be asked for, in some version."""

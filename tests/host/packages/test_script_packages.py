@@ -154,7 +154,7 @@ async def test_what_a_running_script_may_not_have_is_refused_by_the_host(index, 
         "shop\n--index-url=x",
         "../shop",
         "mixed",
-        "х",
+        "\u0445",
         "shop" * 99,
     ]
     async with opened(sandboxes, "shop", "till", "mixed") as bridge:
@@ -266,6 +266,37 @@ async def test_the_operators_own_image_gets_nothing_added(index, sandboxes):
     ) as bridge:
         assert (await refused(bridge, packages=["shop"])).code == "packages_unavailable"
         assert lines(await bridge.run(INSTALL.format(asked=["shop"]))) == ["['shop==1.0']"]
+
+
+async def test_a_module_that_is_not_there_is_told_with_who_has_it(index, sandboxes):
+    index.add(wheel("till", files={"cash.py": "x = 1\n"}), wheel("shop", requires=["till"]))
+    async with opened(sandboxes, "shop", "beautifulsoup4") as bridge:
+
+        async def told(code):
+            return [notice for notice in (await bridge.run(code)).notices if "operator's list" in notice]
+
+        [notice] = await told("import bs4")
+        assert "packages=['beautifulsoup4']" in notice
+        assert "runtime.install('beautifulsoup4')" in notice
+        assert 'allow = ["shop", "beautifulsoup4", "polars"]' in (await told("from polars import x"))[0]
+        assert 'profile = "data" brings pandas' in (await told("import pandas.core"))[0]
+        assert 'allow = ["shop", "beautifulsoup4", "cash"]' in (await told("import cash"))[0]
+        await bridge.run("await runtime.install('shop')")
+        assert 'allow = ["shop", "beautifulsoup4", "till"]' in (await told("import cash"))[0], "the cache knows it"
+        assert "and the cache has it" in (await told("import shop"))[0]
+        assert await told("raise ImportError('No module named \\'x\\n[install]\\'')") == []
+        assert await told("1 / 0") == []
+
+
+async def test_what_the_configuration_takes_away_holds_at_once_and_what_it_adds_does_not(index, sandboxes):
+    index.add(wheel("shop"), wheel("till"))
+    async with opened(sandboxes, "shop") as bridge:
+        keep = (frozenset(), bridge._governance.snapshot)
+        bridge.restrict(*keep, None, InstallSettings(allow=("till",)))
+        for name in ("shop", "till"):
+            assert (await refused(bridge, packages=[name])).code == "package_refused"
+        bridge.restrict(*keep)
+        assert printed(await bridge.run("import shop; print(1)", packages=["shop"]))
 
 
 def test_rows_that_are_not_of_a_set_are_refused():

@@ -31,7 +31,8 @@ def anyio_backend():
 
 
 def rights(*allow, only_listed=False):
-    return PackageRights((AllowList(allow),), only_listed)
+    lists = (AllowList(allow),)
+    return PackageRights(lists, lists if only_listed else ())
 
 
 class Set:
