@@ -40,7 +40,7 @@ from mcp_bridge.governance.server_environment import environment
 from mcp_bridge.governance.server_output_masking import shown_output
 from mcp_bridge.governance.tool_names import servers_named
 from mcp_bridge.host.channel import ChannelLimits, start_line
-from mcp_bridge.host.engine_setup import not_enforced
+from mcp_bridge.host.engine_setup import not_enforced, require_own_image
 from mcp_bridge.host.log_masking import masked_logs
 from mcp_bridge.host.loop_watch import LoopWatch, watched
 from mcp_bridge.host.run_queue import RunQueue
@@ -482,6 +482,7 @@ class Bridge:
         from mcp_bridge.sandbox.packages.requirements import parse_requirements
 
         notify = job.client.notify
+        require_own_image(self.settings)
         prepared = await self.sandboxes.prepare(notify)
         requirements = parse_requirements(job.requirements)
         return await self.sandboxes.installer.resolve(

@@ -96,6 +96,20 @@ async def _image(settings: Settings, choice: RuntimeChoice, notify: Callable[[st
     )
 
 
+def require_own_image(settings: Settings) -> None:
+    """Refuse packages for an image that the bridge hasn't built.
+
+    Raises:
+        BridgeError: `packages_unavailable`.
+    """
+    if settings.image is not None:
+        raise BridgeError(
+            "packages_unavailable",
+            "Packages can't be added here: the operator's own image is used, to which the bridge adds nothing.",
+            hint="The operator adds them to the image, or unsets `image`.",
+        )
+
+
 async def prepare_with(
     settings: Settings,
     prepared: Prepared,
@@ -123,12 +137,7 @@ async def prepare_with(
     from mcp_bridge.sandbox.open_driver import open_images
     from mcp_bridge.sandbox.packages.set_images import make_room
 
-    if settings.image is not None:
-        raise BridgeError(
-            "packages_unavailable",
-            "Packages can't be added here: the operator's own image is used, to which the bridge adds nothing.",
-            hint="The operator adds them to the image, or unsets `image`.",
-        )
+    require_own_image(settings)
     store = open_images(prepared.report.choice, settings.state_dir)
     request = ImageRequest(settings.profile, tuple(settings.packages), packages.digest)
     if not await store.inspect([image_reference(request)]):

@@ -67,7 +67,7 @@ class RunArguments(BaseModel):
     idempotency_key: str | None = None
     session: str | None = None
     fork: str | None = None
-    packages: list[str] = []
+    packages: list[str] | None = None
 
 
 @contextlib.asynccontextmanager
@@ -314,7 +314,7 @@ async def _run(
                 key=request.idempotency_key,
                 session=request.session,
                 fork=request.fork,
-                packages=request.packages,
+                packages=request.packages or (),
                 progress=reporter.progress,
                 notify=reporter.notify,
                 asker=questions,

@@ -14,7 +14,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.host_tools import disk_full
 from mcp_bridge.sandbox.image.rootfs import running_interpreter
 from mcp_bridge.sandbox.packages.cache import WheelCache, request_hash
-from mcp_bridge.sandbox.packages.requirements import AllowList, meets, parse_requirement
+from mcp_bridge.sandbox.packages.requirements import AllowList, exact_version, meets, parse_requirement
 from mcp_bridge.sandbox.packages.resolver import resolve
 from mcp_bridge.sandbox.packages.uv import Uv
 from mcp_bridge.sandbox.packages.wheel_tree import lay_over, write_archive
@@ -111,15 +111,14 @@ class Installer:
             rights: What may be had.
             there: What the sandbox has, as `name==version`: the set agrees with it.
             notify: Told in a sentence what takes time.
-            replaces: Whether what is asked for may be another version than the sandbox has. If not, it is for a sandbox
+            replaces: Whether what is asked for in another version than the sandbox has takes its place. If not, it is for a sandbox
                 that runs: wheels without compiled modules are preferred.
 
         Raises:
             BridgeError: `package_refused`, `packages_unavailable`; as `resolver.resolve`.
         """
         rights.require(requirements)
-        wanted = {one.name for one in requirements}
-        constraints = [pin for pin in there if not replaces or parse_requirement(pin).name not in wanted]
+        constraints = [pin for pin in there if not (replaces and _excludes(requirements, parse_requirement(pin)))]
         for allowed in rights.lists:
             names = {parse_requirement(entry).name for entry in allowed.entries}
             versions = {name: allowed.versions_of(name) for name in sorted(names)}
@@ -229,6 +228,8 @@ class Installer:
         """
 
         def read() -> tuple[bytes, int | None]:
+            if not self.cache.has(package):
+                raise BridgeError("packages_failed", f"{package.pin} was removed from the cache.", hint="Try again.")
             with write_archive(self.cache.folder(package)).open("rb") as file:
                 file.seek(start)
                 data = file.read(PART_BYTES)
@@ -247,6 +248,15 @@ class Installer:
         if self._uv is None:
             self._uv = await Uv.find(work)
         return self._uv
+
+
+def _excludes(requirements: Sequence[PackageRequirement], pin: PackageRequirement) -> bool:
+    """Whether a package is asked for in another version than it is there."""
+    version = exact_version(pin.versions)
+    return any(
+        one.name == pin.name and version is not None and not one.versions.contains(version, prereleases=True)
+        for one in requirements
+    )
 
 
 class _nothing:  # noqa: N801 - as `contextlib.nullcontext`

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -142,13 +143,11 @@ class Uv:
                     is_over = True
                     scope.cancel()
 
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(watch, tasks.cancel_scope)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch, tasks.cancel_scope)
+            with suppress(TimeoutError):
                 result = await run_tool(argv, seconds=seconds, environment=environment, directory=work)
-                tasks.cancel_scope.cancel()
-        except* TimeoutError:
-            result = None
+            tasks.cancel_scope.cancel()
         if result is not None and result.returncode != 0:
             logger.info("uv %s failed: %s", arguments[1], result.tail())
         if is_over or (result is not None and _is_too_large(result)):

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import stat
+import uuid
 import zipfile
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -167,7 +168,7 @@ def write_archive(folder: Path) -> Path:
     if archive.exists():
         return archive
     tree = folder / TREE
-    partial = folder / f"{ARCHIVE}.{os.getpid()}.partial"
+    partial = folder / f"{ARCHIVE}.{uuid.uuid4().hex}"
     try:
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
             for path in sorted(tree.rglob("*")):

@@ -388,6 +388,7 @@ async def test_what_the_sandbox_has_decides_what_comes_along(index, made):
     index.add(wheel("shop", requires=["till"]), wheel("till", "1.0"), wheel("till", "2.0"))
     assert (await made.resolve("shop", there=("till==1.0",))).pins == ("shop==1.0", "till==1.0")
     assert (await made.resolve("till==2.0", there=("till==1.0",))).pins == ("till==2.0",)
+    assert (await made.resolve("till", there=("till==1.0",))).pins == ("till==1.0",)
     assert (await made.refused("till==2.0", there=("till==1.0",), replaces=False)).code == "package_unresolved"
 
 
