@@ -111,8 +111,8 @@ class Installer:
             rights: What may be had.
             there: What the sandbox has, as `name==version`: the set agrees with it.
             notify: Told in a sentence what takes time.
-            replaces: Whether what is asked for in another version than the sandbox has takes its place. If not, it is for a sandbox
-                that runs: wheels without compiled modules are preferred.
+            replaces: Whether what is asked for in another version than the sandbox has takes its place. If not, it is
+                for a sandbox that runs: wheels without compiled modules are preferred.
 
         Raises:
             BridgeError: `package_refused`, `packages_unavailable`; as `resolver.resolve`.
