@@ -155,6 +155,10 @@ def run(
             "it goes on.",
         ),
     ] = False,
+    package: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Have this package of [install]'s list, such as polars==1.2; repeatable."),
+    ] = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -172,6 +176,7 @@ def run(
         fork=fork,
         dry_run=dry_run,
         files=inputs,
+        packages=package or [],
         as_json=as_json,
     )
     raise typer.Exit(status)

@@ -14,24 +14,22 @@ from pathlib import Path
 from types import CodeType
 
 PARTS = (
-    *("wire", "kernel", "kernel/language"),
-    *("guest", "guest/advice", "guest/files", "guest/session", "guest/values", "guest/waits"),
+    *("wire", "kernel", "kernel/language", "guest"),
+    *("guest/advice", "guest/files", "guest/packages", "guest/session", "guest/values", "guest/waits"),
 )
 """Sub-packages that run inside. Standard library only; an import contract holds them to it."""
 
 LATE = (
     "mcp_bridge.kernel.",
-    "mcp_bridge.guest.advice.",
-    "mcp_bridge.guest.waits.",
-    "mcp_bridge.guest.files.",
-    "mcp_bridge.guest.programs",
-    "mcp_bridge.guest.near_names",
+    *(f"mcp_bridge.guest.{part}." for part in ("advice", "files", "packages", "waits")),
+    *("mcp_bridge.guest.programs", "mcp_bridge.guest.near_names"),
 )
 """How the names of modules begin that few scripts need. A container keeps them compressed."""
 
 _ROOT = Path(__file__).parent.parent
 
-_HOST_MAGIC = importlib.util.MAGIC_NUMBER.hex()
+HOST_MAGIC = importlib.util.MAGIC_NUMBER.hex()
+"""The magic number of this interpreter's bytecode, in hexadecimal."""
 
 
 def loader() -> str:
@@ -45,7 +43,7 @@ def bundle(image_magic: str) -> bytes:
     Args:
         image_magic: The bytecode magic number of the image's interpreter in hexadecimal, or "" if unknown.
     """
-    return _bundle(compiled=image_magic == _HOST_MAGIC)
+    return _bundle(compiled=image_magic == HOST_MAGIC)
 
 
 @functools.cache

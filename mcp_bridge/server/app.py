@@ -69,6 +69,7 @@ class RunArguments(BaseModel):
     fork: str | None = None
     dry_run: bool = False
     files: list[str] | None = None
+    packages: list[str] | None = None
 
 
 @contextlib.asynccontextmanager
@@ -317,6 +318,7 @@ async def _run(
                 fork=request.fork,
                 dry_run=request.dry_run,
                 files=request.files,
+                packages=request.packages or (),
                 progress=reporter.progress,
                 notify=reporter.notify,
                 asker=questions,
@@ -349,7 +351,8 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
     return BridgeError(
         "bad_arguments",
         f"{name}: {first['msg']}.",
-        hint=f"{TOOL} takes code, and optionally servers, timeout, idempotency_key, session, fork, dry_run and files.",
+        hint=f"{TOOL} takes code, and optionally servers, timeout, idempotency_key, session, fork, dry_run, files and "
+        "packages.",
     )
 
 

@@ -27,6 +27,8 @@ ALWAYS_LOAD = {"anthropic/alwaysLoad": True}
 MAX_NAMES_CHARS = 500
 """Limit on server names in the instructions, of which Claude Code shows 2,048 characters in all."""
 
+MAX_PACKAGES_SHOWN = 20
+
 MAX_ERROR_CHARS = 400
 """Limit on an error in the instructions: the answer to a call contains all of it."""
 
@@ -101,6 +103,7 @@ def _taught(settings: Settings, behind: str) -> str:
         f"{_packages(settings)}. Each run starts "
         "afresh; runs with the same session= share their names; with dry_run=true it only reads, and lists its writes, "
         "for a person to approve at once. "
+        f"{_installable(settings)}"
         "`await runtime.save_memory(key, value)` and `load_memory(key)` keep data, `save_tool(function)` a "
         "function for `from mcp.tools import NAME`, artifact(path) keeps a file.\n"
         "display(x) shows figures, PIL images, bytes of image files, and images in tools' results. An answer is cut "
@@ -126,6 +129,21 @@ def _packages(settings: Settings) -> str:
     more = [DATA_PACKAGES] if settings.profile == "data" else []
     more += settings.packages
     return ", ".join(["standard library", *more])
+
+
+def _installable(settings: Settings) -> str:
+    """What scripts may have installed, as a sentence; empty for nothing."""
+    allowed = settings.install.allow
+    if not allowed:
+        return ""
+    shown = list(allowed[:MAX_PACKAGES_SHOWN])
+    while len(", ".join(shown)) > MAX_NAMES_CHARS:
+        shown.pop()
+    more = f" and {len(allowed) - len(shown)} more" if len(shown) < len(allowed) else ""
+    return (
+        f"packages=[...] of the call brings what the operator allows: {', '.join(shown)}{more}; "
+        "await runtime.install(name) does while a script runs. "
+    )
 
 
 def _names(servers: Sequence[str]) -> str:

@@ -258,6 +258,27 @@ class WaitEvent(NamedTuple):
     call: CallId | None = None
 
 
+class PackageInstall(NamedTuple):
+    """Have packages added to the sandbox. `added` is what was added to it before, as `name==version`.
+
+    Result: `{"packages": [{name, version, file, sha256}]}`, those whose files are to be added now.
+    """
+
+    requirements: list[Any]
+    added: list[Any]
+    call: CallId | None = None
+
+
+class PackageRead(NamedTuple):
+    """Read a part of a package's files, which are one zip file, from a byte offset. Result: `{"base64", "next"}`.
+
+    `next` is the offset of the next part, or null at the end.
+    """
+
+    sha256: str
+    start: int = 0
+
+
 class ArtifactWrite(NamedTuple):
     """A chunk of a file that outlives the sandbox, in order. Result of the last chunk: `{"uri", "size"}`."""
 
@@ -478,6 +499,8 @@ METHODS: dict[str, type[Any]] = {
     "session.end": SessionEnd,
     "wait.until": WaitUntil,
     "wait.event": WaitEvent,
+    "package.install": PackageInstall,
+    "package.read": PackageRead,
     "artifact.write": ArtifactWrite,
     "output.read": OutputRead,
     "input.list": InputList,

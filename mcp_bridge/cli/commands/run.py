@@ -19,6 +19,7 @@ from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
 from mcp_bridge.server import displays
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from mcp_bridge.executions.record import ExecutionRecord
@@ -107,6 +108,7 @@ def run(
     fork: str | None = None,
     dry_run: bool = False,
     files: list[str] | None = None,
+    packages: Sequence[str] = (),
     as_json: bool,
 ) -> int:
     """Run a script; return the exit status."""
@@ -116,7 +118,7 @@ def run(
         script = read_script(file, code)
         configuration = configuring.configure(config)
         configuring.refuse_nesting(configuration)
-        named = _Named(key, session, fork, dry_run, files)
+        named = _Named(key, session, fork, dry_run, files, packages)
         record = anyio.run(_run, configuration, script, servers, timeout, named, live)
     except BridgeError as exc:
         if as_json:
@@ -147,6 +149,7 @@ class _Named(NamedTuple):
     fork: str | None
     dry_run: bool
     files: list[str] | None
+    packages: Sequence[str]
 
 
 async def _run(
@@ -174,6 +177,7 @@ async def _run(
             fork=named.fork,
             dry_run=named.dry_run,
             files=named.files or None,
+            packages=named.packages,
             starter="operator",
             notify=_print_progress,
             asker=asker,

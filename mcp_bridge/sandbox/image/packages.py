@@ -199,7 +199,7 @@ async def install_packages(
             await anyio.to_thread.run_sync(constraints.write_text, "\n".join(profile.pins) + "\n")
             argv += ["--constraint", str(constraints)]
         await _install([*argv, *packages], ", ".join(packages), work)
-    return await anyio.to_thread.run_sync(_installed, target)
+    return await anyio.to_thread.run_sync(installed_packages, target)
 
 
 async def _install(argv: Sequence[str], what: str, work: Path) -> None:
@@ -222,6 +222,7 @@ def _failure(result: ToolResult, what: str) -> BridgeError:
     )
 
 
-def _installed(target: Path) -> tuple[str, ...]:
+def installed_packages(target: Path) -> tuple[str, ...]:
+    """The packages in a directory, as sorted `name==version`."""
     found = importlib.metadata.distributions(path=[str(target)])
     return tuple(sorted({f"{item.name.lower()}=={item.version}" for item in found}))
