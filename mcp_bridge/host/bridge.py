@@ -17,7 +17,7 @@ from collections import OrderedDict
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 import anyio
@@ -60,6 +60,7 @@ from mcp_bridge.policy.rules.budgets import Usages
 from mcp_bridge.policy.rules.floor import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import SandboxProcess
+from mcp_bridge.sandbox.languages import SHOWN
 from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.telemetry.opening import telemetry
 from mcp_bridge.wire import messages
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
     from mcp_bridge.sandbox.engine import SandboxProcess
+    from mcp_bridge.sandbox.languages import Language
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -398,11 +400,12 @@ class Bridge:
         news: Callable[[str], None] | None = None,
         session: str | None = None,
         fork: str | None = None,
+        language: Language = "python",
     ) -> ExecutionRecord:
         """Run a script in a fresh sandbox, or as a session's next cell.
 
         Args:
-            code: Python source.
+            code: Its source.
             servers: Names or aliases of the servers it may use; all by default.
             timeout: Seconds of its own time.
             key: Idempotency key: it runs once, whoever asks for it how often; who asks later gets what it gave. One
@@ -417,15 +420,17 @@ class Bridge:
             news: Told what servers say while they work on its calls: their progress, and what they log.
             session: The name of the session that it is a cell of; None for a script of its own.
             fork: For a new session, the cell of another that it goes on from: `name@5`, or `name` for its last one.
+            language: What it is written in.
 
         Raises:
-            BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
+            BridgeError: It never ran. Bad requests: `language_unavailable`, `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
                 `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`. Too many: `busy`. No
                 working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as `Sessions.turn` and
                 `CellRunner.run`; `session_waiting`.
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
-        job = Job(code, servers, timeout, client)
+        job = Job(code, servers, timeout, client, language=language)
+        self._require_language(language, session)
         self._check(code, timeout)
         self._start_line("", job)
         if session is None:
@@ -437,6 +442,20 @@ class Bridge:
         with self._lane.admitted(), self.sandboxes.expected():
             async with self._shared.live_sessions.turn(name):
                 return await self._run_cell(job, key, name, fork)
+
+    def _require_language(self, language: Language, session: str | None = None) -> None:
+        if language not in self.settings.languages:
+            raise BridgeError(
+                "language_unavailable",
+                f"{SHOWN[language]} doesn't run here: the operator's setting `languages` doesn't have it.",
+                hint=f"The operator adds \"{language}\" to it.",
+            )
+        if language != "python" and session is not None:
+            raise BridgeError(
+                "language_unavailable",
+                f"A session runs Python alone, and this is {SHOWN[language]}.",
+                hint="Leave session= out, and keep data with runtime.save_memory(key, value).",
+            )
 
     async def _run_cell(self, job: Job, key: str | None, name: SessionKey, fork: str | None) -> ExecutionRecord:
         """As `run`, for a session whose turn it is."""
@@ -572,6 +591,7 @@ class Bridge:
     async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
         script, gate, job, *_ = active
         execution = script.execution
+        self._require_language(job.language)
         limit = self.limits_of(job)
         async with self._lane.place():
             allowed = self._narrow(job.servers)
@@ -653,7 +673,11 @@ class Bridge:
     def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
-        return start_line(messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number))
+        language: Literal["javascript"] | None = None if job.language == "python" else job.language
+        start = messages.ExecutionStart(
+            execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, language
+        )
+        return start_line(start)
 
     async def run_program(
         self,
@@ -780,7 +804,7 @@ class Bridge:
     def _check(self, code: str, timeout: float | None) -> RunLimits:
         settings = self.settings
         if not code.strip():
-            raise BridgeError("empty_code", "There is no code to run.", hint="Pass Python source in 'code'.")
+            raise BridgeError("empty_code", "There is no code to run.", hint="Pass the source in 'code'.")
         if len(code) > MAX_CODE_BYTES:
             raise BridgeError("code_too_large", f"The code has {len(code)} characters; the limit is {MAX_CODE_BYTES}.")
         seconds = settings.timeout if timeout is None else timeout

@@ -85,7 +85,7 @@ async def _image(settings: Settings, choice: RuntimeChoice, notify: Callable[[st
 
     return await ensure_image(
         open_images(choice, settings.state_dir),
-        ImageRequest(settings.profile, tuple(settings.packages)),
+        ImageRequest(settings.profile, tuple(settings.packages), "javascript" in settings.languages),
         configured=settings.image,
         progress=notify,
         state_dir=settings.state_dir,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
+    from mcp_bridge.sandbox.languages import Language
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +21,14 @@ class Job:
     """A script to run.
 
     Attributes:
-        code: Python source.
+        code: Its source.
         servers: Names or aliases of the servers that it may use; None for all.
         timeout: Seconds of its own time; None for the configured ones.
         client: Who has it run.
         cell: Its place in a session, or None.
         head: Of a new cell: the session's last one, which it follows; empty for a new session.
         blocked: Of a new cell: why none can begin now, but one that waits can go on; or None.
+        language: What it is written in.
     """
 
     code: str
@@ -36,10 +38,12 @@ class Job:
     cell: Cell | None = None
     head: str = ""
     blocked: BridgeError | None = None
+    language: Language = "python"
 
     @classmethod
     def from_stored(cls, stored: StoredExecution, client: Client) -> Job:
-        """A stored script for a client. Code, servers, time and starter are those that it was started with."""
+        """A stored script for a client. Code, language, servers, time and starter are those that it was started with."""
         bundle = stored.bundle
         client = replace(client, starter=stored.starter)
-        return cls(bundle["code"], bundle["servers"], bundle["timeout"], client, Cell.of(stored))
+        language = bundle.get("language", "python")
+        return cls(bundle["code"], bundle["servers"], bundle["timeout"], client, Cell.of(stored), language=language)

@@ -160,7 +160,7 @@ class Scripts:
         """
         # With a key, the same request is the same after a session has begun anew.
         session = None if job.cell is None else job.cell.session if key else f"{job.cell.session}/{job.cell.seed}"
-        requests = script_macs(self.lifecycle.keys, job.code, session)
+        requests = script_macs(self.lifecycle.keys, job.code, session, job.language)
         named = waiting = None
         if key is not None:
             values = self.projection()
@@ -247,8 +247,11 @@ class Scripts:
             job.client.starter,
             None if key is None else key.text,
             None if job.cell is None else job.cell.ref(await gate.values.project(job.cell.session)),
+            None if job.language == "python" else job.language,
         )
         bundle: dict[str, Any] = {"code": job.code, "servers": servers, "timeout": job.timeout}
+        if job.language != "python":
+            bundle["language"] = job.language
         if job.cell is not None:
             bundle["cell"] = job.cell.to_bundle()
         row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
@@ -493,7 +496,8 @@ class _Request(NamedTuple):
         # Forgotten, with a value that was written out in it.
         place, cell = Cell.of(known), self.job.cell
         is_same_session = (place and place.session) == (cell and cell.session)
-        return known.kind == "script" and is_same_session and await self.scripts.is_same_code(known, self.job.code)
+        is_same_language = known.bundle.get("language", "python") == self.job.language
+        return known.kind == "script" and is_same_session and is_same_language and await self.scripts.is_same_code(known, self.job.code)
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # With the same servers the same was allowed.

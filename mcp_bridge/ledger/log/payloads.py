@@ -298,6 +298,7 @@ class ScriptStart(Payload):
         starter: Who started it; None in entries of version 0.1.0.
         key: Its idempotency key, projected, or None.
         cell: Its place in a session, or None.
+        language: What it is written in; None for Python.
     """
 
     KIND = "start"
@@ -309,6 +310,7 @@ class ScriptStart(Payload):
     starter: str | None = None
     key: str | None = None
     cell: CellRef | None = None
+    language: str | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -317,7 +319,7 @@ class ScriptStart(Payload):
 
     def encode(self) -> dict[str, Any]:
         encoded = {"code": self.code, "hash": self.hash, "servers": _listed(self.servers), "timeout": self.timeout}
-        encoded |= _given(starter=self.starter, key=self.key)
+        encoded |= _given(starter=self.starter, key=self.key, language=self.language)
         return encoded if self.cell is None else encoded | self.cell.encode()
 
     @classmethod
@@ -330,6 +332,7 @@ class ScriptStart(Payload):
             payload.get("starter"),
             payload.get("key"),
             CellRef.decode(payload),
+            payload.get("language"),
         )
 
 

@@ -19,6 +19,7 @@ import platformdirs
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.build_dir import build_directory
 from mcp_bridge.sandbox.image.host_tools import disk_full
+from mcp_bridge.sandbox.image.node import node_executable, node_identity
 from mcp_bridge.sandbox.image.packages import install_packages, load_profile, normalise_requirements
 from mcp_bridge.sandbox.image.rootfs import Interpreter, running_interpreter, write_root
 from mcp_bridge.sandbox.image.store import (
@@ -49,10 +50,12 @@ class ImageRequest:
     Attributes:
         profile: The name of a package profile.
         packages: Additional requirements, normalised by `normalise_requirements`.
+        javascript: Whether it has Node.
     """
 
     profile: str = "base"
     packages: tuple[str, ...] = ()
+    javascript: bool = False
 
 
 def image_reference(request: ImageRequest) -> str:
@@ -60,19 +63,21 @@ def image_reference(request: ImageRequest) -> str:
 
     Raises:
         BridgeError: `unknown_profile`; `packages_failed` for a malformed requirement; `image_build_failed` if the
-            interpreter's files can't be found.
+            interpreter's files can't be found; `node_missing`.
     """
     return _reference(request, _recipe(request, running_interpreter()))
 
 
 def _recipe(request: ImageRequest, interpreter: Interpreter) -> str:
-    parts = {
+    parts: dict[str, object] = {
         "version": _RECIPE_VERSION,
         "interpreter": interpreter.identity,
         "profile": load_profile(request.profile).digest,
         "packages": normalise_requirements(request.packages),
         "environment": ENVIRONMENT,
     }
+    if request.javascript:
+        parts["node"] = node_identity()
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -199,7 +204,10 @@ async def _write_root(
         profile, extras, python=interpreter.executable, target=site, work=work, progress=progress
     )
     tar = work / "root.tar"
-    missing = await write_root(tar, interpreter, work=work, site=site if packages else None)
+    node = None
+    if request.javascript:
+        node = await node_executable(interpreter.executable, work, progress)
+    missing = await write_root(tar, interpreter, work=work, site=site if packages else None, node=node)
     if missing:
         progress(f"Not on this host, so modules that need them won't load: {', '.join(sorted(missing))}.")
     return tar, packages

@@ -36,6 +36,9 @@ SITE_PACKAGES = "/opt/site-packages"
 PYTHON = "/usr/local/bin/python3"
 """The interpreter's path in the image."""
 
+NODE = "/usr/local/bin/node"
+"""Node's path in the image."""
+
 COMPILE_SECONDS = 600.0
 """Bound on byte-compilation. The largest profile takes a tenth of this on a slow machine."""
 
@@ -181,7 +184,9 @@ class _Tree:
             archive.addfile(info, BytesIO(data))
 
 
-async def write_root(tar: Path, interpreter: Interpreter, *, work: Path, site: Path | None) -> frozenset[str]:
+async def write_root(
+    tar: Path, interpreter: Interpreter, *, work: Path, site: Path | None, node: Path | None = None
+) -> frozenset[str]:
     """Write the root file system as a tar file, owned by root, with fixed times.
 
     Args:
@@ -189,6 +194,7 @@ async def write_root(tar: Path, interpreter: Interpreter, *, work: Path, site: P
         interpreter: This process's interpreter: the image gets its bytecode.
         work: An empty directory for intermediate files.
         site: The directory of installed packages, or None.
+        node: Node's executable, or None.
 
     Returns:
         The names of shared objects that a module needs and this host lacks. Those modules fail in the image as they
@@ -206,6 +212,8 @@ async def write_root(tar: Path, interpreter: Interpreter, *, work: Path, site: P
             hint="Build sandbox_image/Containerfile and configure its reference as the image.",
         )
     tree = await anyio.to_thread.run_sync(_lay_out, interpreter, site)
+    if node is not None:
+        tree.files[NODE] = _File(node, executable=True)
     missing: frozenset[str] = frozenset()
     if elf.loader:
         missing = await _add_libraries(tree, elf.loader, interpreter.executable, site)
@@ -308,7 +316,7 @@ async def _add_libraries(tree: _Tree, loader: str, program: Path, site: Path | N
     objects = [
         file.content
         for path, file in tree.files.items()
-        if isinstance(file.content, Path) and ".so" in PurePosixPath(path).name
+        if isinstance(file.content, Path) and (path == NODE or ".so" in PurePosixPath(path).name)
     ]
     # Thread cancellation opens libgcc_s by name. Before glibc 2.34 getpwuid opened libnss_files, too.
     libraries = await resolve_libraries(loader, program, objects, preload="libgcc_s.so.1:libnss_files.so.2")
