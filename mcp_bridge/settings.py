@@ -31,7 +31,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.http_settings import HttpSettings
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.near_names import spelled_like
-from mcp_bridge.sandbox.languages import Language
+from mcp_bridge.sandbox.languages import Language  # noqa: TC001 - pydantic reads it
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.telemetry.config import TelemetryConfig

@@ -27,6 +27,7 @@ from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.usage_errors import Commands
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, ClientName
+from mcp_bridge.sandbox.languages import Language  # noqa: TC001  (typer reads the annotations)
 
 app = typer.Typer(
     name="mcp-bridge",
@@ -142,15 +143,26 @@ def run(
     fork: Annotated[
         str | None, typer.Option(metavar="NAME@CELL", help="Begin the session from that cell of another one.")
     ] = None,
+    language: Annotated[
+        Language | None, typer.Option(help="By default by the file's name: JavaScript for .js, .mjs, .ts and .mts.")
+    ] = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Run one script in a fresh sandbox, as run_python would."""
     from mcp_bridge.cli.commands.run import run as work
 
-    named, servers = config or ctx.obj, server or []
     status = work(
-        named, file, code, servers=servers, timeout=timeout, key=key, session=session, fork=fork, as_json=as_json
+        config or ctx.obj,
+        file,
+        code,
+        servers=server or [],
+        timeout=timeout,
+        key=key,
+        session=session,
+        fork=fork,
+        language=language,
+        as_json=as_json,
     )
     raise typer.Exit(status)
 

@@ -423,8 +423,8 @@ class Bridge:
             language: What it is written in.
 
         Raises:
-            BridgeError: It never ran. Bad requests: `language_unavailable`, `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
-                `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`. Too many: `busy`. No
+            BridgeError: It never ran. Bad requests: `language_unavailable`, `empty_code`, `code_too_large`, `bad_code`,
+                `bad_timeout`, `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`. Too many: `busy`. No
                 working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as `Sessions.turn` and
                 `CellRunner.run`; `session_waiting`.
         """
@@ -448,7 +448,7 @@ class Bridge:
             raise BridgeError(
                 "language_unavailable",
                 f"{SHOWN[language]} doesn't run here: the operator's setting `languages` doesn't have it.",
-                hint=f"The operator adds \"{language}\" to it.",
+                hint=f'The operator adds "{language}" to it.',
             )
         if language != "python" and session is not None:
             raise BridgeError(
@@ -674,9 +674,7 @@ class Bridge:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
         language: Literal["javascript"] | None = None if job.language == "python" else job.language
-        start = messages.ExecutionStart(
-            execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, language
-        )
+        start = messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, language)
         return start_line(start)
 
     async def run_program(

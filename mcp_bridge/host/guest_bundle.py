@@ -67,7 +67,7 @@ def _bundle(*, compiled: bool, javascript: bool) -> bytes:
     add("mcp_bridge._version", _ROOT / "_version.py", package=False)
     for part in (*PARTS, JAVASCRIPT) if javascript else PARTS:
         for file in (_ROOT / part).glob("*.py"):
-            if file.stem != "loader":
+            if file.stem not in {"loader", "sources"}:
                 is_package = file.stem == "__init__"
                 name = f"mcp_bridge.{part.replace('/', '.')}" + ("" if is_package else f".{file.stem}")
                 add(name, file, package=is_package)

@@ -15,6 +15,7 @@ from mcp_bridge.cli import asking, configuring, exit_statuses, opening
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import GIVEN_BEFORE
 from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
+from mcp_bridge.sandbox.languages import language_of_file
 from mcp_bridge.server import displays
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.host.bridge import Bridge
+    from mcp_bridge.sandbox.languages import Language
     from mcp_bridge.wire.messages import Stream
 
 logger = logging.getLogger(__name__)
@@ -90,7 +92,7 @@ def _read(file: str | None) -> str:
         hint = "Name a file that holds the script; code itself goes after -c."
         raise BridgeError("script_missing", f"{file} can't be read: {exc.strerror}.", hint=hint) from None
     except UnicodeDecodeError:
-        hint = "Give it Python source, in UTF-8."
+        hint = "Give it source, in UTF-8."
         raise BridgeError("script_missing", f"{file or 'standard input'} is not UTF-8 text.", hint=hint) from None
 
 
@@ -104,6 +106,7 @@ def run(
     key: str | None = None,
     session: str | None = None,
     fork: str | None = None,
+    language: Language | None = None,
     as_json: bool,
 ) -> int:
     """Run a script; return the exit status."""
@@ -113,7 +116,8 @@ def run(
         script = read_script(file, code)
         configuration = configuring.configure(config)
         configuring.refuse_nesting(configuration)
-        record = anyio.run(_run, configuration, script, servers, timeout, _Named(key, session, fork), live)
+        written_in = language or language_of_file(file or "")
+        record = anyio.run(_run, configuration, script, servers, timeout, _Named(key, session, fork), live, written_in)
     except BridgeError as exc:
         if as_json:
             _print_json({"status": "refused", "exit_code": exit_statuses.exit_code(exc), "error": exc.record()})
@@ -150,6 +154,7 @@ async def _run(
     timeout: float | None,  # noqa: ASYNC109
     named: _Named,
     live: LiveOutput | None,
+    language: Language,
 ) -> ExecutionRecord | None:
     """The record; None if SIGTERM ended the run.
 
@@ -166,6 +171,7 @@ async def _run(
             key=named.key,
             session=named.session,
             fork=named.fork,
+            language=language,
             starter="operator",
             notify=_print_progress,
             asker=asker,

@@ -76,9 +76,7 @@ class ProgramIdentity:
         return known.request == await off_loop(context, lambda: _mac(self._keys.before or b"", canonical(request)))
 
 
-def script_macs(
-    keys: Keys, code: str, session: str | None = None, language: Language = "python"
-) -> tuple[str, ...]:
+def script_macs(keys: Keys, code: str, session: str | None = None, language: Language = "python") -> tuple[str, ...]:
     """The MACs of a script's code; the first is the one to store. A program's MAC never equals one of these.
 
     Args:

@@ -42,7 +42,7 @@ class Job:
 
     @classmethod
     def from_stored(cls, stored: StoredExecution, client: Client) -> Job:
-        """A stored script for a client. Code, language, servers, time and starter are those that it was started with."""
+        """A stored script for a client. Everything else is as it was started."""
         bundle = stored.bundle
         client = replace(client, starter=stored.starter)
         language = bundle.get("language", "python")

@@ -497,7 +497,12 @@ class _Request(NamedTuple):
         place, cell = Cell.of(known), self.job.cell
         is_same_session = (place and place.session) == (cell and cell.session)
         is_same_language = known.bundle.get("language", "python") == self.job.language
-        return known.kind == "script" and is_same_session and is_same_language and await self.scripts.is_same_code(known, self.job.code)
+        return (
+            known.kind == "script"
+            and is_same_session
+            and is_same_language
+            and await self.scripts.is_same_code(known, self.job.code)
+        )
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # With the same servers the same was allowed.

@@ -1,1 +1,1 @@
-"""Scripts in JavaScript: Node runs them, by our modules in JavaScript; this package's Python stands between it and the host."""
+"""Scripts in JavaScript: Node runs them, by modules of ours; the Python here is between it and the host."""

@@ -108,4 +108,4 @@ function normalise(row, bound) {
   }
 }
 
-module.exports = { bind };
+module.exports = { bind, signature, typescript };

@@ -26,8 +26,23 @@ function likeness(one, other) {
   return all > 0 ? (2 * shared) / all : 0;
 }
 
+// How alike two names are, from 0 to 1: by how many letters have to be changed, left out, added or swapped.
+function spelledAlike(one, other) {
+  const [a, b] = [folded(one).slice(0, 60), folded(other).slice(0, 60)];
+  const rows = [Array.from({ length: b.length + 1 }, (_, at) => at)];
+  for (let i = 1; i <= a.length; i++) {
+    rows.push([i]);
+    for (let j = 1; j <= b.length; j++) {
+      let least = Math.min(rows[i - 1][j] + 1, rows[i][j - 1] + 1, rows[i - 1][j - 1] + (a[i - 1] === b[j - 1] ? 0 : 1));
+      if (i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]) least = Math.min(least, rows[i - 2][j - 2] + 1);
+      rows[i].push(least);
+    }
+  }
+  return 1 - rows[a.length][b.length] / Math.max(a.length, b.length, 1);
+}
+
 function near(name, known) {
-  const rated = known.map((other) => [likeness(name, other), other]).filter(([rate]) => rate >= 0.5);
+  const rated = known.map((other) => [Math.max(likeness(name, other), spelledAlike(name, other)), other]).filter(([rate]) => rate >= 0.6);
   rated.sort(([a, one], [b, other]) => b - a || (one < other ? -1 : 1));
   if (rated.length > 0) return rated.slice(0, 3).map(([, other]) => other);
   const asked = new Set(words(name));

@@ -14,7 +14,7 @@ import signal
 from mcp_bridge.guest.channel import READ_BYTES, Channel
 from mcp_bridge.guest.javascript.sources import BOOT, MODULES
 from mcp_bridge.guest.output import Capture
-from mcp_bridge.wire import jsonrpc, sandbox_exits
+from mcp_bridge.wire import jsonrpc
 from mcp_bridge.wire.annotations import NoReturn
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
@@ -73,7 +73,7 @@ class Node:
         self._end(pid)
 
     def _spawn(self, frames_in: int, frames_out: int, done: int) -> int:
-        actions = []
+        actions: list[tuple[int, ...]] = []
         # They may be numbered as Node's are: they are moved away first.
         for number, (fd, target) in enumerate(((frames_in, IN), (frames_out, OUT), (done, DONE))):
             actions.append((os.POSIX_SPAWN_DUP2, fd, 60 + number))
@@ -161,7 +161,8 @@ class Node:
         if code == -signal.SIGABRT and HEAP_EXHAUSTED in self._capture.tail:
             self._tell_exhaustion()
         if code < 0:
-            signal.signal(-code, signal.SIG_DFL)
+            if -code != signal.SIGKILL:
+                signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
         os._exit(code if code >= 0 else 128 - code)
 

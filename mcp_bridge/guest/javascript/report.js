@@ -7,7 +7,7 @@ const MAX_MESSAGE = 20_000;
 const MAX_TRACEBACK = 40_000;
 
 const FRAME = /file:\/\/\/workspace\/script\.js:(\d+)(?::(\d+))?/;
-const OURS = /^\s+at .*(?:mcp-bridge:|node:internal\/|\[eval\]|\(<anonymous>\)$|new Promise \()/;
+const OURS = /^\s+at .*(?:mcp-bridge:|node:|\[eval\]|\(<anonymous>\)|new Promise \()/;
 
 const { inspect } = util;
 
@@ -49,9 +49,22 @@ function excerpt(line, at) {
   return `script.js:${line}\n    ${text}\n${caret}`;
 }
 
+// The line that imports what there isn't, which the error doesn't tell.
+function lineOfImport(message) {
+  const [, name] = /^Cannot find (?:package|module) '([^']+)'/.exec(message) ?? [];
+  if (name === undefined) return null;
+  const at = source.text.split('\n').findIndex((line) => line.includes(`'${name}'`) || line.includes(`"${name}"`));
+  return at < 0 ? null : at + 1;
+}
+
 function traced(error) {
   const shown = error instanceof Error ? inspect(error, { depth: 4 }) : `Uncaught ${inspect(error, { depth: 4 })}`;
-  const kept = shown.split('\n').filter((line) => !OURS.test(line));
+  const kept = [];
+  for (const line of shown.replace(/^\[(.*)\]$/s, '$1').split('\n')) {
+    if (!OURS.test(line)) kept.push(line);
+    // The error's properties follow.
+    else if (line.endsWith(' {') && !kept.at(-1).endsWith(' {')) kept.push(`${kept.pop()} {`);
+  }
   return kept.join('\n').replace(new RegExp(FRAME, 'g'), (_, line, at) => (
     `script.js:${line}${at === undefined ? '' : `:${column(Number(line), Number(at))}`}`
   ));
@@ -63,9 +76,11 @@ function describe(error, advice) {
   const stack = error instanceof Error ? error.stack : undefined;
   // An error may say where it is itself.
   const place = FRAME.exec(typeof stack === 'string' ? stack : '');
-  const line = error?.line ?? (place === null ? null : Number(place[1]));
+  const line = error?.line ?? (place === null ? lineOfImport(message) : Number(place[1]));
   const at = place === null || place[2] === undefined ? null : column(Number(place[1]), Number(place[2]));
-  let traceback = (line === null ? '' : excerpt(line, error?.column ?? at)) + traced(error);
+  let traceback = traced(error);
+  // Node's own report of a syntax error begins with it.
+  if (line !== null && !traceback.startsWith('script.js:')) traceback = excerpt(line, error?.column ?? at) + traceback;
   if (advice !== null) {
     message += `\n${advice}`;
     traceback += `\n${advice}`;

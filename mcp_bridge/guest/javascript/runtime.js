@@ -2,6 +2,7 @@
 // `mcp/runtime`: what servers and tools there are, calls by name, and what is kept between runs.
 const util = require('node:util');
 const { nearest, sameName } = require('./names');
+const { signature, typescript } = require('./arguments');
 const { shortened } = require('./blocks');
 
 // Rows that print one a line.
@@ -17,6 +18,9 @@ class Rows extends Array {
 }
 
 const rows = (items) => Rows.from(items);
+
+// `git.git_log(repo_path, …) — …` as JavaScript calls it.
+const asCall = (line) => line.replace(/^([\w.]+)\(([^)]+)\)/, '$1({$2})');
 
 const MEANT = {
   call_tool: ['call', 'execute', 'invoke', 'invoke_tool', 'run_tool', 'tool', 'use_tool'],
@@ -119,12 +123,19 @@ class Runtime {
       this.#noticed.add(notice);
       process.stderr.write(`${notice}\n`);
     }
-    return rows(matches);
+    return rows(matches.map((match) => ({ ...match, line: asCall(match.line) })));
   }
 
   async describe(name, detail) {
     const result = await this.#calls.request('catalog.describe', { name, detail });
-    return detail === 'schema' ? result.schema : result.text;
+    if (detail === 'schema') return result.schema;
+    const [server, tool] = [this.#servers.list.find((one) => name.startsWith(`${one.alias}.`) || name.startsWith(`${one.name}.`))]
+      .flatMap((one) => (one === undefined ? [] : [one, name.slice(one.alias.length + 1)]));
+    const row = server === undefined ? undefined : (await server.rows()).get(tool);
+    // The host describes a tool as Python calls it.
+    if (row === undefined || !result.text.startsWith('await ')) return result.text.split('\n').map(asCall).join('\n');
+    const [, ...rest] = result.text.split('\n');
+    return [`await ${server.alias}.${signature(row)}: ${typescript(row.returns)}`, ...rest].join('\n');
   }
 
   // `('git', 'git_log', {...})`, or `('git.git_log', {...})`.

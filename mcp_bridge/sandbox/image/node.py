@@ -87,7 +87,7 @@ def _own_node() -> Path | None:
 @functools.cache
 def _version(path: Path, changed: int) -> tuple[int, int]:  # noqa: ARG001 - another file has another version
     try:
-        ended = subprocess.run(  # noqa: S603
+        ended = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False
         )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
