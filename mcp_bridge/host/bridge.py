@@ -424,9 +424,9 @@ class Bridge:
 
         Raises:
             BridgeError: It never ran. Bad requests: `language_unavailable`, `empty_code`, `code_too_large`, `bad_code`,
-                `bad_timeout`, `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`. Too many: `busy`. No
-                working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as `Sessions.turn` and
-                `CellRunner.run`; `session_waiting`.
+                `bad_timeout`, `unknown_server`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`. Too many:
+                `busy`. No working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as
+                `Sessions.turn` and `CellRunner.run`; `session_waiting`.
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
         job = Job(code, servers, timeout, client, language=language)
