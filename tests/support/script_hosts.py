@@ -120,3 +120,18 @@ def make_hosts(tmp_path, source, sandboxes):
         return Hosts(folder, sandboxes.settings.state_dir, source)
 
     return make
+
+
+@pytest.fixture
+def make_javascript_hosts(tmp_path, source, both):
+    """As `make_hosts`, of scripts in JavaScript."""
+
+    def make(name):
+        folder = tmp_path / name
+        folder.mkdir()
+        hosts = Hosts(folder, both.settings.state_dir, source)
+        hosts.head, hosts.language = JAVASCRIPT_HEAD, "javascript"
+        hosts.settings["languages"] = ["python", "javascript"]
+        return hosts
+
+    return make
