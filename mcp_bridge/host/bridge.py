@@ -17,7 +17,7 @@ from collections import OrderedDict
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import anyio
@@ -673,7 +673,7 @@ class Bridge:
     def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
-        language: Literal["javascript"] | None = None if job.language == "python" else job.language
+        language = None if job.language == "python" else job.language
         start = messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, language)
         return start_line(start)
 

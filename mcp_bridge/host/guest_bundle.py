@@ -49,7 +49,7 @@ def bundle(image_magic: str, *, javascript: bool = False) -> bytes:
 
 
 @functools.cache
-def _bundle(*, compiled: bool, javascript: bool) -> bytes:
+def _bundle(*, compiled: bool, javascript: bool = False) -> bytes:
     modules: dict[str, tuple[bool, str, bytes]] = {}
 
     def add(name: str, file: Path, *, package: bool) -> None:

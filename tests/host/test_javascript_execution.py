@@ -59,7 +59,7 @@ VALUES = {
     "function f() { return 1 }": None,
     "class A { b = [1, {c: 'd'}] }\nnew A()": "A { b: [ 1, { c: 'd' } ] }",
     "// only a comment\n": None,
-    "'use strict'": None,
+    "'use strict'": "'use strict'",
     "(1, 2) // a comment": "2",
     "5 // a comment": "5",
     "({a: 1n << 70n})": "{ a: 1180591620717411303424n }",
@@ -340,12 +340,12 @@ console.log(got.every((text, n) => text === String(n)));
     assert record.calls == 300
 
 
-async def test_eight_megabytes_pass_both_ways(both):
+async def test_megabytes_pass_both_ways(both):
     record = await run(
         both,
         """
 import { faulty } from "mcp/servers";
-for (const size of [1 << 20, 8 << 20]) {
+for (const size of [1 << 20, 3 << 20]) {
   const text = "\\u20ac\\n".repeat(size / 4);
   console.log(await faulty.echo({ text }) === text);
 }

@@ -16,7 +16,7 @@ const MAGIC = [
 ];
 
 // Whole, as far as may be printed: other bounds hold.
-const SHOWN = { depth: 32, maxArrayLength: null, maxStringLength: null, breakLength: 120 };
+const SHOWN = { depth: 32, maxArrayLength: null, maxStringLength: null, breakLength: 120, compact: 8 };
 
 const { open } = fs;
 

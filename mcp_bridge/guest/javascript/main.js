@@ -104,6 +104,8 @@ class Execution {
       this.#state = 'failed';
       this.#error = error;
     }
+    // The handlers of its exit are called once: one of them has failed.
+    if (process._exiting) this.#finish(1);
     process.exit(1);
   }
 

@@ -74,7 +74,7 @@ function prepared(code) {
     );
   }
   const last = tree.body.at(-1);
-  if (last?.type !== 'ExpressionStatement' || last.directive !== undefined) return text;
+  if (last?.type !== 'ExpressionStatement') return text;
   const kept = `globalThis.${KEEP}((`;
   Object.assign(source, { line: last.loc.start.line, column: last.loc.start.column, added: kept.length });
   const end = text[last.end - 1] === ';' ? last.end - 1 : last.end;
