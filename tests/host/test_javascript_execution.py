@@ -63,7 +63,7 @@ VALUES = {
     "(1, 2) // a comment": "2",
     "5 // a comment": "5",
     "({a: 1n << 70n})": "{ a: 1180591620717411303424n }",
-    "'a\\ud800'": "'a\\uD800'",
+    "'a\\ud800'": "'a\\ud800'",
     "const add = (a: number, b: number): number => a + b;\nadd(1, 2)": "3",
     "function id<T>(x: T): T { return x }\nid<string>('a')": "'a'",
     "interface A { a: number }\nconst a = { a: 1 } satisfies A;\n(a as A).a": "1",
