@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import asking, configuring, exit_statuses, opening
+from mcp_bridge.cli import configuring, exit_statuses, opening, terminal_prompts
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import GIVEN_BEFORE
 from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
@@ -163,7 +163,7 @@ async def _run(
     """
 
     async def work(bridge: Bridge) -> ExecutionRecord:
-        asker = asking.terminal()
+        asker = terminal_prompts.terminal()
         return await bridge.run(
             script,
             servers=servers or None,
