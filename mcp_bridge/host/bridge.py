@@ -673,8 +673,11 @@ class Bridge:
     def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
-        language = None if job.language == "python" else job.language
-        start = messages.ExecutionStart(execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, language)
+        # Python needs to know neither.
+        language, memory = (None, None) if job.language == "python" else (job.language, self.settings.memory)
+        start = messages.ExecutionStart(
+            execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, language, memory
+        )
         return start_line(start)
 
     async def run_program(

@@ -67,7 +67,7 @@ class ExecutionStart(NamedTuple):
     With `seed`, the code is a cell of a session: the names of the cells before are there, and stay for the next one.
     All randomness of the session comes from the seed of its first cell, 64 hexadecimal digits. `cell` is its number.
 
-    `language` is given for code that isn't Python: `javascript`.
+    `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes.
     """
 
     execution: str
@@ -78,6 +78,7 @@ class ExecutionStart(NamedTuple):
     seed: str | None = None
     cell: int = 0
     language: str | None = None
+    memory: int | None = None
 
 
 class ExecutionInterrupt(NamedTuple):

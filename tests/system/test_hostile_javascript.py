@@ -155,3 +155,12 @@ async def test_no_memory_grants_a_script_more_than_its_memory(both):
             record = await bridge.run(code, language="javascript", timeout=20)
             assert record.status in {"out_of_memory", "error"}, (code, record.status, record.error)
             assert record.error["code"] in {"out_of_memory", "script_error"}
+
+
+async def test_a_script_gets_the_memory_that_it_is_allowed(both):
+    """V8's own limit follows the sandbox's."""
+    code = "const x = []; while (x.length < 60) x.push(new Array(1e6).fill(1.5)); x.length"
+    small = await both.run(code, language="javascript", timeout=20)
+    assert small.status == "out_of_memory"
+    large = await both.run(code, language="javascript", timeout=20, memory=1 << 30)
+    assert (large.status, large.value) == ("success", "60"), large.error

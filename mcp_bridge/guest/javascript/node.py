@@ -8,7 +8,6 @@ is never busy: so it is sent while the script computes, and in order with the fr
 import errno
 import json
 import os
-import resource
 import signal
 
 from mcp_bridge.guest.channel import READ_BYTES, Channel
@@ -25,13 +24,11 @@ NODE = "/usr/local/bin/node"
 IN, OUT, DONE = 3, 4, 5
 """Node's descriptors: frames from the host, frames for it, and a byte for each empty line that it writes."""
 
-MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-
 HEAP_SHARE = 0.75
 """The part of the sandbox's memory that Node's heap may take. What else Node needs takes 60 MiB."""
 
 LEAST_HEAP = 32 << 20
-UNLIMITED = 1 << 50
+DEFAULT_MEMORY = 512 << 20
 
 LAST_ID = 2**53
 """The id of the one request that this process makes itself, when Node is gone."""
@@ -62,7 +59,7 @@ class Node:
         to_node, from_node, done = os.pipe(), os.pipe(), os.pipe()
         self._frames = to_node[1]
         try:
-            pid = self._spawn(to_node[0], from_node[1], done[0])
+            pid = self._spawn(to_node[0], from_node[1], done[0], start.memory or DEFAULT_MEMORY)
         except OSError as exc:
             self._refuse(exc)
         for fd in (to_node[0], from_node[1], done[0]):
@@ -72,7 +69,7 @@ class Node:
         self._pass_on(from_node[0], done[1])
         self._end(pid)
 
-    def _spawn(self, frames_in: int, frames_out: int, done: int) -> int:
+    def _spawn(self, frames_in: int, frames_out: int, done: int, memory: int) -> int:
         actions: list[tuple[int, ...]] = []
         # They may be numbered as Node's are: they are moved away first.
         for number, (fd, target) in enumerate(((frames_in, IN), (frames_out, OUT), (done, DONE))):
@@ -81,7 +78,7 @@ class Node:
             actions.append((os.POSIX_SPAWN_CLOSE, 60 + number))
         return os.posix_spawn(
             NODE,
-            ["node", *_flags(), "-e", BOOT],
+            ["node", *_flags(memory), "-e", BOOT],
             {**os.environ, "NODE_NO_WARNINGS": "1"},
             file_actions=actions,
             setsigdef=[signal.SIGPIPE],
@@ -177,27 +174,14 @@ class Node:
             signal.pause()
 
 
-def _flags() -> list[str]:
-    heap = max(LEAST_HEAP, int(_memory() * HEAP_SHARE)) >> 20
+def _flags(memory: int) -> list[str]:
+    """Node's flags in a sandbox with so much memory, in bytes."""
     return [
-        f"--max-old-space-size={heap}",
+        f"--max-old-space-size={max(LEAST_HEAP, int(memory * HEAP_SHARE)) >> 20}",
         # Its parser tells which expression is the last.
         "--expose-internals",
         "--disable-warning=ExperimentalWarning",
     ]
-
-
-def _memory() -> int:
-    """The sandbox's memory in bytes."""
-    limits = [resource.getrlimit(resource.RLIMIT_DATA)[0]]
-    for path in MEMORY_LIMITS:
-        try:
-            with open(path) as file:
-                limits.append(int(file.read()))
-        except (OSError, ValueError):
-            continue
-    known = [limit for limit in limits if 0 < limit < UNLIMITED]
-    return min(known, default=512 << 20)
 
 
 def _bundle() -> bytes:
