@@ -59,11 +59,13 @@ Code = Literal[
     "insufficient_scope", "internal_error", "interpreter_exited", "interpreter_killed",
     "interrupted", "invalid_program",
     "kernel_command_line", "key_conflict", "key_missing", "key_unusable", "keyring_missing", "keyring_unusable",
+    "language_unavailable",
     "ledger_behind", "ledger_damaged", "ledger_full", "ledger_head_damaged", "ledger_in_use", "ledger_missing",
     "ledger_room", "limits", "limits_refused", "log_unwritable", "login_failed", "login_needed", "login_unavailable",
     "memory_not_enforced", "metrics_denied", "missing_field",
     "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge",
     "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "nobody_waits",
+    "node_missing",
     "not_a_principal",
     "not_allowed", "not_asked",
     "not_awaited", "not_derivable", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded",
@@ -235,6 +237,9 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The idempotency key belongs to other code, another program, another context, or to an execution "
             "whose owner is not known.",
             "Use a key for one thing only.", exit_status=2),
+        "language_unavailable": Description(
+            "Scripts in this language aren't allowed here, or not in a session.",
+            "Have the operator add the language to `languages`. Sessions run Python alone.", exit_status=2),
         "not_open_yet": Description(
             "The bridge is still being opened, so nothing was run.",
             "Call again. If it lasts, run `mcp-bridge doctor`.", _CLIENT | _VIEWER),
@@ -728,6 +733,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "no_runtime": Description(
             "No container engine works here.",
             "`mcp-bridge doctor` says why for each, and what to install."),
+        "node_missing": Description(
+            "Scripts in JavaScript are allowed, and there is no Node that could go into the image.",
+            "Install Node 22.15 or later on this machine, or let the bridge reach the package index."),
         "packages_failed": Description(
             "Packages could not be installed.",
             "See the message; `mcp-bridge doctor` checks proxies and certificates."),

@@ -32,6 +32,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.http_settings import HttpSettings
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.near_names import spelled_like
+from mcp_bridge.sandbox.languages import Language  # noqa: TC001 - pydantic reads it
 from mcp_bridge.sandbox.packages.install_settings import InstallSettings
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.sizes import Size, parse_size
@@ -149,6 +150,11 @@ class Settings(BaseModel):
     packages: Annotated[
         tuple[str, ...], BeforeValidator(_packages), Field(description="More packages for the built image")
     ] = ()
+    languages: Annotated[
+        tuple[Language, ...],
+        BeforeValidator(_listed),
+        Field(min_length=1, description="What scripts may be written in: python, javascript"),
+    ] = ("python",)
     runtime: Annotated[
         Literal["auto", "oci", "podman", "docker"],
         Field(description="Container engine; oci is crun or runc without one"),

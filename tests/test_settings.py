@@ -77,6 +77,7 @@ OTHER_VALUES = {
     "image": ("localhost/mine:1", "localhost/mine:1"),
     "profile": ("data", "data"),
     "packages": ("rich, attrs", ("rich", "attrs")),
+    "languages": ("python, javascript", ("python", "javascript")),
     "runtime": ("docker", "docker"),
     "oci_runtime": ("runc", "runc"),
     "container_user": ("1000:1000", "1000:1000"),

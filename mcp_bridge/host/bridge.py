@@ -64,6 +64,7 @@ from mcp_bridge.policy.rules.budgets import Usages
 from mcp_bridge.policy.rules.floor import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import SandboxProcess
+from mcp_bridge.sandbox.languages import SHOWN
 from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.telemetry.opening import telemetry
 from mcp_bridge.wire import messages
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
     from mcp_bridge.sandbox.engine import SandboxProcess
+    from mcp_bridge.sandbox.languages import Language
     from mcp_bridge.sandbox.packages.install_settings import InstallSettings
     from mcp_bridge.sandbox.packages.installer import PackageRights
     from mcp_bridge.sandbox.packages.locked import PackageSet
@@ -430,11 +432,12 @@ class Bridge:
         dry_run: bool = False,
         files: Sequence[str] | None = None,
         packages: Sequence[str] = (),
+        language: Language = "python",
     ) -> ExecutionRecord:
         """Run a script in a fresh sandbox, or as a session's next cell.
 
         Args:
-            code: Python source.
+            code: Its source.
             servers: Names or aliases of the servers it may use; all by default.
             timeout: Seconds of its own time.
             key: Idempotency key: it runs once, whoever asks for it how often; who asks later gets what it gave. One
@@ -453,18 +456,31 @@ class Bridge:
                 made. The same code without it then goes on.
             files: Names of the inputs that it may read; all by default.
             packages: Requirements of packages that its sandbox is to have, from the operator's list.
+            language: What it is written in.
 
         Raises:
-            BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
-                `unknown_server`, `unknown_input`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`,
-                `bad_package`, `package_refused`. Without its packages: as `Installer.resolve` and `Installer.fetch`.
-                Too many: `busy`. No working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as
-                `Sessions.turn` and `CellRunner.run`; `session_waiting`.
+            BridgeError: It never ran. Bad requests: `language_unavailable`, `empty_code`, `code_too_large`, `bad_code`,
+                `bad_timeout`, `unknown_server`, `unknown_input`, `bad_key`, `key_conflict`, `unknown_run`,
+                `bad_arguments`, `bad_package`, `package_refused`. Without its packages: as `Installer.resolve` and
+                `Installer.fetch`. Too many: `busy`. No working sandbox: as `Sandboxes.prepare` and
+                `SandboxProcess.wait`. Of a session: as `Sessions.turn` and `CellRunner.run`; `session_waiting`.
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
         names = None if files is None else list(dict.fromkeys(files))
         required = self._required(packages)
-        job = Job(code, servers, timeout, client, dry_run=dry_run, files=names, requirements=required)
+        job = Job(
+            code,
+            servers,
+            timeout,
+            client,
+            dry_run=dry_run,
+            files=names,
+            requirements=required,
+            language=language,
+        )
+        self._require_language(language)
+        if language != "python":
+            _require_python(language, session=session, dry_run=dry_run, files=files, packages=packages)
         self._check(code, timeout)
         if dry_run and session is not None:
             raise BridgeError(
@@ -521,6 +537,14 @@ class Bridge:
         return await self.sandboxes.installer.resolve(
             requirements, self.package_rights, prepared.image.packages, notify
         )
+
+    def _require_language(self, language: Language) -> None:
+        if language not in self.settings.languages:
+            raise BridgeError(
+                "language_unavailable",
+                f"{SHOWN[language]} doesn't run here: the operator's setting `languages` doesn't have it.",
+                hint=f'The operator adds "{language}" to it.',
+            )
 
     async def _run_cell(self, job: Job, key: str | None, name: SessionKey, fork: str | None) -> ExecutionRecord:
         """As `run`, for a session whose turn it is."""
@@ -686,6 +710,7 @@ class Bridge:
     async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
         script, gate, job, *_ = active
         execution = script.execution
+        self._require_language(job.language)
         limit = self.limits_of(job)
         if job.packages is not None:
             # Before it takes a place: it may have to be built.
@@ -806,11 +831,12 @@ class Bridge:
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
         # A session's cells share a sandbox, and each may have inputs.
         has_inputs = bool(self._inputs_of(job) if job.cell is None else self._inputs)
-        return start_line(
-            messages.ExecutionStart(
-                execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, has_inputs=has_inputs
-            )
+        # Python needs to know neither.
+        language, memory = (None, None) if job.language == "python" else (job.language, self.settings.memory)
+        start = messages.ExecutionStart(
+            execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, has_inputs, language, memory
         )
+        return start_line(start)
 
     async def run_program(
         self,
@@ -973,7 +999,7 @@ class Bridge:
     def _check(self, code: str, timeout: float | None) -> RunLimits:
         settings = self.settings
         if not code.strip():
-            raise BridgeError("empty_code", "There is no code to run.", hint="Pass Python source in 'code'.")
+            raise BridgeError("empty_code", "There is no code to run.", hint="Pass the source in 'code'.")
         if len(code) > MAX_CODE_BYTES:
             raise BridgeError("code_too_large", f"The code has {len(code)} characters; the limit is {MAX_CODE_BYTES}.")
         seconds = settings.timeout if timeout is None else timeout
@@ -1015,6 +1041,24 @@ class Bridge:
     def _missing_servers(self) -> Sequence[str]:
         """What to say of servers that couldn't be read; nothing to a principal that has been given some by name."""
         return self.fleet.missing if self._usable_servers is None else ()
+
+
+def _require_python(language: Language, **asked: object) -> None:
+    """Refuse what scripts in another language don't have.
+
+    Args:
+        language: That language.
+        asked: What was asked for, by the argument's name.
+
+    Raises:
+        BridgeError: `language_unavailable`.
+    """
+    if names := [name for name, value in asked.items() if value]:
+        raise BridgeError(
+            "language_unavailable",
+            f"{names[0]}= is for scripts in Python alone, and this is {SHOWN[language]}.",
+            hint=f"Leave {' and '.join(f'{name}=' for name in names)} out, or write it in Python.",
+        )
 
 
 def _handed_in(sources: Mapping[str, InputSource]) -> HandedIn:

@@ -89,7 +89,7 @@ async def _image(settings: Settings, choice: RuntimeChoice, notify: Callable[[st
 
     return await ensure_image(
         open_images(choice, settings.state_dir),
-        ImageRequest(settings.profile, tuple(settings.packages)),
+        ImageRequest(settings.profile, tuple(settings.packages), "javascript" in settings.languages),
         configured=settings.image,
         progress=notify,
         state_dir=settings.state_dir,
@@ -139,7 +139,7 @@ async def prepare_with(
 
     require_own_image(settings)
     store = open_images(prepared.report.choice, settings.state_dir)
-    request = ImageRequest(settings.profile, tuple(settings.packages), packages.digest)
+    request = ImageRequest(settings.profile, tuple(settings.packages), package_set=packages.digest)
     if not await store.inspect([image_reference(request)]):
         # Before it is built: builds wait for each other.
         await installer.fetch(packages, notify)

@@ -158,6 +158,9 @@ class Sandboxes:
             self._with_sets.popitem(last=False)
         return known
 
+    def _bundle(self, prepared: Prepared) -> bytes:
+        return guest_bundle.bundle(prepared.image.magic, javascript="javascript" in self._settings.languages)
+
     def _tell(self, text: str) -> None:
         for notify in self._told:
             notify(text)
@@ -168,7 +171,7 @@ class Sandboxes:
             return
         self.pool = pool = WarmPool(
             lambda: prepared.engine.start(self.spec(STARTED_AHEAD, prepared)),
-            guest_bundle.bundle(prepared.image.magic),
+            self._bundle(prepared),
             PoolSize(settings.pool_min, max(settings.pool_min, settings.pool_max)),
             settings.sandbox_start_timeout,
             lambda: available_memory() > settings.memory,
@@ -190,7 +193,7 @@ class Sandboxes:
         try:
             prepared = await self.prepare()
             # Compiled once in a process, and not on the loop.
-            await anyio.to_thread.run_sync(guest_bundle.bundle, prepared.image.magic)
+            await anyio.to_thread.run_sync(self._bundle, prepared)
         finally:
             # Where there is no engine yet, a later `prepare` may find one.
             self._has_pool = True
@@ -277,7 +280,7 @@ class Sandboxes:
         """Run a script in a container that is started for it. As `run`."""
         with tracing.span("start sandbox"):
             process = await prepared.engine.start(self.spec(execution, prepared, hash_seed))
-        run, requests = make_run(process, guest_bundle.bundle(prepared.image.magic) + first, limit)
+        run, requests = make_run(process, self._bundle(prepared) + first, limit)
         try:
             with tracing.span("run sandbox", attributes={"mcp_bridge.sandbox.was_ready": False}):
                 record = await run.run()

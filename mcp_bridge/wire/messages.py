@@ -68,6 +68,8 @@ class ExecutionStart(NamedTuple):
     All randomness of the session comes from the seed of its first cell, 64 hexadecimal digits. `cell` is its number.
 
     With `has_inputs`, there are files that the operator hands in.
+
+    `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes.
     """
 
     execution: str
@@ -78,6 +80,8 @@ class ExecutionStart(NamedTuple):
     seed: str | None = None
     cell: int = 0
     has_inputs: bool = False
+    language: str | None = None
+    memory: int | None = None
 
 
 class ExecutionInterrupt(NamedTuple):

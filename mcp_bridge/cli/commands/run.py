@@ -16,6 +16,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.plans.plan import is_of_plan
 from mcp_bridge.executions.record import GIVEN_BEFORE
 from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
+from mcp_bridge.sandbox.languages import language_of_file
 from mcp_bridge.server import displays
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.host.bridge import Bridge
+    from mcp_bridge.sandbox.languages import Language
     from mcp_bridge.wire.messages import Stream
 
 logger = logging.getLogger(__name__)
@@ -92,7 +94,7 @@ def _read(file: str | None) -> str:
         hint = "Name a file that holds the script; code itself goes after -c."
         raise BridgeError("script_missing", f"{file} can't be read: {exc.strerror}.", hint=hint) from None
     except UnicodeDecodeError:
-        hint = "Give it Python source, in UTF-8."
+        hint = "Give it source, in UTF-8."
         raise BridgeError("script_missing", f"{file or 'standard input'} is not UTF-8 text.", hint=hint) from None
 
 
@@ -109,6 +111,7 @@ def run(
     dry_run: bool = False,
     files: list[str] | None = None,
     packages: Sequence[str] = (),
+    language: Language | None = None,
     as_json: bool,
 ) -> int:
     """Run a script; return the exit status."""
@@ -118,7 +121,8 @@ def run(
         script = read_script(file, code)
         configuration = configuring.configure(config)
         configuring.refuse_nesting(configuration)
-        named = _Named(key, session, fork, dry_run, files, packages)
+        written_in = language or language_of_file(file or "")
+        named = _Named(key, session, fork, dry_run, files, packages, written_in)
         record = anyio.run(_run, configuration, script, servers, timeout, named, live)
     except BridgeError as exc:
         if as_json:
@@ -150,6 +154,7 @@ class _Named(NamedTuple):
     dry_run: bool
     files: list[str] | None
     packages: Sequence[str]
+    language: Language
 
 
 async def _run(
@@ -178,6 +183,7 @@ async def _run(
             dry_run=named.dry_run,
             files=named.files or None,
             packages=named.packages,
+            language=named.language,
             starter="operator",
             notify=_print_progress,
             asker=asker,

@@ -201,7 +201,7 @@ class Scripts:
         """
         # With a key, the same request is the same after a session has begun anew.
         session = None if job.cell is None else job.cell.session if key else f"{job.cell.session}/{job.cell.seed}"
-        requests = script_macs(self.lifecycle.keys, job.code, session, job.requirements)
+        requests = script_macs(self.lifecycle.keys, job.code, session, job.requirements, job.language)
         named = waiting = None
         if key is not None:
             values = self.projection()
@@ -302,12 +302,15 @@ class Scripts:
             job.dry_run,
             None if job.files is None else sorted(job.files),
             None if job.packages is None else job.packages.rows(),
+            None if job.language == "python" else job.language,
         )
         bundle: dict[str, Any] = {"code": job.code, "servers": servers, "timeout": job.timeout}
         if job.cell is not None:
             bundle["cell"] = job.cell.to_bundle()
         elif job.packages is not None:
             bundle["packages"] = job.packages.rows()
+        if job.language != "python":
+            bundle["language"] = job.language
         if job.dry_run:
             bundle["dry_run"] = True
         if job.files is not None:
@@ -668,7 +671,13 @@ class _Request(NamedTuple):
         # Forgotten, with a value that was written out in it.
         place, cell = Cell.of(known), self.job.cell
         is_same_session = (place and place.session) == (cell and cell.session)
-        return known.kind == "script" and is_same_session and await self.scripts.is_same_code(known, self.job.code)
+        is_same_language = known.bundle.get("language", "python") == self.job.language
+        return (
+            known.kind == "script"
+            and is_same_session
+            and is_same_language
+            and await self.scripts.is_same_code(known, self.job.code)
+        )
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # With the same servers and files the same was allowed.

@@ -357,6 +357,7 @@ class ScriptStart(Payload):
         dry_run: Whether it begins with a dry run.
         files: The names of the inputs that it may read; None for all.
         packages: The package set that its sandbox has: for each its name, version, file and SHA-256; or None.
+        language: What it is written in; None for Python.
     """
 
     KIND = "start"
@@ -371,6 +372,7 @@ class ScriptStart(Payload):
     dry_run: bool = False
     files: Sequence[str] | None = None
     packages: Sequence[Mapping[str, str]] | None = None
+    language: str | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -380,7 +382,11 @@ class ScriptStart(Payload):
     def encode(self) -> dict[str, Any]:
         encoded = {"code": self.code, "hash": self.hash, "servers": _listed(self.servers), "timeout": self.timeout}
         encoded |= _given(
-            starter=self.starter, key=self.key, files=_listed(self.files), packages=_listed(self.packages)
+            starter=self.starter,
+            key=self.key,
+            files=_listed(self.files),
+            packages=_listed(self.packages),
+            language=self.language,
         )
         encoded |= {} if self.cell is None else self.cell.encode()
         return encoded | {"dry_run": True} if self.dry_run else encoded
@@ -398,6 +404,7 @@ class ScriptStart(Payload):
             payload.get("dry_run", False),
             payload.get("files"),
             payload.get("packages"),
+            payload.get("language"),
         )
 
 

@@ -20,6 +20,7 @@ import platformdirs
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.build_dir import build_directory
 from mcp_bridge.sandbox.image.host_tools import disk_full
+from mcp_bridge.sandbox.image.node import node_executable, node_identity
 from mcp_bridge.sandbox.image.packages import (
     install_packages,
     installed_packages,
@@ -56,11 +57,13 @@ class ImageRequest:
     Attributes:
         profile: The name of a package profile.
         packages: Additional requirements, normalised by `normalise_requirements`.
+        javascript: Whether it has Node.
         package_set: The digest of a package set that is laid over these; empty for none.
     """
 
     profile: str = "base"
     packages: tuple[str, ...] = ()
+    javascript: bool = False
     package_set: str = ""
 
 
@@ -73,13 +76,13 @@ def image_reference(request: ImageRequest) -> str:
 
     Raises:
         BridgeError: `unknown_profile`; `packages_failed` for a malformed requirement; `image_build_failed` if the
-            interpreter's files can't be found.
+            interpreter's files can't be found; `node_missing`.
     """
     return _reference(request, _recipe(request, running_interpreter()))
 
 
 def _recipe(request: ImageRequest, interpreter: Interpreter) -> str:
-    parts = {
+    parts: dict[str, object] = {
         "version": _RECIPE_VERSION,
         "interpreter": interpreter.identity,
         "profile": load_profile(request.profile).digest,
@@ -88,6 +91,8 @@ def _recipe(request: ImageRequest, interpreter: Interpreter) -> str:
     }
     if request.package_set:
         parts["package_set"] = request.package_set
+    if request.javascript:
+        parts["node"] = node_identity()
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -226,8 +231,11 @@ async def _write_root(
         await lay_over(site)
         packages = await anyio.to_thread.run_sync(installed_packages, site)
     tar = work / "root.tar"
+    node = None
+    if request.javascript:
+        node = await node_executable(interpreter.executable, work, progress)
     missing = await write_root(
-        tar, interpreter, work=work, site=site if packages else None, is_trusted=lay_over is None
+        tar, interpreter, work=work, site=site if packages else None, node=node, is_trusted=lay_over is None
     )
     if missing:
         progress(f"Not on this host, so modules that need them won't load: {', '.join(sorted(missing))}.")

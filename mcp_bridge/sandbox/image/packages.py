@@ -202,6 +202,24 @@ async def install_packages(
     return await anyio.to_thread.run_sync(installed_packages, target)
 
 
+async def install_pinned(pins: Path, what: str, *, python: Path, target: Path, work: Path) -> None:
+    """Install the wheels of a requirements file, by their hashes and without their dependencies.
+
+    Args:
+        pins: The file.
+        what: What it is, for errors.
+        python: The interpreter for whose ABI they are.
+        target: An empty directory.
+        work: The installer's working directory.
+
+    Raises:
+        BridgeError: As `install_packages`.
+    """
+    installer = await _find_installer(python, work)
+    argv = [*installer.argv, "install", *installer.options, "--only-binary", ":all:", "--target", str(target)]
+    await _install([*argv, "--require-hashes", "--no-deps", "-r", str(pins)], what, work)
+
+
 async def _install(argv: Sequence[str], what: str, work: Path) -> None:
     try:
         result = await run_tool(argv, seconds=INSTALL_SECONDS, directory=work)

@@ -36,6 +36,9 @@ SITE_PACKAGES = "/opt/site-packages"
 PYTHON = "/usr/local/bin/python3"
 """The interpreter's path in the image."""
 
+NODE = "/usr/local/bin/node"
+"""Node's path in the image."""
+
 COMPILE_SECONDS = 600.0
 """Bound on byte-compilation. The largest profile takes a tenth of this on a slow machine."""
 
@@ -190,7 +193,13 @@ class _Tree:
 
 
 async def write_root(
-    tar: Path, interpreter: Interpreter, *, work: Path, site: Path | None, is_trusted: bool = True
+    tar: Path,
+    interpreter: Interpreter,
+    *,
+    work: Path,
+    site: Path | None,
+    node: Path | None = None,
+    is_trusted: bool = True,
 ) -> frozenset[str]:
     """Write the root file system as a tar file, owned by root, with fixed times.
 
@@ -201,6 +210,7 @@ async def write_root(
         site: The directory of installed packages, or None.
         is_trusted: Whether the loader may look at the packages' shared objects. Of others only the names of what they
             need are read, and what of that a wheel may expect of any Linux comes into the image.
+        node: Node's executable, or None.
 
     Returns:
         The names of shared objects that a module needs and this host lacks. Those modules fail in the image as they
@@ -218,6 +228,8 @@ async def write_root(
             hint="Build sandbox_image/Containerfile and configure its reference as the image.",
         )
     tree = await anyio.to_thread.run_sync(_lay_out, interpreter, site)
+    if node is not None:
+        tree.files[NODE] = _File(node, executable=True)
     missing: frozenset[str] = frozenset()
     if elf.loader:
         missing = await _add_libraries(tree, elf.loader, interpreter.executable, site, is_trusted=is_trusted)
@@ -322,7 +334,7 @@ async def _add_libraries(
     objects = [
         file.content
         for path, file in tree.files.items()
-        if isinstance(file.content, Path) and ".so" in PurePosixPath(path).name
+        if isinstance(file.content, Path) and (path == NODE or ".so" in PurePosixPath(path).name)
     ]
     # Thread cancellation opens libgcc_s by name. Before glibc 2.34 getpwuid opened libnss_files, too.
     preload = ["libgcc_s.so.1", "libnss_files.so.2"]
