@@ -453,3 +453,13 @@ def test_a_folder_names_no_embedding_model(nowhere):
         load(environ={}, cwd=nowhere)
     assert caught.value.code == "bad_config"
     assert "not a folder's to set" in caught.value.message
+
+
+def test_a_folder_lists_no_package_that_scripts_may_have_installed(nowhere):
+    file = nowhere / FILE_NAME
+    file.write_text('[install]\nallow = ["evil"]\n')
+    with pytest.raises(BridgeError) as caught:
+        trust(nowhere)
+        load(environ={}, cwd=nowhere)
+    assert caught.value.code == "bad_config"
+    assert "not a folder's to set" in caught.value.message
