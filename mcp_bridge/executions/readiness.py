@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
-from mcp_bridge.executions.plans.plan import STEP
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.kernel.machine import IN_DOUBT
 
@@ -22,6 +21,10 @@ PROGRAM = "program"
 """The kind of a script's wait for a program that it has started; the other kinds are those of a program's steps."""
 
 EVENT = "event"
+"""The kind of a script's wait for an event."""
+
+PLAN = "dry run"
+"""A plan's name among what an execution waits for."""
 
 
 def earliest_due(record: Mapping[str, Any] | None) -> float | None:
@@ -46,7 +49,7 @@ def last_looked(record: Mapping[str, Any] | None) -> int | None:
 
 def waits_for_plan(record: Mapping[str, Any]) -> bool:
     """Whether an execution is suspended after its dry run, by its record."""
-    return bool(record.get("planned")) and any(row["step"] == STEP for row in record.get("waiting", ()))
+    return bool(record.get("planned")) and any(row["step"] == PLAN for row in record.get("waiting", ()))
 
 
 async def can_resume(store: ProgramStore, stored: StoredExecution) -> bool:

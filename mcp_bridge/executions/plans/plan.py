@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_invisible, escape_name
+from mcp_bridge.executions.readiness import PLAN
 from mcp_bridge.executions.scripts.record import NAME
 from mcp_bridge.gate.planned_calls import ApprovedCall, ApprovedCalls
 from mcp_bridge.ledger.log.payloads import (
@@ -39,9 +40,6 @@ MAX_PLANNED_BYTES = 4 << 20
 
 MAX_TOLD = 20
 """Most calls that a notice names."""
-
-STEP = "dry run"
-"""A plan's name among what an execution waits for."""
 
 
 NOTHING_LISTED = "dry run: it has listed no call"
@@ -100,7 +98,7 @@ def question(planned: Sequence[Planned], ended: str | None) -> QuestionFields:
         "message": "\n".join(told),
         "details": details,
         "program": NAME,
-        "step": STEP,
+        "step": PLAN,
         "listed": [one.listed for one in bound],
     }
     if whys := dict.fromkeys(one.why for one in bound if one.asks):
@@ -119,7 +117,7 @@ def _shown(one: Planned) -> dict[str, Any]:
 
 def waiting_row(number: int, since: float) -> WaitingRow:
     """The row for what an execution waits for, whose question has this number."""
-    return {"effect": number, "step": STEP, "kind": "approval", "name": NAME, "call": STEP, "since": since}
+    return {"effect": number, "step": PLAN, "kind": "approval", "name": NAME, "call": PLAN, "since": since}
 
 
 def of_approvals(approvals: Iterable[Approval]) -> Approval | None:

@@ -32,7 +32,6 @@ from mcp_bridge.executions.idempotency.runs_without_key import (
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.plans.plan import (
     NOTHING_LISTED,
-    STEP,
     TOO_LARGE,
     left_to_make,
     nothing_bound,
@@ -43,7 +42,7 @@ from mcp_bridge.executions.plans.plan import (
     waiting_row,
 )
 from mcp_bridge.executions.plans.plan import error as plan_error
-from mcp_bridge.executions.readiness import can_resume, earliest_due, last_looked, waits_for_plan
+from mcp_bridge.executions.readiness import PLAN, can_resume, earliest_due, last_looked, waits_for_plan
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.held_calls import ask
@@ -692,7 +691,7 @@ _AT_REST = frozenset({"suspended", "timeout"})
 
 def _still_waiting(record: dict[str, Any] | None, history: CallHistory) -> list[WaitingRow]:
     """What a run waited for and waits for still, when it can't go on for another reason."""
-    rows: list[WaitingRow] = [row for row in (record or {}).get("waiting", []) if row["step"] != STEP]
+    rows: list[WaitingRow] = [row for row in (record or {}).get("waiting", []) if row["step"] != PLAN]
     return [row for row in rows if row["call"] not in history.calls or history.calls[row["call"]].outcome is None]
 
 
