@@ -50,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
     "proxied": calls.proxied,
     "http_server": http_server.http_server,
     "sessions": sessions.sessions,
+    "waits": sessions.waits,
     "files": files.files,
     "team": http_server.team,
     "openapi": calls.openapi,

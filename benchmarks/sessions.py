@@ -1,4 +1,5 @@
-"""Sessions: a cell against a tool that does nothing, and a rebuilding against the time that the cells took."""
+"""Sessions and waits: a cell against a tool that does nothing, a rebuilding against the time that the cells took, and
+going on after a wait against the same script without one."""
 
 from __future__ import annotations
 
@@ -17,6 +18,41 @@ CELLS = 50
 
 CELL = "import time\nseen = globals().get('seen', []) + [len(globals())]\nfor _ in range(200_000): pass"
 """Some 5 ms of computing, and a name that grows."""
+
+
+WAITING = "import time\nawait runtime.wait_event('go')\nprint('went on')"
+"""Suspended until an event is sent, which a payload brings here."""
+
+PLAIN = "print('went on')"
+
+
+async def waits(bench: Bench) -> list[Row]:
+    """A script that is suspended for an event, and goes on in another container, against one that only runs."""
+    environment = bench.environment(tables=without_pool())
+    suspended, resumed, plain = [], [], []
+    async with client([COMMAND, "serve", "--tools", "programs"], environment, log=bench.work / "waits.log") as bridge:
+        for number in range(bench.rounds(9)):
+            told = ""
+
+            async def begin(key: str = f"w{number}") -> None:
+                nonlocal told
+                answer = await bridge.call_tool("run_python", {"code": WAITING, "idempotency_key": key})
+                told = "\n".join(getattr(block, "text", "") for block in answer.content)
+
+            suspended.append(await timed(begin))
+            found = re.search(r"--execution ([0-9a-f]{16})", told)
+
+            async def go_on(trace: str = found[1] if found else "") -> None:
+                await bridge.call_tool("resume_program", {"trace_id": trace, "payload": 1})
+
+            resumed.append(await timed(go_on))
+            plain.append(await timed(lambda: run_python(bridge, PLAIN)))
+    floor = statistics.median(plain)
+    what = "the same without a wait"
+    return [
+        Row("a script, until it is suspended for an event", statistics.median(suspended), floor, "ms", what),
+        Row("its event sent, and gone on to its end", statistics.median(resumed), floor, "ms", what),
+    ]
 
 
 async def sessions(bench: Bench) -> list[Row]:

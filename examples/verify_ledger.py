@@ -13,7 +13,7 @@ EARLIEST, SHOWN = 1_672_531_200, 100_000  # no cosignature is older than 2023; e
 WEAK = 0, 1, P - 1, ORDER_8, P - ORDER_8  # with such a key anyone can sign anything
 ANY, TEXT, HASH = r"(?s:.*)", r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{0,4096}", r"[0-9a-f]{64}"
 NAME, SIGNED = r"[^\s+\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}", "\u2014 [^ \n]+ (?:[A-Za-z0-9+/=]{4}){23,}\n"
-KINDS = "start|intent|outcome|denial|transition|suspension|resume|decision|violation|erasure|key|clock|loss|end"
+KINDS = "start|intent|outcome|denial|transition|suspension|resume|decision|event|violation|erasure|key|clock|loss|end"
 ENTRY = {"commitment": HASH, "execution": f"(?!$){TEXT}", "kind": KINDS, "policy": TEXT, "previous": HASH,
          "program": TEXT, "sequence": int, "step": TEXT, "time": int}
 NULLABLE = ("payload", "previous", "program", "salt", "step")

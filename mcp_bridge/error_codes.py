@@ -31,13 +31,14 @@ Code = Literal[
     "backup_damaged",
     "backup_exists", "backup_failed", "backup_newer", "backup_unusable", "bad_argument", "bad_arguments",
     "bad_artifact", "bad_artifact_name", "bad_checkpoint", "bad_client_config", "bad_code", "bad_condition",
-    "bad_config", "bad_context", "bad_credentials", "bad_entry", "bad_export", "bad_frame", "bad_host",
+    "bad_config", "bad_context", "bad_credentials", "bad_entry", "bad_event", "bad_export", "bad_frame", "bad_host",
     "bad_identity", "bad_intent",
     "bad_key", "bad_memory", "bad_note", "bad_origin", "bad_outcome", "bad_params", "bad_passphrase",
     "bad_policy_snapshot", "bad_principal", "bad_program", "bad_proof", "bad_recipient", "bad_reference",
     "bad_request", "bad_result", "bad_secret", "bad_session", "bad_signature", "bad_state", "bad_text",
     "bad_timeout", "bad_token",
-    "bad_tool_result", "bad_tools", "bad_type", "bad_value", "bridge_at_work", "bridge_ending", "budget_bytes",
+    "bad_tool_result", "bad_tools", "bad_type", "bad_value", "bad_wait", "bridge_at_work", "bridge_ending",
+    "budget_bytes",
     "budget_calls", "budget_cost", "budget_exceeded", "budget_tokens",
     "busy",
     "calls_too_large", "cancelled", "cannot_listen", "cell_ended", "certificates", "changed_file", "channel_closed",
@@ -46,9 +47,11 @@ Code = Literal[
     "configuration", "connection_lost", "context_too_large", "cpus_not_enforced", "credentials_needed",
     "database_busy", "database_newer",
     "database_unusable",
-    "demo_needs_git", "demo_needs_servers", "denied", "denied_steps", "disk_full", "divergence", "duplicate_id",
+    "demo_needs_git", "demo_needs_servers", "denied", "denied_steps", "disk_full", "divergence",
+    "dry_run", "duplicate_id",
     "effect_cancelled", "empty_code", "ended", "engine", "engine_absent", "engine_alias", "engine_broken",
-    "engine_failed", "engine_silent", "erased", "erasure_unfinished", "error", "execution_running", "exit", "failed",
+    "engine_failed", "engine_silent", "erased", "erasure_unfinished", "error", "event_timeout",
+    "execution_running", "exit", "failed",
     "file_changed", "files_full", "folder_changed", "folder_too_large", "frame_too_deep", "frame_too_large", "image",
     "image_build_failed", "image_missing", "image_python_too_old", "image_without_python", "in_doubt",
     "index_in_text", "input_changed", "input_refused", "input_too_large", "input_unavailable",
@@ -59,13 +62,15 @@ Code = Literal[
     "ledger_room", "limits", "limits_refused", "log_unwritable", "login_failed", "login_needed", "login_unavailable",
     "memory_not_enforced", "metrics_denied", "missing_field",
     "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge",
-    "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "not_a_principal",
+    "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "nobody_waits",
+    "not_a_principal",
     "not_allowed", "not_asked",
     "not_awaited", "not_derivable", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded",
     "not_replayable",
     "not_resumable", "not_suspended", "not_trusted", "nothing_is_lost", "nothing_to_erase", "nothing_to_trust",
     "oci_runtime_unusable", "oci_unused", "other_log", "other_program", "other_version", "out_of_memory",
     "output_limit", "output_unwritable", "packages_failed", "payload_too_large", "pids_not_enforced", "plan_failed",
+    "plan_too_large",
     "pool", "privileges",
     "program_cycle", "program_sensitive", "programs_too_large", "proxy", "publish_bad_answer", "publish_conflict",
     "publish_file_foreign", "publish_file_lost", "publish_file_unusable", "publish_refused", "publish_unasked",
@@ -82,10 +87,10 @@ Code = Literal[
     "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
     "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_few_descriptors", "too_large",
-    "too_many_artifacts", "too_many_calls",
+    "too_many_artifacts", "too_many_calls", "too_many_events",
     "too_many_failures", "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references",
     "too_many_requests", "too_many_sessions", "too_many_tokens",
-    "too_many_viewers",
+    "too_many_viewers", "too_many_waits",
     "too_much_at_once", "tool_busy", "tool_cancelled", "tool_changed", "tool_error", "tool_failed", "tool_timeout",
     "tool_unavailable", "trust_unusable", "unexpected_response", "uninstall_failed", "unknown_approval",
     "unknown_artifact", "unknown_cell",
@@ -195,6 +200,10 @@ GROUPS: Final[tuple[Group, ...]] = (
         "divergence": Description(
             "A script that is run again from its record does not make the calls that it made before.",
             "Keep time, chance and the order of sets out of what the script decides. Nothing was done twice."),
+        "dry_run": Description(
+            "The run is a dry run: it has listed what it would call, or it does not do what was asked for.",
+            "Run the same code without `dry_run`. A person may approve what was listed as a whole before.",
+            _SCRIPT | _CLIENT | _COMMAND),
         "empty_code": Description(
             "There is no code to run.",
             "Pass Python source in `code`, a file or `-c`.", exit_status=2),
@@ -232,6 +241,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "output_limit": Description(
             "The script printed more than `max_output_size`.",
             "Print less, or keep a file with `artifact(path)`."),
+        "plan_too_large": Description(
+            "A dry run would list more calls, or more of their arguments, than a person can be shown whole.",
+            "Split the script.", _SCRIPT),
         "sandbox_lost": Description(
             "The sandbox ended, and not by the script's doing.",
             "Run the script again, with its idempotency key."),
@@ -595,6 +607,29 @@ GROUPS: Final[tuple[Group, ...]] = (
         "plan_failed": Description(
             "The model wrote no valid program.",
             "Say more exactly what the program shall do, or use a stronger model."),
+    }),
+    Group("Waits and events",
+        "Errors of a script that waits for a time or an event, and of who sends an event.",
+        _SCRIPT | _CLIENT | _COMMAND, {
+        "bad_event": Description(
+            "This can't be the name of an event.",
+            "Use up to 200 printable characters, not a hyphen first, nor a space at an end.", exit_status=2),
+        "bad_wait": Description(
+            "The end of the wait is no time, or too far away.",
+            "Wait for less than a year.", _SCRIPT),
+        "event_timeout": Description(
+            "The event did not come within the time-out of `wait_event`. It is a `TimeoutError`, too.",
+            "Catch it, or wait for longer.", _SCRIPT),
+        "nobody_waits": Description(
+            "No execution waits for an event of this name, so it was not sent.",
+            "See what waits with `mcp-bridge execution list`. An event for one execution (`--execution ID`) is kept "
+            "until it is waited for.", _COMMAND),
+        "too_many_events": Description(
+            "Too many events that were sent to the execution have not been waited for.",
+            "Send no more before the script has taken some, or cancel it."),
+        "too_many_waits": Description(
+            "The script has waited as often as one script may.",
+            "Have a new script go on.", _SCRIPT),
     }),
     Group("Approvals and calls in doubt",
         "Errors when a person answers a question, or settles a call that is in doubt.",

@@ -91,7 +91,7 @@ BOUNDS = (
 )
 """Settings for which the smaller value of the user's own file and the folder's applies."""
 
-PERMISSIONS = ("allow_self_server",)
+PERMISSIONS = ("allow_self_server", "resume_waits")
 """Settings that are off if the user's own file turns them off, whatever the folder's says."""
 
 
@@ -175,6 +175,9 @@ class Settings(BaseModel):
     max_calls: Annotated[int, Field(ge=1, description="Requests one run may make")] = 10_000
     max_call_size: Annotated[Size, Field(description="Bytes one run may send in requests")] = 256 << 20
     max_concurrent: Annotated[int, Field(ge=1, description="Runs at once; further ones wait")] = 8
+    resume_waits: Annotated[
+        bool, Field(description="Whether a server goes on by itself with scripts whose wait is over")
+    ] = True
     max_queued: Annotated[
         int, Field(ge=0, description="Runs of one principal that wait; further ones are refused as busy")
     ] = 100

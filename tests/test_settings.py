@@ -85,6 +85,7 @@ OTHER_VALUES = {
     "client_configs": ("false", False),
     "logins": ("keyring", "keyring"),
     "allow_self_server": ("1", True),
+    "resume_waits": ("no", False),
     "state_dir": ("/somewhere", Path("/somewhere")),
     "log_level": ("DEBUG", "debug"),
     "log_format": ("JSON", "json"),

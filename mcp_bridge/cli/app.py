@@ -15,6 +15,7 @@ from mcp_bridge.cli.commands import logins  # noqa: F401  (commands of `servers`
 from mcp_bridge.cli.commands.approvals import approvals
 from mcp_bridge.cli.commands.audit import audit
 from mcp_bridge.cli.commands.backups import backup, backup_key, restore
+from mcp_bridge.cli.commands.events import events
 from mcp_bridge.cli.commands.executions import executions
 from mcp_bridge.cli.commands.images import images
 from mcp_bridge.cli.commands.policy import policy
@@ -43,6 +44,7 @@ for name, group in (
     ("program", programs),
     ("execution", executions),
     ("session", sessions),
+    ("event", events),
     ("approvals", approvals),
     ("audit", audit),
     ("policy", policy),
@@ -145,6 +147,14 @@ def run(
     fork: Annotated[
         str | None, typer.Option(metavar="NAME@CELL", help="Begin the session from that cell of another one.")
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Make no call but those that only read; list the others, to be approved as a whole. The same without "
+            "it goes on.",
+        ),
+    ] = False,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -160,6 +170,7 @@ def run(
         key=key,
         session=session,
         fork=fork,
+        dry_run=dry_run,
         files=inputs,
         as_json=as_json,
     )

@@ -166,6 +166,10 @@ def next_steps(waiting: Sequence[Mapping[str, Any]], ident: str, config: Path | 
                 lines += [f"  {line}" for line in next_steps(row["waiting"], program, config)]
             case "wait":
                 lines.append(f"{what}{moment(row.get('due'))}: then {command(f'execution resume {ident}', config)}")
+            case "event" if "call" in row:
+                send = f"event send {shlex.quote(str(row['name']))} --execution {ident} --payload JSON"
+                until = f", until {moment(row['due'])}" if "due" in row else ""
+                lines.append(f"{what}the event {escape_name(row['name'])}{until}: {command(send, config)}")
             case kind:
                 name = f"the {'event' if kind == 'event' else 'outcome of'} {row['name']}"
                 lines.append(f"{what}{name}: {command(f'execution resume {ident} --payload JSON', config)}")

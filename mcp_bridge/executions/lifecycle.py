@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.readiness import last_looked
 from mcp_bridge.executions.status import not_suspended, require_resumable
 from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.ledger.log.payloads import Resumption, ScriptSuspension, to_entry
@@ -172,7 +173,17 @@ class Lifecycle:
         status = "interrupted" if stored.status == "running" else stored.status
         # Without a `resume` entry, the last entry has to say the status that the row has.
         entries = [] if resumed else self.suspension(stored, status)
-        await self.leave(stored.id, *entries, status=status, record=stored.record, state=stored.state, due=stored.due)
+        # An event may have come meanwhile.
+        after = last_looked(stored.record) if stored.kind == "script" else None
+        await self.leave(
+            stored.id,
+            *entries,
+            status=status,
+            record=stored.record,
+            state=stored.state,
+            due=stored.due,
+            after=after,
+        )
 
     @staticmethod
     def suspension(stored: StoredExecution, status: str) -> list[Entry]:
@@ -194,6 +205,7 @@ class Lifecycle:
         record: dict[str, Any] | None,
         state: bytes | None = None,
         due: float | None = None,
+        after: int | None = None,
     ) -> None:
         """Store how an execution stands, and release it, even if it can't be stored.
 
@@ -204,6 +216,7 @@ class Lifecycle:
             record: The new record, or None.
             state: The machine's state; None for a script, and for an ended program.
             due: When the next timer fires, in seconds since 1970, or None.
+            after: As in `ProgramStore.update`.
 
         Raises:
             BridgeError: `not_recorded`.
@@ -212,7 +225,7 @@ class Lifecycle:
             with anyio.CancelScope(shield=True):
                 sealed = None if record is None else await self.store.sealed_record(execution, record)
                 self.recorder.post(*entries)
-                await self.store.update(execution, status=status, state=state, record=sealed, due=due)
+                await self.store.update(execution, status=status, state=state, record=sealed, due=due, after=after)
         finally:
             self._release(execution)
 

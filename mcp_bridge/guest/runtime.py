@@ -169,8 +169,9 @@ def build(channel: Channel, calls: Calls, servers: list[dict[str, Any]]) -> type
         public[f"{name}_sync"] = _with_usage_errors(f"{name}_sync", blocking)
     for name in _PLAIN:
         public[name] = public[f"{name}_sync"] = _with_usage_errors(name, getattr(functions, name))
-    public["call_tool"] = functions.call_tool_async
-    public["call_tool_sync"] = functions.call_tool
+    for name in ("call_tool", "sleep_until", "wait_event"):
+        public[name] = getattr(functions, f"{name}_async")
+        public[f"{name}_sync"] = getattr(functions, name)
     module.__dict__.update(public)
     module.__dict__["__all__"] = sorted(public)
     # As in a package: the importer asks for unknown names, and its error says what to write.
@@ -199,6 +200,8 @@ USAGE = {
     "open_input": "with runtime.open_input('NAME') as file: ...",
     "save_tool": "await runtime.save_tool(function)",
     "search": "await runtime.search('words')",
+    "sleep_until": "await runtime.sleep_until(time.time() + SECONDS)",
+    "wait_event": "await runtime.wait_event('NAME', timeout=SECONDS)",
 }
 """A usage line for each function; `{0}` is a server."""
 
@@ -214,6 +217,8 @@ _MEANT = {
     "input": {"fetch", "fetch_file", "get_file", "get_input", "load_file", "read_file", "upload"},
     "open_input": {"open", "open_file", "stream", "read_input"},
     "end_session": {"reset", "reset_session", "restart", "new_session", "destroy_session"},
+    "sleep_until": {"delay", "pause", "sleep", "sleep_for", "wait", "wait_until"},
+    "wait_event": {"await_event", "event", "on_event", "receive", "wait_for", "wait_for_event"},
 }
 """The names of these functions in other bridges and clients."""
 
@@ -541,6 +546,53 @@ class _Functions:
     def end_session(self, name: str | None = None) -> bool:
         """End a session, to begin anew under its name; this one without a name. Whether there was one."""
         return bool(self._request(SessionEnd(name))["found"])
+
+    def sleep_until(self, when: Any) -> None:
+        """Wait until a time: a datetime with its zone, seconds since 1970, or an ISO text. A long one suspends the run.
+
+        Raises:
+            MCPError: The time is too far away, or there are too many waits.
+        """
+        from mcp_bridge.guest.waits import waits
+
+        waits.wait(self._channel, waits.until(when))
+
+    def sleep_until_async(self, when: Any) -> Any:
+        """Wait until a time: a datetime with its zone, seconds since 1970, or an ISO text. A long one suspends the run.
+
+        Raises:
+            MCPError: The time is too far away, or there are too many waits.
+        """
+        from mcp_bridge.guest.waits import waits
+
+        work = waits.wait_async(self._channel, waits.until(when))
+        return self._calls.unawaited.track(work, "runtime.sleep_until", 2)
+
+    def wait_event(self, name: str, timeout: float | None = None) -> Any:
+        """Wait for an event that somebody outside sends by this name; returns its payload. It may suspend the run.
+
+        Raises:
+            TimeoutError: It didn't come within `timeout` seconds.
+        """
+        from mcp_bridge.guest.waits import waits
+
+        return waits.wait(self._channel, waits.event(name, timeout))
+
+    def wait_event_async(self, name: str, timeout: float | None = None) -> Any:
+        """Wait for an event that somebody outside sends by this name; returns its payload. It may suspend the run.
+
+        Raises:
+            TimeoutError: It didn't come within `timeout` seconds.
+        """
+        from mcp_bridge.guest.waits import waits
+
+        work = waits.wait_async(self._channel, waits.event(name, timeout))
+        return self._calls.unawaited.track(work, "runtime.wait_event", 2)
+
+    for _name, _function in (("sleep_until", sleep_until_async), ("wait_event", wait_event_async)):
+        _function.__name__ = _name
+        _function.__dict__[ASYNCHRONOUS] = True
+    del _name, _function
 
     def save_tool(self, function: Callable[..., Any]) -> str:
         """Keep a function's source for later executions: `from mcp.tools import NAME`."""

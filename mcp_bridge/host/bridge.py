@@ -10,6 +10,7 @@ the ledger are shared. Everything that is kept or counted is each principal's ow
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import secrets
 import time
@@ -17,6 +18,7 @@ from collections import OrderedDict
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -49,6 +51,7 @@ from mcp_bridge.host.sandboxes import Sandboxes
 from mcp_bridge.host.sessions.live_sessions import LiveSessions, SessionKey
 from mcp_bridge.host.upkeep import tidy_at_start, upkeep
 from mcp_bridge.inputs.config import handed_in
+from mcp_bridge.kernel.events import Resume
 from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.log.session_store import SessionStore
@@ -90,7 +93,6 @@ if TYPE_CHECKING:
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.host.sessions.cell_runner import CellRunner
     from mcp_bridge.inputs.config import InputSource
-    from mcp_bridge.kernel.events import Resume
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.ledger.log.quota import Measured
     from mcp_bridge.ledger.log.recorder import Recorder
@@ -416,6 +418,7 @@ class Bridge:
         news: Callable[[str], None] | None = None,
         session: str | None = None,
         fork: str | None = None,
+        dry_run: bool = False,
         files: Sequence[str] | None = None,
     ) -> ExecutionRecord:
         """Run a script in a fresh sandbox, or as a session's next cell.
@@ -436,6 +439,8 @@ class Bridge:
             news: Told what servers say while they work on its calls: their progress, and what they log.
             session: The name of the session that it is a cell of; None for a script of its own.
             fork: For a new session, the cell of another that it goes on from: `name@5`, or `name` for its last one.
+            dry_run: Whether it is only to read: other calls are listed, for a person to approve as a whole, and not
+                made. The same code without it then goes on.
             files: Names of the inputs that it may read; all by default.
 
         Raises:
@@ -445,8 +450,15 @@ class Bridge:
                 `Sessions.turn` and `CellRunner.run`; `session_waiting`.
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
-        job = Job(code, servers, timeout, client, files=None if files is None else list(dict.fromkeys(files)))
+        names = None if files is None else list(dict.fromkeys(files))
+        job = Job(code, servers, timeout, client, dry_run=dry_run, files=names)
         self._check(code, timeout)
+        if dry_run and session is not None:
+            raise BridgeError(
+                "bad_arguments",
+                "A session's cell can't be run dry: it would change the session.",
+                hint="Give the code, with what it needs, without session.",
+            )
         self._start_line("", job)
         if session is None:
             if fork is not None:
@@ -546,7 +558,13 @@ class Bridge:
         return await self.sessions.end(session)
 
     def gate(
-        self, execution: str, client: Client, servers: Sequence[str] | None = None, recorder: Recorder | None = None
+        self,
+        execution: str,
+        client: Client,
+        servers: Sequence[str] | None = None,
+        recorder: Recorder | None = None,
+        *,
+        dry_run: bool = False,
     ) -> Gate:
         """As `SandboxRunner.gate`."""
         from mcp_bridge.gate.allowed_tools import AllowedTools
@@ -569,6 +587,7 @@ class Bridge:
             allowance,
             client.news,
             narrowed=servers is not None,
+            is_dry=dry_run,
         )
 
     def servers(self, job: Job) -> list[str] | None:
@@ -590,8 +609,21 @@ class Bridge:
         """As `SandboxRunner.max_artifact_size`."""
         return self.settings.max_artifact_size
 
+    def servers_digest(self) -> str:
+        """As `SandboxRunner.servers_digest`."""
+        specs = (self.fleet.servers[name].spec for name in self._narrow(None) if name in self.fleet.servers)
+        return hashlib.sha256("".join(sorted(spec.fingerprint() for spec in specs)).encode()).hexdigest()
+
     async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
         """As `SandboxRunner.sandboxed`."""
+        if active.script.is_dry and active.script.live:
+            with TemporaryDirectory(prefix="mcp-bridge-dry-run-") as folder:
+                thrown_away = ArtifactWriter(Files(Path(folder)), active.script.execution, self.max_artifact_size)
+                record = await self._sandboxed(active, thrown_away)
+            if record.artifacts:
+                record.notices.append(f"dry run: {len(record.artifacts)} artifacts were not kept")
+                record.artifacts = []
+            return record
         if artifacts is None:
             artifacts = ArtifactWriter(self.files, active.script.execution, self.max_artifact_size)
         try:
@@ -642,13 +674,14 @@ class Bridge:
         self, active: ActiveScript, artifacts: ArtifactWriter, process: SandboxProcess, first: bytes, limit: RunLimits
     ) -> tuple[SandboxRun, Requests]:
         """As `CellHost.run_in`, for any script."""
+        from mcp_bridge.executions.plans.dry_memories import DryMemories
         from mcp_bridge.host.request_handlers import Requests
 
         script, gate, job, _, recorded = active
         inputs = self._inputs_of(job)
         requests = Requests(
             self.principal.name,
-            self._memories,
+            DryMemories(self.settings.state_dir, self.principal.name) if script.is_dry else self._memories,
             self.own_files,
             artifacts,
             gate,
@@ -745,6 +778,42 @@ class Bridge:
         client = Client(began=time.monotonic(), asker=self._asker(asker), sampler=sampler)
         async with self._turn_of(stored):
             return await self._commands(stored).resume(stored, event, client)
+
+    async def send_event(
+        self, execution: str, name: str, payload: Any, source: str, *, and_resume: bool, asker: Asker | None = None
+    ) -> dict[str, Any]:
+        """Send an event to an execution. Only the command line leads here.
+
+        A program that waits for it takes it and goes on at once. For a script it is kept until a wait takes it.
+
+        Args:
+            execution: Its id.
+            name: The event's name.
+            payload: What it brings, as JSON.
+            source: As `Resume.source`.
+            and_resume: Whether to go on with a script at once, if it can.
+            asker: As `run`.
+
+        Raises:
+            BridgeError: `unknown_trace`; `not_suspended`: it has ended, or is a program that doesn't wait for it; as
+                `sending.send_event` and `Commands.resume`.
+        """
+        from mcp_bridge.executions.readiness import can_resume
+        from mcp_bridge.executions.trace_record import to_record
+        from mcp_bridge.executions.waits.sending import awaited_effect, wake_scripts
+
+        stored = await self.lifecycle.stored(execution, self.principal.name)
+        if stored.kind == "program":
+            record = await self.resume_execution(
+                stored.id, Resume(payload, source, awaited_effect(stored, name)), asker=asker
+            )
+            await wake_scripts(self.lifecycle.store, stored.id)
+            return record
+        await self._script_commands.send(stored, name, payload, source)
+        stored = await self.lifecycle.stored(execution, self.principal.name)
+        if and_resume and await can_resume(self.lifecycle.store, stored):
+            return await self.resume_execution(stored.id, asker=asker)
+        return to_record(stored)
 
     async def cancel_execution(self, execution: str, reason: str) -> dict[str, Any]:
         """Cancel an execution that is suspended or interrupted; what a program's steps want undone is undone.

@@ -98,6 +98,8 @@ FROM_GUEST = frozenset(
         messages.MemoryList,
         messages.SessionList,
         messages.SessionEnd,
+        messages.WaitUntil,
+        messages.WaitEvent,
         messages.ArtifactWrite,
         messages.OutputRead,
         messages.InputList,

@@ -13,12 +13,16 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
 
-PARTS = ("wire", "kernel", "kernel/language", "guest", "guest/advice", "guest/files", "guest/session", "guest/values")
+PARTS = (
+    *("wire", "kernel", "kernel/language"),
+    *("guest", "guest/advice", "guest/files", "guest/session", "guest/values", "guest/waits"),
+)
 """Sub-packages that run inside. Standard library only; an import contract holds them to it."""
 
 LATE = (
     "mcp_bridge.kernel.",
     "mcp_bridge.guest.advice.",
+    "mcp_bridge.guest.waits.",
     "mcp_bridge.guest.files.",
     "mcp_bridge.guest.programs",
     "mcp_bridge.guest.near_names",

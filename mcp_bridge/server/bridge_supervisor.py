@@ -6,6 +6,7 @@ client. If the bridge couldn't be opened, every call tries again: after the erro
 
 from __future__ import annotations
 
+import importlib
 import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.bridge import open_bridge
-from mcp_bridge.offload import on_blocking_thread
+from mcp_bridge.offload import on_blocking_thread, on_thread
 from mcp_bridge.server.configuration_reload import INTERNAL_ERROR, ConfigurationReload, configured, for_the_agent
 from mcp_bridge.settings import Settings
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.host.bridge import Bridge
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
     from mcp_bridge.server.configuration_reload import Configured, Source
 
 logger = logging.getLogger(__name__)
@@ -151,6 +153,8 @@ class BridgeSupervisor:
                 self.opened.set()
                 self._attempt.over.set()
                 tasks.start_soon(self._ahead, bridge)
+                if bridge.settings.resume_waits:
+                    tasks.start_soon(self._go_on_with_due, bridge)
                 if bridge.settings.telemetry.listen is not None:
                     from mcp_bridge.server.http.metrics import serve_metrics_of  # noqa: PLC0415 - an extra
 
@@ -164,12 +168,27 @@ class BridgeSupervisor:
                 logger.exception("the bridge could not be opened")
             self._failed(exc if isinstance(exc, BridgeError) else INTERNAL_ERROR)
 
+    async def _go_on_with_due(self, bridge: Bridge) -> None:
+        """Go on with scripts whose wait is over, as their owners are by the configuration now."""
+        await anyio.sleep(FIRST_LOOK_SECONDS)
+        await on_thread(importlib.import_module, "mcp_bridge.executions.waits.going_on")
+        from mcp_bridge.executions.waits.going_on import GoingOn, at_once  # noqa: PLC0415 - imported on the thread
+
+        def owner_of(stored: StoredExecution) -> Bridge:
+            return bridge.for_principal(bridge.for_owner(stored).principal)
+
+        await GoingOn(bridge.lifecycle, owner_of, at_once(bridge.settings.max_concurrent), self.look).run()
+
     def _failed(self, error: BridgeError) -> None:
         self._source.print_error(error)
         described = for_the_agent(error)
         hint = f"{described.hint} {FIX_HINT}" if described.hint else FIX_HINT
         self._attempt.error = BridgeError(described.code, described.message, hint=hint, **described.details)
         self._attempt.over.set()
+
+
+FIRST_LOOK_SECONDS = 3.0
+"""How long scripts whose wait is over are left alone, for a client that begins to use the bridge."""
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.machine import IN_DOUBT
 from mcp_bridge.ledger.log.payloads import (
     PENDING,
+    PLANNED,
     CallDecision,
     CallOutcome,
     CallRef,
@@ -21,8 +22,10 @@ from mcp_bridge.ledger.log.payloads import (
     EffectOutcome,
     EffectSettlement,
     Erased,
+    EventDelivery,
     Failure,
     ModelIntent,
+    Planned,
     ProgramEnd,
     ProgramStart,
     ProgramSuspension,
@@ -62,6 +65,7 @@ RowKind = Literal[
     "suspension",
     "resume",
     "decision",
+    "event",  # that was sent to a script
     "violation",
     "erasure",
     "key",
@@ -84,7 +88,8 @@ class TimelineRow:
         time: When it began, in seconds since 1970.
         what: A tool's name, a program's, the violation: what names it in few words; others' text.
         step: The path of the program's step, or None.
-        status: `ok`, `failed`, `timeout`, `denied`, `pending`, `interrupted`, `UNDER_WAY`, …; empty where there's none.
+        status: `ok`, `failed`, `timeout`, `denied`, `pending`, `planned`, `interrupted`, `UNDER_WAY`, …; empty where
+            there's none.
         seconds: How long it took; None where it has no end, or no length.
         given: What it was given; None where that's nothing.
         value: What it gave, projected.
@@ -170,7 +175,7 @@ def totals(rows: Sequence[TimelineRow]) -> Totals:
     usages = [row.usage for row in rows if row.usage]
     ends = [row.time + (row.seconds or 0) for row in rows]
     return Totals(
-        calls=sum(row.kind == "call" for row in rows),
+        calls=sum(row.kind == "call" and row.status != PLANNED for row in rows),
         models=sum(row.kind == "model" for row in rows),
         failed=sum(row.status in {"failed", "timeout", "interrupted"} for row in asked),
         denials=sum(row.kind == "denial" for row in rows),
@@ -288,6 +293,8 @@ def _take_outcome(row: TimelineRow, payload: Decoded) -> None:
                 row.value = result.value
             elif isinstance(result, Failure):
                 row.error = {"code": result.code, "message": result.message}
+            elif isinstance(result, Planned):
+                row.what, row.given = result.tool, result.given
         case Unknown(_, unknown):
             row.value = unknown
 
@@ -321,6 +328,8 @@ def _row(recorded: Recorded, payload: Decoded) -> TimelineRow:
             row.value = event.payload if isinstance(event, Resume) else getattr(event, "reason", None)
         case CallDecision() | StepDecision() | QueuedDecision() | EffectSettlement() | CallSettlement():
             _take_decision(row, payload)
+        case EventDelivery(name, value, source):
+            row.what, row.value, row.status = name, value, source.lower()
         case Violation(message):
             row.what, row.status = message, "violation"
         case ProgramSuspension() | ScriptSuspension() | ProgramEnd() | ScriptEnd():

@@ -243,6 +243,21 @@ class SessionEnd(NamedTuple):
     call: CallId | None = None
 
 
+class WaitUntil(NamedTuple):
+    """Wait until a time, in seconds since 1970. Result: `{}`. The time that counts is that of the first request."""
+
+    until: float
+    call: CallId | None = None
+
+
+class WaitEvent(NamedTuple):
+    """Wait for an event of a name. Result: `{"value": json}`. Error after `timeout` seconds: `event_timeout`."""
+
+    name: str
+    timeout: float | None = None
+    call: CallId | None = None
+
+
 class ArtifactWrite(NamedTuple):
     """A chunk of a file that outlives the sandbox, in order. Result of the last chunk: `{"uri", "size"}`."""
 
@@ -461,6 +476,8 @@ METHODS: dict[str, type[Any]] = {
     "memory.list": MemoryList,
     "session.list": SessionList,
     "session.end": SessionEnd,
+    "wait.until": WaitUntil,
+    "wait.event": WaitEvent,
     "artifact.write": ArtifactWrite,
     "output.read": OutputRead,
     "input.list": InputList,

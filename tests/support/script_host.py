@@ -4,7 +4,8 @@ Each line of standard input starts one, in a fork of this process (which has loa
 JSON object: `state`, its directory; `run` (code, key, timeout), `settle` (id, call, and the fields of a settlement),
 `cancel` (id), `replay` (id), `decide` (execution, effect, approved, by), `resume` (id, and perhaps a payload) or `program` (program,
 context, key) or `cells` (a list of what `run` takes, one after the other); `seed`, that of a new session; `says`, what the client's person answers, where there is one (`each`: no to what ends in `no`, else yes); `out`, the file for the record or the error; `log`, to which the tools write a line when
-they have done their work; `die`, where the host is killed: one of POINTS and a tool, or `end`; `settings`; `extra`,
+they have done their work; `die`, where the host is killed: one of POINTS and a tool, or `end`; `settings`; `send` (id, name, payload: an event);
+`quick`, whether waits give up their sandboxes at once; `extra`,
 whether there is a tool more; `patience`, with what recorded calls are waited for. How the host has ended is written beside `out`, with `.ended`.
 """
 
@@ -27,7 +28,9 @@ from mcp_bridge.executions.scripts import divergence
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.sessions import cell
+from mcp_bridge.executions.waits import script_waits
 from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.host import sandbox_run
 from mcp_bridge.host.bridge import Bridge, open_bridge
 from mcp_bridge.host.request_handlers import Requests
 from mcp_bridge.kernel.events import Resume
@@ -186,6 +189,11 @@ async def main(job: dict) -> dict:
                 asked = job["resume"]
                 event = Resume(asked["payload"], "OPERATOR") if "payload" in asked else None
                 return await bridge.resume_execution(asked["id"], event, asker=person)
+            if "send" in job:
+                asked = job["send"]
+                return await bridge.send_event(
+                    asked["id"], asked["name"], asked["payload"], "WEBHOOK", and_resume=asked.get("go_on", False)
+                )
             if "decide" in job:
                 return await _decide(bridge, **job["decide"])
             if "run" in job:
@@ -221,6 +229,8 @@ def host(job: dict) -> None:
     if job["die"]:
         set_traps()
     divergence.PATIENCE_SECONDS = job.get("patience", divergence.PATIENCE_SECONDS)
+    if job.get("quick"):
+        script_waits.SHORT_WAIT_SECONDS, sandbox_run.QUIET_SECONDS = 0.02, 0.1
     if "seed" in job:
         cell.secrets = SimpleNamespace(token_hex=lambda _: job["seed"])
     if job.get("extra"):

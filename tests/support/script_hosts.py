@@ -52,6 +52,16 @@ class Hosts:
     def settle(self, execution, call=None, **word):
         return ended(self.start(settle={"id": execution, "call": call, **word}))
 
+    def send(self, execution, name, payload=None, die="", **more):
+        """Send an event to an execution."""
+        return ended(self.start(send={"id": execution, "name": name, "payload": payload, **more}, die=die), die)
+
+    def decide(self, record, *, approved=True):
+        """Answer the one question that a record has."""
+        (row,) = [row for row in record["waiting"] if row["kind"] == "approval"]
+        word = {"execution": record["execution"], "effect": row["effect"], "by": "anna", "approved": approved}
+        return ended(self.start(decide=word))
+
     def cancel(self, execution):
         return ended(self.start(cancel={"id": execution}))
 

@@ -82,6 +82,7 @@ COMMANDS = {
     "execution resume": ["abc"],
     "execution settle": ["abc", "--happened"],
     "execution cancel": ["abc", "--reason", "x"],
+    "event send": ["paid"],
     "session list": [],
     "session show": ["mine"],
     "session end": ["mine"],

@@ -13,6 +13,7 @@ import anyio
 from mcp_bridge import escaping
 from mcp_bridge.cli import configuring, exit_statuses, opening, terminal_prompts
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.plans.plan import is_of_plan
 from mcp_bridge.executions.record import GIVEN_BEFORE
 from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
 from mcp_bridge.server import displays
@@ -104,6 +105,7 @@ def run(
     key: str | None = None,
     session: str | None = None,
     fork: str | None = None,
+    dry_run: bool = False,
     files: list[str] | None = None,
     as_json: bool,
 ) -> int:
@@ -114,7 +116,8 @@ def run(
         script = read_script(file, code)
         configuration = configuring.configure(config)
         configuring.refuse_nesting(configuration)
-        record = anyio.run(_run, configuration, script, servers, timeout, _Named(key, session, fork, files), live)
+        named = _Named(key, session, fork, dry_run, files)
+        record = anyio.run(_run, configuration, script, servers, timeout, named, live)
     except BridgeError as exc:
         if as_json:
             _print_json({"status": "refused", "exit_code": exit_statuses.exit_code(exc), "error": exc.record()})
@@ -137,11 +140,12 @@ def run(
 
 
 class _Named(NamedTuple):
-    """The names that a script was given: as `Bridge.run`."""
+    """How a script is run, and under which names: as `Bridge.run`."""
 
     key: str | None
     session: str | None
     fork: str | None
+    dry_run: bool
     files: list[str] | None
 
 
@@ -168,6 +172,7 @@ async def _run(
             key=named.key,
             session=named.session,
             fork=named.fork,
+            dry_run=named.dry_run,
             files=named.files or None,
             starter="operator",
             notify=_print_progress,
@@ -208,7 +213,13 @@ def _print(record: ExecutionRecord, terminal: Terminal) -> None:
         out.append(record.value)
     if (error := record.error) is not None and record.status != "exit":
         hint = f" {error['hint']}" if error.get("hint") else ""
-        err.append(str(error.get("traceback") or f"mcp-bridge: {error['code']}: {error['message']}{hint}"))
+        if record.planned:
+            # What was asked for.
+            out.append(error["message"])
+            err.append(f"mcp-bridge:{hint}")
+        else:
+            err.append(str(error.get("traceback") or f"mcp-bridge: {error['code']}: {error['message']}{hint}"))
+    err += [f"mcp-bridge: {notice}" for notice in record.notices if is_of_plan(notice)]
     if record.given_before:
         err.append(f"mcp-bridge: {GIVEN_BEFORE.format(record.execution)}")
     err += [f"artifact {row['name']}: {row['path']}" for row in record.artifacts]

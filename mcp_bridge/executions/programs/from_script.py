@@ -21,11 +21,12 @@ from mcp_bridge.executions.programs.argument_sources import ArgumentSources
 from mcp_bridge.executions.replay_result import NOT_YET
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.status import effective_status, refuse_erased
+from mcp_bridge.executions.waits.events import WAIT, WAIT_EVENT
 from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
 from mcp_bridge.kernel.language.program_parser import InvalidProgramError, parse, unbundle
 from mcp_bridge.kernel.language.references import MISSING
 from mcp_bridge.kernel.values import ValueFaultError, canonical, normal
-from mcp_bridge.ledger.log.payloads import ProgramEnd, RequestOutcome, Success, understood
+from mcp_bridge.ledger.log.payloads import TAKEN_BACK, Failure, ProgramEnd, RequestOutcome, Success, understood
 from mcp_bridge.wire.messages import NAMES, ProgramStart
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ MAX_CALLS = 2000
 
 MIN_MAP_CALLS = 2
 """Fewest calls that become a map."""
+
+MAX_EVENT_CHARS = 40
+"""Most characters of an event's name that name its step."""
 
 _LOCAL = "local."
 _RUN_PROGRAM = NAMES[ProgramStart]
@@ -68,7 +72,7 @@ class _Call:
 
     Attributes:
         line: Its task or thread, as `CallId` names it.
-        tool: The tool's name in programs; None for a program that the script ran.
+        tool: The tool's name in programs; None for a program that the script ran, and for a wait.
         arguments: Its arguments; of a program, its `program` and `context`.
         asked: The number of the intent's entry.
         answered: The number of the outcome's entry; 0 if there is none.
@@ -79,6 +83,7 @@ class _Call:
         step: The id of its step.
         text: The text of which its value is parsed as JSON, or None.
         is_last: Whether the script failed with it.
+        wait: Of a wait, the fields of its step; else None.
     """
 
     line: str
@@ -93,6 +98,7 @@ class _Call:
     step: str = ""
     text: str | None = None
     is_last: bool = False
+    wait: Step | None = None
 
     @property
     def request(self) -> bytes:
@@ -188,6 +194,8 @@ class _Derivation:
             arguments = {name: call.asked.arguments.get(name) for name in ("program", "context")}
             answered, succeeded, value = runs[call.call]
             return _Call(line, None, arguments, call.sequence, answered, succeeded, value)
+        if call.asked.kind == WAIT:
+            return self._waited(call, line)
         if call.asked.kind != "tool":
             self._others[call.asked.name] = self._others.get(call.asked.name, 0) + 1
             return None
@@ -211,10 +219,31 @@ class _Derivation:
         tool = call.asked.name.removeprefix(_LOCAL)
         return _Call(line, tool, arguments, call.sequence, call.answered, succeeded, value)
 
+    def _waited(self, call: RecordedCall, line: str) -> _Call | None:
+        """A wait as a step; None for one that was over at once, was refused, or was taken back by the script."""
+        result = None if call.outcome is None else call.outcome.result
+        arguments = call.asked.arguments
+        refused = isinstance(result, Failure) and result.code != "event_timeout"
+        if not isinstance(arguments, dict) or refused or (result is not None and result.status == TAKEN_BACK):
+            return None
+        seconds = round(max(0.0, arguments["until"] - call.began), 3) if "until" in arguments else None
+        if call.asked.name == WAIT_EVENT:
+            wait: Step = {"event": arguments["name"]} | ({"timeout_seconds": seconds} if seconds else {})
+        elif seconds:
+            wait = {"seconds": seconds}
+            self._remarks.append(f"The wait {call.call} was for a time: its step waits for as long as the script did.")
+        else:
+            return None
+        value = result.value.get("value") if isinstance(result, Success) and "event" in wait else MISSING
+        return _Call(line, None, arguments, call.sequence, call.answered, isinstance(result, Success), value, wait=wait)
+
     def _name_steps(self) -> None:
         taken: dict[str, int] = {}
         for call in sorted(self._calls, key=lambda call: (call.level, call.asked)):
-            plain = "program" if call.tool is None else call.tool.rpartition(".")[2]
+            if call.wait is not None:
+                plain = str(call.wait.get("event", "wait"))[:MAX_EVENT_CHARS]
+            else:
+                plain = "program" if call.tool is None else call.tool.rpartition(".")[2]
             name = re.sub(r"\W", "_", plain) or "step"
             name = f"{name}_call" if name in _RESERVED or name[0].isdecimal() else name
             taken[name] = number = taken.get(name, 0) + 1
@@ -241,7 +270,7 @@ class _Derivation:
         """
         # At first every text that can be JSON is a value; one that no reference leads into is a text after all.
         for call in self._calls:
-            if (value := _json_in(call.value)) is not None:
+            if call.wait is None and (value := _json_in(call.value)) is not None:
                 call.text, call.value = call.value, value
         _, sources = self._steps()
         entered = sources.entered.union(*(group for group in self._mapped if not group.isdisjoint(sources.entered)))
@@ -280,7 +309,7 @@ class _Derivation:
 
     def _level(self, sources: ArgumentSources, calls: list[_Call]) -> list[Step]:
         tools = [call for call in calls if call.tool is not None]
-        steps = [_step(sources, call) for call in calls if call.tool is None]
+        steps = [_step(sources, call) for call in calls if call.tool is None and call.wait is None]
         if len(tools) > 1:
             step: Step = {"id": self._group_name(tools[0]), "type": "parallel"}
             if (at_once := _most_at_once(tools)) < len(tools):
@@ -288,6 +317,8 @@ class _Derivation:
             steps.append(step | {"parallel_steps": [_step(sources, call) for call in tools]})
         else:
             steps += [_step(sources, call) for call in tools]
+        # What was done beside a wait is done before it.
+        steps += [_step(sources, call) for call in calls if call.wait is not None]
         for call in calls:
             _publish(sources, call, (call.step,))
         return steps
@@ -330,6 +361,8 @@ def _publish(sources: ArgumentSources, call: _Call, root: tuple[str, ...]) -> No
 
 
 def _step(sources: ArgumentSources, call: _Call) -> Step:
+    if call.wait is not None:
+        return {"id": call.step, "type": "wait", **call.wait} | _about_errors(call)
     if call.tool is None:
         step: Step = {"id": call.step, "type": "program", "program": call.arguments["program"]}
         if context := call.arguments["context"]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.settling import cancel_script, give, settle_script
-from mcp_bridge.executions.status import not_suspended
+from mcp_bridge.executions.status import not_suspended, require_resumable
 from mcp_bridge.executions.trace_record import to_record
+from mcp_bridge.executions.waits.events import WAIT_EVENT, event_name, open_event_waits
+from mcp_bridge.executions.waits.sending import send_event
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.commands import Client
@@ -31,12 +34,35 @@ class ScriptCommands:
     async def resume(self, stored: StoredExecution, event: Resume | None, client: Client) -> dict[str, Any]:
         """As `Commands.resume`; in a sandbox."""
         if event is not None:
-            is_given = await give(self._lifecycle, stored, event, await self._projection(stored))
+            is_given = await self._give(stored, event)
             if not is_given and event.payload is not None:
                 raise not_suspended(stored.id, "none of its script's calls waits for a payload")
             stored = await self._again(stored)
         await self._scripts.resume(stored, client)
         return to_record(await self._again(stored))
+
+    async def _give(self, stored: StoredExecution, event: Resume) -> bool:
+        """Deliver a payload to the tool or the event that has waited longest; whether there is one.
+
+        Raises:
+            BridgeError: As `give` and `send_event`.
+        """
+        require_resumable(stored)
+        history = CallHistory(await self._lifecycle.recorder.read(stored.id))
+        waiting = min([*history.pending(), *open_event_waits(history)], key=lambda call: call.sequence, default=None)
+        if waiting is None or waiting.asked.name != WAIT_EVENT:
+            return await give(self._lifecycle, stored, event, await self._projection(stored))
+        await self.send(stored, event_name(waiting), event.payload, event.source)
+        return True
+
+    async def send(self, stored: StoredExecution, name: str, payload: Any, source: str) -> None:
+        """Send an event to a script: its first wait for that name takes it, now or later.
+
+        Raises:
+            BridgeError: As `send_event`.
+        """
+        projection = await self._projection(stored)
+        await send_event(self._lifecycle, stored, name, payload, source, projection)
 
     async def settle(
         self, stored: StoredExecution, name: str | None, settlement: Settlement, client: Client, *, and_resume: bool

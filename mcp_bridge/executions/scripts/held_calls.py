@@ -3,6 +3,9 @@
 Such a call needs a person's approval while nobody can be asked, or is of a tool whose outcome comes later, or of a
 program that is suspended itself. It gets no answer, and while there is one, no other call gets one, so the script comes
 to rest. Then its sandbox is ended. When the script is resumed, it is run again from its record.
+
+A wait for a time or an event is parked: other calls get their answers, and only when none is under way any more is the
+sandbox ended.
 """
 
 from __future__ import annotations
@@ -39,18 +42,25 @@ class HeldCall:
     Attributes:
         call: The call's id.
         asked: Its request.
-        kind: What it waits for: a person's approval, the outcome of a tool that was called, or a program.
+        kind: What it waits for: a person's approval, the outcome of a tool that was called, a program, a time (`wait`),
+            or an event.
         since: When it began to wait, in seconds since 1970.
         question: The question to a person, projected; empty for other kinds.
         program: The program's record; empty for other kinds.
+        event: The event's name; empty for other kinds.
+        due: When it is over, in seconds since 1970; None if no time ends it.
+        after: The number of the last event that was looked at; only a later one ends it. -1 without any.
     """
 
     call: str
     asked: CallRequest
-    kind: Literal["approval", "tool", "program"]
+    kind: Literal["approval", "tool", "program", "wait", "event"]
     since: float
     question: QuestionFields
     program: Mapping[str, Any]
+    event: str = ""
+    due: float | None = None
+    after: int = -1
 
 
 class Hold:
@@ -58,33 +68,47 @@ class Hold:
 
     Attributes:
         calls: The held calls by id, in the order in which they began to wait.
+        parked: The waits for a time or an event by id, likewise. They hold up no other call.
     """
 
     def __init__(self) -> None:
         self.calls: dict[str, HeldCall] = {}
+        self.parked: dict[str, HeldCall] = {}
         self._begun, self._over = anyio.Event(), anyio.Event()
         self._over.set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no call waits."""
+        return not self.calls and not self.parked
 
     def add(self, held: HeldCall) -> None:
         """Add a held call."""
         if not self.calls:
             self._over = anyio.Event()
-            self._begun.set()
         self.calls[held.call] = held
+        self._begun.set()
+
+    def park(self, held: HeldCall) -> None:
+        """Add a wait."""
+        self.parked[held.call] = held
+        self._begun.set()
 
     def remove(self, call: str) -> None:
-        """The script wants it no more."""
+        """The script wants it no more, or it is over."""
         if self.calls.pop(call, None) is not None and not self.calls:
-            self._begun = anyio.Event()
             self._over.set()
+        self.parked.pop(call, None)
+        if self.is_empty and self._begun.is_set():
+            self._begun = anyio.Event()
 
     async def begun(self) -> None:
         """Wait until a call waits. It does so still when this returns."""
-        while not self.calls:
+        while self.is_empty:
             await self._begun.wait()
 
     async def over(self) -> None:
-        """Wait until none does."""
+        """Wait until none is held."""
         await self._over.wait()
 
 
@@ -128,6 +152,13 @@ async def ask(store: ProgramStore, execution: str, held: Iterable[HeldCall]) -> 
                 row["arguments"] = one.asked.abridged()["arguments"]
             case "tool":
                 row["arguments"] = one.asked.abridged()["arguments"]
+            case "wait" | "event":
+                del row["tool"]
+                row["name"] = one.event or "wait"
+                if one.due is not None:
+                    row["due"] = one.due
+                if one.kind == "event":
+                    row["after"] = one.after
             case _:
                 del row["tool"]
                 row["kind"], row["name"], row["execution"] = PROGRAM, one.program["program"], one.program["trace_id"]

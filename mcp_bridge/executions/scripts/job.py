@@ -26,6 +26,8 @@ class Job:
         client: Who has it run.
         cell: Its place in a session, or None.
         head: Of a new cell: the session's last one, which it follows; empty for a new session.
+        dry_run: Whether it is only to read, and to list what else it would call. A stored one that began with a dry run
+            may be past it.
         blocked: Of a new cell: why none can begin now, but one that waits can go on; or None.
         files: Names of the inputs that it may read; None for all.
     """
@@ -37,6 +39,7 @@ class Job:
     cell: Cell | None = None
     head: str = ""
     blocked: BridgeError | None = None
+    dry_run: bool = False
     files: Sequence[str] | None = None
 
     @classmethod
@@ -45,5 +48,11 @@ class Job:
         bundle = stored.bundle
         client = replace(client, starter=stored.starter)
         return cls(
-            bundle["code"], bundle["servers"], bundle["timeout"], client, Cell.of(stored), files=bundle.get("files")
+            bundle["code"],
+            bundle["servers"],
+            bundle["timeout"],
+            client,
+            Cell.of(stored),
+            dry_run=bundle.get("dry_run", False),
+            files=bundle.get("files"),
         )

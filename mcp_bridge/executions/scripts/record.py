@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
 from mcp_bridge.executions.in_doubt import settle_command
+from mcp_bridge.executions.readiness import EVENT
 from mcp_bridge.kernel.machine import IN_DOUBT
 
 if TYPE_CHECKING:
@@ -102,6 +105,10 @@ def suspend(
     ways = ["`mcp-bridge approvals`, or the viewer, has it whole."] if asks else []
     if "tool" in {row["kind"] for row in waiting}:
         ways.append(f"mcp-bridge execution resume {record.execution} --payload JSON says what it is.")
+    if names := [row["name"] for row in waiting if row["kind"] == EVENT]:
+        ways.append(send_command(names[0], record.execution) + " brings it.")
+    if not asks and kinds & {"wait", EVENT}:
+        ways.append("A bridge that serves goes on by itself.")
     hint = " ".join([*ways, again])
     code: Code = "approval_needed" if asks else "still_waiting"
     record.error = BridgeError(code, f"{' '.join(said)}{ended}", hint=hint).record()
@@ -139,11 +146,27 @@ def _awaited(execution: str, waiting: Sequence[WaitingRow]) -> list[str]:
                 )
                 text = f"{escape_name(row['name'])} ({row['execution']}{f': {inner}' if inner else ''})"
                 by_kind.setdefault("It waits for the program", []).append(text)
+            case "wait":
+                by_kind.setdefault("It waits until", []).append(f"{moment(row['due'])} (call {row['call']})")
+            case "event":
+                until = f", until {moment(row['due'])}" if "due" in row else ""
+                named = f"{escape_name(row['name'])} (call {row['call']}{until})"
+                by_kind.setdefault("It waits for the event", []).append(named)
             case _:
                 by_kind.setdefault("It waits for the outcome of", []).append(
                     f"{escape_name(row['name'])} (call {row['call']})"
                 )
     return [f"{what} {_listed(names)}." for what, names in by_kind.items()]
+
+
+def moment(time: float) -> str:
+    """A time in seconds since 1970 as people read it, in UTC."""
+    return datetime.fromtimestamp(time, UTC).isoformat(" ", timespec="seconds").replace("+00:00", " UTC")
+
+
+def send_command(event: str, execution: str) -> str:
+    """The command that sends an event to an execution."""
+    return f"mcp-bridge event send {shlex.quote(escape_name(event))} --execution {execution} --payload JSON"
 
 
 def _listed(names: Sequence[str]) -> str:

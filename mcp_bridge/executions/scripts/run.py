@@ -10,8 +10,10 @@ A call that can't be answered now (`script_waiting`) suspends the script. A scri
 
 from __future__ import annotations
 
+import functools
 import math
 import time
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -19,13 +21,18 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.runs_without_key import generated_key
+from mcp_bridge.executions.plans.plan import MAX_PLANNED, MAX_PLANNED_BYTES, plan_bytes, too_large
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.divergence import Divergence, RecordedCourse
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same
 from mcp_bridge.executions.status import UNFINISHED
+from mcp_bridge.executions.waits.events import untaken
+from mcp_bridge.executions.waits.script_waits import ScriptWaits
+from mcp_bridge.gate.planned_calls import PlannedCallError
 from mcp_bridge.gate.policy_check import ApprovalNeededError
 from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, Violation, to_entry
+from mcp_bridge.offload import off_loop
 from mcp_bridge.wire.messages import NAMES, ProgramResume
 
 if TYPE_CHECKING:
@@ -34,12 +41,12 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
-    from mcp_bridge.ledger.log.entries import Entry
+    from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.payload_base import Payload
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
-    from mcp_bridge.wire.messages import ToolCall
+    from mcp_bridge.wire.messages import ToolCall, WaitEvent, WaitUntil
 
 GRACE_SECONDS = 2.0
 """How much longer than in the recorded run a recorded answer waits for the answers before it."""
@@ -88,6 +95,7 @@ class ScriptRun:
         course: What this run repeats of the record, and where it diverges from it.
         has_unnamed: Whether a call without an id was made, which the record can't answer again.
         hold: The calls that can't be answered now.
+        waits: Its waits for times and events.
         lent: The calls of suspended programs whose record the script was given, by the programs' ids.
         made_now: The key that was generated in this run, because the script waits and had none; or None.
     """
@@ -112,6 +120,7 @@ class ScriptRun:
         self.hold = Hold()
         self.made_now: str | None = None
         self.lent: dict[str, HeldCall] = {}
+        self.waits = ScriptWaits(self)
         self._left_open: list[tuple[CallRecorder, QuestionFields]] = []
         """The calls about which a client's person was asked, who has gone without an answer."""
         self._all_returned = anyio.Event()
@@ -124,11 +133,20 @@ class ScriptRun:
         self._is_caught_up = not self.history.calls
         self._programs: dict[str, tuple[CallRecorder, CallRequest]] = {}
         """The calls of programs that are under way or in `lent`, by the programs' executions."""
+        listed = self.history.planned()
+        self._listed = len(listed)
+        """How many calls its dry run has listed."""
+        self._listed_bytes = sum(plan_bytes(one.given) for one in listed)
         self._next = 0
         """The place of the next recorded answer to give."""
         self._given: set[int] = set()
         self._turns: dict[int, anyio.Event] = {}
         self._last = _Given("", 0.0)
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether it is a dry run: it may only read, and what else it asks for is listed."""
+        return self._gate.is_dry
 
     # --- requests of the sandbox ---
 
@@ -153,6 +171,8 @@ class ScriptRun:
         try:
             tool = await self._gate.tools.catalog.bind(server, asked.tool)
             result = await self._gate.call(tool, asked.arguments, call, raw=asked.raw)
+        except PlannedCallError as exc:
+            return await self._planned(call, exc)
         except ApprovalNeededError as exc:
             if call.call is None:
                 raise
@@ -171,6 +191,33 @@ class ScriptRun:
         if call.is_pending:
             await self._wait(call, request, "tool")
         return {"raw": result.raw} if asked.raw else {"value": result.value}
+
+    async def list_program(self, call: CallRecorder) -> Any:
+        """List the start of a program, or that one is to go on, in a dry run. No approval of the list covers its steps.
+
+        Raises:
+            BridgeError: As `call`; `plan_too_large`.
+        """
+        if (answer := await self._answered_already(call)) is not None:
+            return answer
+        asked = await call.asked()
+        return await self._planned(call, PlannedCallError({"tool": call.name, "arguments": asked.arguments}))
+
+    async def _planned(self, call: CallRecorder, planned: PlannedCallError) -> dict[str, Any]:
+        """List a call of a dry run. What is given for its result stands for it in the arguments of other calls.
+
+        Raises:
+            BridgeError: `plan_too_large`.
+        """
+        asks = planned.question
+        size = await off_loop(asks["arguments"], plan_bytes, asks["arguments"])
+        if self._listed >= MAX_PLANNED or self._listed_bytes + size > MAX_PLANNED_BYTES:
+            error = too_large()
+            await call.failed(error)
+            raise error
+        self._listed += 1
+        self._listed_bytes += size
+        return await call.planned(self._listed, planned)
 
     async def answer(self, call: CallRecorder, do: Callable[[], Awaitable[Any]]) -> Any:
         """Answer any other call: from the record, or by `do`, recording the outcome.
@@ -252,7 +299,7 @@ class ScriptRun:
         return None
 
     def _check_unnamed(self, call: str | None) -> None:
-        if call is None and self.key is None and self.live:
+        if call is None and self.key is None and self.live and not self.is_dry:
             self.has_unnamed = True
             return
         message = "a call has no name" if call is None else f"two calls have the name {call}"
@@ -310,7 +357,12 @@ class ScriptRun:
             for call, question in self._left_open
             if call.call is not None
         }
-        return left | self.hold.calls
+        parked = dict(self.hold.parked)
+        if any(one.kind == "event" for one in parked.values()):
+            # An event may have come in the moment in which the sandbox was ended.
+            kept = untaken(await self._recorder.read(self.execution))
+            parked = {name: replace(one, after=self.waits.looked(one, kept)) for name, one in parked.items()}
+        return left | self.hold.calls | parked
 
     def generate_key(self) -> None:
         """Give a run without a key one, by which it can be resumed."""
@@ -350,9 +402,7 @@ class ScriptRun:
 
         def let_go() -> None:
             # The script goes on without it.
-            self.hold.remove(name)
-            if not self.hold.calls and not self.lent and self.made_now is not None:
-                self.key = self.made_now = None
+            self._let_go(name)
             if not call.has_ended:
                 call.abandoned(asked)
 
@@ -366,6 +416,47 @@ class ScriptRun:
             if request.is_cancelled and name in self.hold.calls:
                 let_go()
         raise AssertionError
+
+    def _let_go(self, name: str) -> None:
+        self.hold.remove(name)
+        if self.hold.is_empty and not self.lent and self.made_now is not None:
+            self.key = self.made_now = None
+
+    # --- waits for times and events, as `WaitingRun` ---
+
+    async def wait(self, call: CallRecorder, wanted: WaitUntil | WaitEvent) -> Any:
+        """Answer a wait, when it is over.
+
+        Raises:
+            BridgeError: As `call` and `ScriptWaits.over`.
+        """
+        return await self.answer(call, functools.partial(self.waits.over, call, wanted))
+
+    async def entries(self) -> list[Recorded]:
+        """As `WaitingRun.entries`."""
+        entries = await self._recorder.read(self.execution)
+        # Who has sent an event has made references of its own.
+        self._gate.values.adopt(await self._store.values(self.execution))
+        return entries
+
+    async def last_event(self) -> int:
+        """As `WaitingRun.last_event`."""
+        return await self._store.last_event(self.execution)
+
+    async def parked(self, call: CallRecorder, held: HeldCall, pause: Callable[[], Awaitable[None]]) -> None:
+        """As `WaitingRun.parked`."""
+        self.generate_key()
+        call.request.release_slot()
+        self.hold.park(held)
+        try:
+            await pause()
+        except BaseException:
+            # When its sandbox is ended, the script is suspended for it.
+            if call.request.is_cancelled:
+                self._let_go(held.call)
+            raise
+        self._let_go(held.call)
+        await call.request.reacquire_slot()
 
     # --- programs that it drives ---
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import in_doubt
 from mcp_bridge.executions.idempotency.runs_without_key import if_generated
+from mcp_bridge.executions.readiness import earliest_due, last_looked
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.record import call_row, suspend
@@ -75,7 +76,8 @@ async def settle_script(
         status, record = _left(stored, left, call.call)
         decided, ended = to_entry(said, stored.id), to_entry(outcome, stored.id)
         changed = lifecycle.suspension(stored, status)
-        await lifecycle.leave(stored.id, decided, ended, *changed, status=status, record=record)
+        due, after = earliest_due(record), last_looked(record)
+        await lifecycle.leave(stored.id, decided, ended, *changed, status=status, record=record, due=due, after=after)
 
 
 def _in_doubt_row(call: RecordedCall) -> InDoubtRow[str]:
@@ -155,8 +157,9 @@ async def give(lifecycle: Lifecycle, stored: StoredExecution, event: Resume, pro
             status, record = _left(stored, [], call.call)
         elif record is not None:
             record = record | {"waiting": [row for row in record.get("waiting", ()) if row["call"] != call.call]}
-        changed = lifecycle.suspension(stored, status)
-        await lifecycle.leave(stored.id, to_entry(outcome, stored.id), *changed, status=status, record=record)
+        entries = to_entry(outcome, stored.id), *lifecycle.suspension(stored, status)
+        due, after = earliest_due(record), last_looked(record)
+        await lifecycle.leave(stored.id, *entries, status=status, record=record, due=due, after=after)
     return True
 
 

@@ -17,6 +17,7 @@ Kind = Literal[
     "suspension",
     "resume",
     "decision",  # a person approved, denied, or settled an in-doubt call
+    "event",  # somebody has sent an event, which a script may wait for
     "violation",  # a sandbox asked for what its program had not emitted
     "erasure",  # payloads were made unreadable
     "key",  # the key that checkpoints are signed with from here on, the first one or another

@@ -330,6 +330,7 @@ class ProgramStore:
         state: bytes | None,
         record: dict[str, Any] | Seal | None,
         due: float | None,
+        after: int | None = None,
     ) -> None:
         """Store an execution's progress, in one transaction with the entries that were posted last.
 
@@ -339,21 +340,55 @@ class ProgramStore:
             state: As in `StoredExecution`.
             record: As in `StoredExecution`; a large one as `sealed_record` gives it.
             due: As in `StoredExecution`.
+            after: The number of the last event that was looked at: a later one makes it due at once. None if it waits
+                for no event.
         """
         # Without an await after the last posted entry: they are one transaction.
         sealed = seal(execution, "record", record) if isinstance(record, dict) else record
         await self._database.write(
-            "UPDATE executions SET status = ?, state = ?, record = ?, due = ?, changed = ?"
-            " WHERE id = ? AND status <> 'erased'",
+            "UPDATE executions SET status = ?1, state = ?2, record = ?3, due = CASE WHEN ?4 IS NOT NULL AND EXISTS"
+            " (SELECT 1 FROM entries WHERE execution = ?6 AND kind = 'event' AND sequence > ?4) THEN ?5 ELSE ?7 END,"
+            " changed = ?5 WHERE id = ?6 AND status <> 'erased'",
             (
                 status,
                 None if state is None else seal_bytes(execution, "state", state),
                 sealed,
-                due,
+                after,
                 time.time(),
                 execution,
+                due,
             ),
             ("executions", "id = ?", (execution,)),
+        )
+
+    async def last_event(self, execution: str) -> int:
+        """The number of the last event that was sent to an execution; -1 without any."""
+        rows = await self._database.read(
+            "SELECT coalesce(max(sequence), -1) FROM entries WHERE execution = ? AND kind = 'event'", (execution,)
+        )
+        last: int = rows[0][0]
+        return last
+
+    async def make_due(self, execution: str) -> None:
+        """Note that a suspended execution may go on now; one of another status is left as it is.
+
+        What was posted last is recorded in the same transaction, whatever the status.
+        """
+        await self._database.write(
+            "UPDATE executions SET due = ? WHERE id = ? AND status = 'suspended'",
+            (time.time(), execution),
+            ("executions", "id = ?", (execution,)),
+        )
+
+    async def due(self, limit: int) -> list[tuple[str, float]]:
+        """The ids of scripts that could go on by their time, and since when, in seconds since 1970; the earliest first.
+
+        Some of them may be under way: going on with one doesn't change its time.
+        """
+        return await self._database.read(
+            "SELECT id, due FROM executions WHERE due <= ? AND kind = 'script'"
+            " AND status IN ('suspended', 'interrupted', 'running') ORDER BY due LIMIT ?",
+            (time.time(), limit),
         )
 
     async def take(self, execution: StoredExecution, owner: str) -> bool:

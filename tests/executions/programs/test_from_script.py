@@ -205,6 +205,45 @@ for wrong in ({"steps": []}, "nobody"):
     assert sum("was not begun" in remark for remark in made.remarks) == 2
 
 
+async def test_a_wait_is_a_step_and_what_an_event_brought_is_a_reference(shop):
+    async with shop() as bridge:
+        made = await derived(
+            bridge,
+            """
+import time
+await local.find_order(number=7)
+await runtime.sleep_until(time.time() + 0.5)
+await runtime.sleep_until(0)
+try:
+    await runtime.wait_event("paid", timeout=0.25)
+except TimeoutError:
+    pass
+await local.send(to="Anna", text="well")
+""",
+        )
+    order, pause, paid, send = steps(made)
+    assert [step["type"] for step in (order, pause, paid, send)] == ["tool", "wait", "wait", "tool"]
+    assert 0.4 < pause.pop("seconds") <= 0.5
+    assert pause == {"id": "wait", "type": "wait"}
+    assert 0.2 < paid.pop("timeout_seconds") <= 0.25
+    assert paid == {"id": "paid", "type": "wait", "event": "paid", "on_error": "skip"}
+    (remark,) = made.remarks
+    assert "was for a time" in remark
+
+
+async def test_what_an_event_brought_is_a_reference_to_its_step(shop):
+    async with shop() as bridge:
+        code = 'paid = await runtime.wait_event("paid")\nawait local.send(to=paid["by"]["name"], text="thanks")'
+        record = await bridge.run(HEAD + code, key="k")
+        assert record.status == "suspended"
+        await bridge.send_event(record.execution, "paid", {"by": {"name": "Zacharias"}}, "WEBHOOK", and_resume=True)
+        made = await derive(bridge, record.execution)
+    assert steps(made) == [
+        {"id": "paid", "type": "wait", "event": "paid"},
+        {"id": "send", "type": "tool", "tool": "send", "args": {"to": "$paid.by.name", "text": "thanks"}},
+    ]
+
+
 async def test_of_an_execution_of_a_program_it_is_that_program_and_of_nothing_it_is_none(shop):
     program = {"name": "p", "steps": [{"id": "a", "type": "tool", "tool": "stock", "args": {"code": "x"}}]}
     async with shop() as bridge:

@@ -38,8 +38,8 @@ DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
 TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,4096}")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 KINDS = {
-    "start", "intent", "outcome", "denial", "transition", "suspension", "resume", "decision", "violation", "erasure",
-    "key", "clock", "loss", "end",
+    "start", "intent", "outcome", "denial", "transition", "suspension", "resume", "decision", "event", "violation",
+    "erasure", "key", "clock", "loss", "end",
 }  # fmt: skip
 ENTRY_FIELDS = {"commitment", "execution", "kind", "policy", "previous", "program", "sequence", "step", "time"}
 

@@ -7,7 +7,7 @@ import { Proofs } from "./proofs.js";
 
 const KINDS = {
   start: "Start", call: "Call", model: "Model", request: "Bridge", outcome: "Outcome", denial: "Denied", transition: "Event", suspension: "Suspended",
-  resume: "Resumed", decision: "Decision", violation: "Violation", erasure: "Erased", key: "Key", clock: "Clock", loss: "Loss", end: "End",
+  resume: "Resumed", decision: "Decision", event: "Event", violation: "Violation", erasure: "Erased", key: "Key", clock: "Clock", loss: "Loss", end: "End",
 };
 
 function label(row) {
@@ -143,7 +143,8 @@ export function executionPage(main, id) {
       return notice("warn", "The call ", step, " waits for the program ",
         h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, row.name), ".");
     }
-    return notice("warn", "The step ", step, row.kind === "event" ? " waits for the event " : " waits for the outcome of ", h("code", {}, row.name), ". It goes on with ",
+    const what = row.kind === "event" ? " waits for the event " : " waits for the outcome of ";
+    return notice("warn", "The step ", step, what, h("code", {}, row.name), row.due ? ` until ${moment(row.due)}` : "", ". It goes on with ",
       h("code", {}, `mcp-bridge execution resume ${short(id)} --payload JSON`), ".");
   }
 

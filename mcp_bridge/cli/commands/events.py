@@ -1,0 +1,99 @@
+"""`mcp-bridge event send`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli.opening import finish, print_json, run_with_bridge
+from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
+
+if TYPE_CHECKING:
+    from mcp_bridge.host.bridge import Bridge
+
+events = typer.Typer(help="Send events to scripts and programs that wait for them.", no_args_is_help=True)
+
+
+@events.callback()
+def _group() -> None:
+    """Send events to scripts and programs that wait for them."""
+
+
+@events.command(
+    epilog="Examples:\n\n"
+    "mcp-bridge event send paid --payload '{\"amount\": 40}'\n\n"
+    "mcp-bridge event send paid --execution 3f9a1c --resume"
+)
+def send(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As the script or program names it.")],
+    payload: Annotated[
+        str | None, typer.Option(metavar="JSON|@FILE", help="What the event brings; null by default.")
+    ] = None,
+    execution: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only to that execution; kept until its script waits for it.")
+    ] = None,
+    principal: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose executions; by default those of this machine's user.")
+    ] = None,
+    source: Annotated[
+        Literal["operator", "webhook", "timer"], typer.Option(help="Where it is from; recorded with it.")
+    ] = "operator",
+    and_resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with scripts that it wakes at once, here.")
+    ] = False,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Send an event to all executions that wait for it, or to one. A program goes on at once, here."""
+    named = config or ctx.obj
+
+    def work() -> int:
+        value = None if payload is None else inputs.json_value(payload, "--payload")
+
+        async def sent(bridge: Bridge) -> list[tuple[dict[str, Any], str]]:
+            from mcp_bridge.cli.terminal_prompts import terminal
+            from mcp_bridge.executions.waits.sending import executions_awaiting
+
+            store = bridge.programs.store
+            if execution is None:
+                whose = principal or LOCAL_PRINCIPAL.name
+                ids = [row.id for row in await executions_awaiting(store, bridge.lifecycle.recorder, whose, name)]
+            else:
+                ids = [(await inputs.execution(store, execution)).id]
+            records = []
+            for ident in ids:
+                stored = await inputs.execution(store, ident)
+                try:
+                    record = await bridge.for_owner(stored).send_event(
+                        ident, name, value, source.upper(), and_resume=and_resume, asker=terminal()
+                    )
+                except BridgeError as exc:
+                    if execution is not None:
+                        raise
+                    # The others get it all the same.
+                    record = {"trace_id": ident, "status": "not sent", "error": exc.message, "code": exc.code}
+                records.append((record, await inputs.short_id(store, ident)))
+            return records
+
+        configuration = configuring.configure(named)
+        records = run_with_bridge(configuration, sent)
+        if as_json:
+            print_json({"executions": [record for record, _ in records]})
+        else:
+            for record, ident in records:
+                if record["status"] == "not sent":
+                    showing.echo(f"not sent to {ident}: {record['code']}: {record['error']}")
+                    continue
+                showing.echo(f"sent to {ident}, which is {record['status']}")
+                if record["status"] not in {"suspended", "interrupted", "running"}:
+                    showing.outcome(record, ident, named)
+        return (
+            exit_statuses.FAILED if any(record["status"] == "not sent" for record, _ in records) else exit_statuses.OK
+        )
+
+    finish(work, as_json=as_json)

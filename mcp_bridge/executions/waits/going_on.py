@@ -1,0 +1,186 @@
+"""A bridge that serves goes on with suspended scripts by itself: when their time has come, or their event is there.
+
+Only with those that were suspended under the same policy and with the same servers: a state directory may be shared by
+bridges with other configurations, whose scripts this one must not give other servers, or other rights. Others wait for
+who asks for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import anyio
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.readiness import can_resume
+from mcp_bridge.executions.status import RESUMABLE, effective_status
+from mcp_bridge.ledger.log.payloads import ScriptSuspension, decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from anyio.abc import TaskGroup
+
+    from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.ledger.log.entries import Recorded
+    from mcp_bridge.ledger.storage.execution_store import StoredExecution
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""Interval for looking for scripts that can go on."""
+
+LOOK_SHARE = 0.02
+"""Most of the time that is spent on looking: of many executions it takes longer, and is done more rarely."""
+
+MAX_LOOKED = 100
+"""Most due scripts that are looked at together."""
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0
+"""How long a script that could not go on, or is due again at once, is left alone: twice as long each time."""
+
+MAX_PAUSES = 10_000
+"""Most scripts that are left alone at once; beyond that all are tried again."""
+
+
+class _Pause(NamedTuple):
+    """A script that is left alone, as long as nothing changes.
+
+    Attributes:
+        until: On the monotonic clock.
+        seconds: For how long.
+        due: Since when it could go on, in seconds since 1970, by the store. Another time ends the pause.
+    """
+
+    until: float
+    seconds: float
+    due: float
+
+
+class Owner(Protocol):
+    """What a bridge has of the owner of an execution. The bridge."""
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """The lifecycle of the bridge's executions."""
+
+    def servers_digest(self) -> str:
+        """As `SandboxRunner.servers_digest`."""
+
+    async def resume_execution(self, execution: str) -> object:
+        """Go on with an execution."""
+
+
+class GoingOn:
+    """Goes on with due scripts.
+
+    Args:
+        lifecycle: The lifecycle of the bridge's executions.
+        owner_of: Gives the view of an execution's owner; raises BridgeError if it is nobody any more.
+        most: How many go on at once.
+        refresh: Applies what has changed in the configuration.
+    """
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        owner_of: Callable[[StoredExecution], Owner],
+        most: int,
+        refresh: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._owner_of = owner_of
+        self._most = most
+        self._refresh = refresh
+        self._under_way: set[str] = set()
+        self._pauses: dict[str, _Pause] = {}
+
+    async def run(self) -> None:
+        """Go on with what is due, until this is cancelled."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                began = time.monotonic()
+                try:
+                    await self.look(tasks)
+                except BridgeError as exc:
+                    # The calls that can't be recorded because of it fail with that error.
+                    logger.warning("scripts that wait could not be looked at: %s", exc)
+                await anyio.sleep(max(LOOK_SECONDS, (time.monotonic() - began) / LOOK_SHARE))
+
+    async def look(self, tasks: TaskGroup) -> None:
+        """Begin to go on with what is due, as far as there is room.
+
+        Args:
+            tasks: In which they go on.
+
+        Raises:
+            BridgeError: As `ProgramStore.due`.
+        """
+        if len(self._pauses) > MAX_PAUSES:
+            self._pauses.clear()
+        now = time.monotonic()
+        for execution, due in await self._lifecycle.store.due(MAX_LOOKED + len(self._pauses)):
+            if len(self._under_way) >= self._most:
+                return
+            pause = self._pauses.get(execution)
+            if execution not in self._under_way and (pause is None or pause.until <= now or pause.due != due):
+                self._under_way.add(execution)
+                tasks.start_soon(self._go_on, execution)
+
+    async def _go_on(self, execution: str) -> None:
+        try:
+            await self._resume(execution)
+            await self._pause(execution)
+        except BridgeError as exc:
+            logger.info("the script %s could not go on: %s", execution, exc)
+            with contextlib.suppress(BridgeError):
+                await self._pause(execution)
+        except Exception:
+            # A fault of ours must not end the others.
+            logger.exception("going on with the script %s failed", execution)
+        finally:
+            self._under_way.discard(execution)
+
+    async def _resume(self, execution: str) -> None:
+        store = self._lifecycle.store
+        stored = await store.execution(execution)
+        if stored is None or effective_status(stored) not in RESUMABLE:
+            return
+        if stored.status == "suspended" and not await can_resume(store, stored):
+            return
+        await self._refresh()
+        owner = self._owner_of(stored)
+        if _is_alike(await self._lifecycle.recorder.read(execution), owner):
+            logger.info("going on with the script %s, whose wait is over", execution)
+            await owner.resume_execution(execution)
+
+    async def _pause(self, execution: str) -> None:
+        """Leave a script alone for a while if it is due all the same."""
+        left = await self._lifecycle.store.execution(execution)
+        before = self._pauses.pop(execution, None)
+        if left is None or left.due is None or left.due > time.time():
+            return
+        seconds = FIRST_PAUSE_SECONDS
+        if before is not None and effective_status(left) in RESUMABLE:
+            seconds = min(before.seconds * 2, LONGEST_PAUSE_SECONDS)
+        self._pauses[execution] = _Pause(time.monotonic() + seconds, seconds, left.due)
+
+
+def _is_alike(entries: list[Recorded], owner: Owner) -> bool:
+    """Whether a script was suspended under the policy, and with the servers, that there are now."""
+    for row in reversed(entries):
+        if isinstance(said := decoded(row.entry), ScriptSuspension) and said.servers is not None:
+            return (row.entry.policy, said.servers) == (owner.lifecycle.policy_hash, owner.servers_digest())
+    return False
+
+
+def at_once(max_concurrent: int) -> int:
+    """How many scripts may go on by themselves at once: most places are for who asks.
+
+    Args:
+        max_concurrent: How many scripts may run at once.
+    """
+    return max(1, max_concurrent // 4)

@@ -1,0 +1,221 @@
+"""A bridge that serves goes on with scripts whose wait is over, and with no others."""
+
+import time
+
+import anyio
+import pytest
+from execution_fixtures import until
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.waits import script_waits, sending
+from mcp_bridge.executions.waits.going_on import GoingOn, at_once
+from mcp_bridge.executions.waits.sending import executions_awaiting
+from mcp_bridge.governance.principals import Principal
+from mcp_bridge.host import sandbox_run
+
+WAIT = "print(await runtime.wait_event('go'))"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(script_waits, "SHORT_WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(sandbox_run, "QUIET_SECONDS", 0.1)
+
+
+async def nothing():
+    pass
+
+
+def goes_on(bridge, most=2):
+    return GoingOn(
+        bridge.lifecycle, lambda stored: bridge.for_principal(bridge.for_owner(stored).principal), most, nothing
+    )
+
+
+async def look_once(going_on):
+    """Go on with what is due, to its end."""
+    async with anyio.create_task_group() as tasks:
+        await going_on.look(tasks)
+
+
+async def no_containers(sandboxes):
+    return not await sandboxes.containers()
+
+
+async def status(bridge, execution):
+    return (await bridge.lifecycle.stored(execution, bridge.principal.name)).status
+
+
+async def test_a_due_script_goes_on_and_its_client_gets_its_result_by_the_key(sandboxes):
+    code = "import time\nawait runtime.sleep_until(time.time() + 0.5)\nprint('over')"
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(code, key="k")
+        assert record.status == "suspended"
+        going_on = goes_on(bridge)
+        await look_once(going_on)
+        assert await status(bridge, record.execution) == "suspended"
+        await anyio.sleep(max(0.0, record.waiting[0]["due"] - time.time()) + 0.01)
+        await look_once(going_on)
+        assert await status(bridge, record.execution) == "success"
+        given = await bridge.run(code, key="k")
+        assert (given.given_before, given.stdout) == (True, b"over\n")
+
+
+async def test_an_event_wakes_its_script_and_another_event_does_not(sandboxes):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(WAIT, key="k")
+        going_on = goes_on(bridge)
+        await bridge.send_event(record.execution, "other", 1, "OPERATOR", and_resume=False)
+        await look_once(going_on)
+        assert await status(bridge, record.execution) == "suspended"
+        await bridge.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
+        await look_once(going_on)
+        assert await status(bridge, record.execution) == "success"
+
+
+async def test_an_event_that_is_sent_while_the_script_runs_is_taken_there_or_makes_it_due(sandboxes):
+    async with sandboxes.open() as bridge, anyio.create_task_group() as tasks:
+        records = []
+
+        async def run():
+            records.append(await bridge.run(WAIT, key="k"))
+
+        tasks.start_soon(run)
+        store = bridge.lifecycle.store
+        (row,) = await until(lambda: store.executions(None, 1, ["running"]))
+        await bridge.send_event(row.id, "go", "early", "OPERATOR", and_resume=False)
+        await until(lambda: records)
+        if records[0].status == "suspended":
+            assert [execution for execution, _ in await store.due(10)] == [row.id]
+            await look_once(goes_on(bridge))
+        assert await status(bridge, row.id) == "success"
+
+
+async def test_of_two_bridges_one_goes_on(sandboxes):
+    async with sandboxes.open() as one:
+        record = await one.run(WAIT, key="k")
+        await one.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
+        async with sandboxes.open() as other:
+            async with anyio.create_task_group() as tasks:
+                for bridge in (one, other):
+                    await goes_on(bridge).look(tasks)
+            await until(lambda: no_containers(sandboxes))
+        assert await status(one, record.execution) == "success"
+        kinds = [row.entry.kind for row in await one.lifecycle.recorder.read(record.execution)]
+        assert kinds.count("resume") == 1
+
+
+async def test_a_script_that_waits_for_a_person_as_well_is_left_to_the_person(sandboxes, caplog):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(WAIT, key="k")
+        await bridge.cancel_execution(record.execution, "enough")
+        await look_once(goes_on(bridge))
+        assert await status(bridge, record.execution) == "cancelled"
+        assert await bridge.lifecycle.store.due(10) == []
+    assert not [row for row in caplog.records if row.levelname == "ERROR"]
+
+
+async def test_a_script_is_left_alone_under_another_policy(sandboxes):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(WAIT, key="k")
+        await bridge.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
+        before = bridge.lifecycle.policy_hash
+        bridge.lifecycle.policy_hash = "another"
+        going_on = goes_on(bridge)
+        await look_once(going_on)
+        assert await status(bridge, record.execution) == "suspended"
+        bridge.lifecycle.policy_hash = before
+        # It is left alone for a while, until something changes.
+        await look_once(going_on)
+        assert await status(bridge, record.execution) == "suspended"
+        await bridge.send_event(record.execution, "more", 2, "OPERATOR", and_resume=False)
+        await look_once(going_on)
+        assert await status(bridge, record.execution) == "success"
+
+
+async def test_a_script_is_left_alone_by_a_bridge_with_other_servers(sandboxes, monkeypatch):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(WAIT, key="k")
+        await bridge.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
+        monkeypatch.setattr(type(bridge), "servers_digest", lambda _: "0" * 64)
+        await look_once(goes_on(bridge))
+        assert await status(bridge, record.execution) == "suspended"
+
+
+async def test_an_owner_who_is_nobody_any_more_does_not_go_on(sandboxes):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(WAIT, key="k")
+        await bridge.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
+
+        def nobody(_):
+            raise BridgeError("not_a_principal", "You are nobody that this bridge is for.")
+
+        await look_once(GoingOn(bridge.lifecycle, nobody, 2, nothing))
+        assert await status(bridge, record.execution) == "suspended"
+
+
+async def test_no_more_go_on_at_once_than_may(sandboxes):
+    async with sandboxes.open() as bridge:
+        for number in range(3):
+            record = await bridge.run(f"{WAIT}\n{number}", key=f"k{number}")
+            await bridge.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
+        going_on = goes_on(bridge, most=2)
+        await look_once(going_on)
+        assert len(await bridge.lifecycle.store.due(10)) == 1
+        await look_once(going_on)
+        assert await bridge.lifecycle.store.due(10) == []
+    assert [at_once(number) for number in (1, 4, 8, 100)] == [1, 1, 2, 25]
+
+
+async def test_a_script_whose_run_was_cut_off_is_due_still(sandboxes):
+    code = "import time\nawait runtime.sleep_until(time.time() + 0.4)\nawait asyncio.sleep(30)"
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(f"import asyncio\n{code}", key="k")
+        assert record.status == "suspended"
+        await anyio.sleep(max(0.0, record.waiting[0]["due"] - time.time()) + 0.01)
+        async with anyio.create_task_group() as tasks:
+            await goes_on(bridge).look(tasks)
+
+            async def is_running():
+                entries = await bridge.lifecycle.recorder.read(record.execution)
+                return any(row.entry.kind == "outcome" for row in entries)
+
+            await until(is_running)
+            tasks.cancel_scope.cancel()
+        assert await status(bridge, record.execution) == "interrupted"
+        assert [execution for execution, _ in await bridge.lifecycle.store.due(10)] == [record.execution]
+
+
+async def test_an_event_reaches_no_other_principals_script(sandboxes):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(WAIT, key="k")
+        anna = bridge.for_principal(Principal("anna"))
+        with pytest.raises(BridgeError) as caught:
+            await anna.send_event(record.execution, "go", 1, "OPERATOR", and_resume=False)
+        assert caught.value.code == "unknown_trace"
+        store, recorder = bridge.lifecycle.store, bridge.lifecycle.recorder
+        with pytest.raises(BridgeError) as caught:
+            await executions_awaiting(store, recorder, "anna", "go")
+        assert caught.value.code == "nobody_waits"
+        assert [row.id for row in await executions_awaiting(store, recorder, "local", "go")] == [record.execution]
+
+
+async def test_events_that_nobody_takes_are_bounded(sandboxes, monkeypatch):
+    monkeypatch.setattr(sending, "MAX_KEPT", 3)
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(WAIT, key="k")
+        for _ in range(3):
+            await bridge.send_event(record.execution, "other", 1, "OPERATOR", and_resume=False)
+        with pytest.raises(BridgeError) as caught:
+            await bridge.send_event(record.execution, "go", 1, "OPERATOR", and_resume=False)
+        assert caught.value.code == "too_many_events"
+
+
+async def test_a_script_waits_so_often_and_no_more(sandboxes, monkeypatch):
+    monkeypatch.setattr(script_waits, "MAX_WAITS", 3)
+    code = "from mcp import MCPError\nfor _ in range(3): await runtime.sleep_until(0)\n"
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(
+            f"{code}try:\n    await runtime.sleep_until(0)\nexcept MCPError as exc:\n    print(exc.code)"
+        )
+        assert record.stdout == b"too_many_waits\n"
