@@ -33,12 +33,13 @@ Code = Literal[
     "bad_artifact", "bad_artifact_name", "bad_checkpoint", "bad_client_config", "bad_code", "bad_condition",
     "bad_config", "bad_context", "bad_credentials", "bad_entry", "bad_event", "bad_export", "bad_frame", "bad_host",
     "bad_identity", "bad_intent",
-    "bad_key", "bad_memory", "bad_note", "bad_origin", "bad_outcome", "bad_params", "bad_passphrase",
+    "bad_key", "bad_memory", "bad_note", "bad_origin", "bad_outcome", "bad_package",
+    "bad_params", "bad_passphrase",
     "bad_policy_snapshot", "bad_principal", "bad_program", "bad_proof", "bad_recipient", "bad_reference",
     "bad_request", "bad_result", "bad_secret", "bad_session", "bad_signature", "bad_state", "bad_text",
     "bad_timeout", "bad_token",
-    "bad_tool_result", "bad_tools", "bad_type", "bad_value", "bad_wait", "bridge_at_work", "bridge_ending",
-    "budget_bytes",
+    "bad_tool_result", "bad_tools", "bad_type", "bad_value", "bad_wait", "bad_wheel",
+    "bridge_at_work", "bridge_ending", "budget_bytes",
     "budget_calls", "budget_cost", "budget_exceeded", "budget_tokens",
     "busy",
     "calls_too_large", "cancelled", "cannot_listen", "cell_ended", "certificates", "changed_file", "channel_closed",
@@ -54,23 +55,27 @@ Code = Literal[
     "execution_running", "exit", "failed",
     "file_changed", "files_full", "folder_changed", "folder_too_large", "frame_too_deep", "frame_too_large", "image",
     "image_build_failed", "image_missing", "image_python_too_old", "image_without_python", "in_doubt",
-    "index_in_text", "input_changed", "input_refused", "input_too_large", "input_unavailable",
+    "index_in_text", "index_unreachable", "input_changed", "input_refused", "input_too_large", "input_unavailable",
     "insufficient_scope", "internal_error", "interpreter_exited", "interpreter_killed",
     "interrupted", "invalid_program",
     "kernel_command_line", "key_conflict", "key_missing", "key_unusable", "keyring_missing", "keyring_unusable",
+    "language_unavailable",
     "ledger_behind", "ledger_damaged", "ledger_full", "ledger_head_damaged", "ledger_in_use", "ledger_missing",
     "ledger_room", "limits", "limits_refused", "log_unwritable", "login_failed", "login_needed", "login_unavailable",
     "memory_not_enforced", "metrics_denied", "missing_field",
     "model_bad_answer", "model_failed", "model_timeout", "model_unavailable", "narrowed", "nested_bridge",
     "no_newuidmap", "no_runtime", "no_subordinate_ids", "no_target", "no_user_namespace", "nobody_waits",
+    "node_missing",
     "not_a_principal",
     "not_allowed", "not_asked",
     "not_awaited", "not_derivable", "not_in_doubt", "not_json", "not_open_yet", "not_pending", "not_recorded",
     "not_replayable",
     "not_resumable", "not_suspended", "not_trusted", "nothing_is_lost", "nothing_to_erase", "nothing_to_trust",
     "oci_runtime_unusable", "oci_unused", "other_log", "other_program", "other_version", "out_of_memory",
-    "output_limit", "output_unwritable", "packages_failed", "payload_too_large", "pids_not_enforced", "plan_failed",
-    "plan_too_large",
+    "output_limit", "output_unwritable",
+    "package_changed", "package_native", "package_refused", "package_unresolved",
+    "packages_failed", "packages_timeout", "packages_too_large", "packages_unavailable",
+    "payload_too_large", "pids_not_enforced", "plan_failed", "plan_too_large",
     "pool", "privileges",
     "program_cycle", "program_sensitive", "programs_too_large", "proxy", "publish_bad_answer", "publish_conflict",
     "publish_file_foreign", "publish_file_lost", "publish_file_unusable", "publish_refused", "publish_unasked",
@@ -83,7 +88,7 @@ Code = Literal[
     "secrets_file_damaged", "secrets_file_unreadable", "secrets_file_unsafe", "secrets_file_unwritable",
     "security_module", "server", "server_busy", "server_died", "server_exists", "server_not_configured",
     "server_start_failed", "server_unauthorized", "server_unavailable", "servers",
-    "session_exists", "session_lost", "session_not_rebuilt", "session_waiting",
+    "session_exists", "session_lost", "session_not_rebuilt", "session_packages", "session_waiting",
     "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
     "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_few_descriptors", "too_large",
@@ -232,6 +237,9 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The idempotency key belongs to other code, another program, another context, or to an execution "
             "whose owner is not known.",
             "Use a key for one thing only.", exit_status=2),
+        "language_unavailable": Description(
+            "Scripts in this language aren't allowed here, or not in a session.",
+            "Have the operator add the language to `languages`. Sessions run Python alone.", exit_status=2),
         "not_open_yet": Description(
             "The bridge is still being opened, so nothing was run.",
             "Call again. If it lasts, run `mcp-bridge doctor`.", _CLIENT | _VIEWER),
@@ -473,6 +481,43 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The file doesn't fit into `/workspace`.",
             "Read it as a stream, `runtime.open_input(NAME)`; or the operator raises `workspace_size` and `memory`."),
     }),
+    Group("Packages that scripts ask for",
+        "Why a script did not get the packages of `packages=` or `runtime.install`.",
+        _SCRIPT | _CLIENT | _COMMAND, {
+        "bad_package": Description(
+            "The text is not the requirement of a package: a name, perhaps with versions.",
+            "Write `polars`, or `requests>=2,<3`.", exit_status=2),
+        "bad_wheel": Description(
+            "The package's wheel has files that it may not have, too many of them, or says that it is another package.",
+            "Ask for another version or another package, and tell the operator."),
+        "index_unreachable": Description(
+            "The operator's package index could not be reached, or gave no usable answer.",
+            "Try again later; the bridge's log has what uv says."),
+        "package_changed": Description(
+            "The index has other files for a recorded package than it had: their hashes differ.",
+            "Tell the operator: a package whose files change is not to be trusted."),
+        "package_native": Description(
+            "The package has compiled modules, which can't be added to a sandbox that runs.",
+            "Ask for it in the call: `packages=[...]`, or `mcp-bridge run --package`."),
+        "package_refused": Description(
+            "The package, this version of it, or something that it needs isn't on the operator's list.",
+            "The message has the line that the operator would write."),
+        "package_unresolved": Description(
+            "The index has no set of wheels that meets the requirements.",
+            "Check the name and the versions. Nothing is built, so there has to be a wheel."),
+        "packages_timeout": Description(
+            "The packages were not found or fetched in time.",
+            "Try again, or have the operator raise `timeout` in `[install]`."),
+        "packages_too_large": Description(
+            "The packages are too many or too large, or there is no room for them in the sandbox.",
+            "Ask for less, or have the operator raise the limit in `[install]`."),
+        "packages_unavailable": Description(
+            "Packages can't be installed here: uv is missing, or the operator's own image is used.",
+            "The message says what the operator can do."),
+        "session_packages": Description(
+            "The session's sandbox does not have the package: a session's packages are those of its first cell.",
+            "Use `await runtime.install(name)` in the cell, or begin another session."),
+    }),
     Group("Programs",
         "Errors when a program is saved, started or resumed.",
         _SCRIPT | _CLIENT | _COMMAND, {
@@ -688,8 +733,11 @@ GROUPS: Final[tuple[Group, ...]] = (
         "no_runtime": Description(
             "No container engine works here.",
             "`mcp-bridge doctor` says why for each, and what to install."),
+        "node_missing": Description(
+            "Scripts in JavaScript are allowed, and there is no Node that could go into the image.",
+            "Install Node 22.15 or later on this machine, or let the bridge reach the package index."),
         "packages_failed": Description(
-            "The image's packages could not be installed.",
+            "Packages could not be installed.",
             "See the message; `mcp-bridge doctor` checks proxies and certificates."),
         "sandbox_broken": Description(
             "A script in the sandbox failed when `doctor` tried one.",

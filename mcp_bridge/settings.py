@@ -1,7 +1,8 @@
 """All settings: their names, types, defaults, and sources.
 
 A setting is a key of the TOML file, and an environment variable with the key in capitals after `MCP_BRIDGE_`, which
-takes precedence. The tables `ledger`, `search`, `telemetry`, `http` and `sessions` can only be set in the file.
+takes precedence. The tables `ledger`, `search`, `telemetry`, `http`, `sessions` and `install` can only be set in the
+file.
 
 The file is the one given by `--config` or `$MCP_BRIDGE_CONFIG`, which a person has chosen; otherwise the user's own
 `config.toml` in their configuration directory, overlaid by `./mcp-bridge.toml` if the user has trusted its content. A
@@ -31,6 +32,8 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.http_settings import HttpSettings
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.near_names import spelled_like
+from mcp_bridge.sandbox.languages import Language  # noqa: TC001 - pydantic reads it
+from mcp_bridge.sandbox.packages.install_settings import InstallSettings
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.sizes import Size, parse_size
 from mcp_bridge.telemetry.config import TelemetryConfig
@@ -59,12 +62,13 @@ OWN_TABLES = {
     "telemetry": "its collector would be told what you run",
     "http": "it would say who reaches your bridge, and how",
     "sessions": "it would say how many containers your bridge keeps",
+    "install": "it would say what your bridge installs",
     "principals": "it would say who may use your bridge, and how",
     "authentication": "it would say whom your bridge believes",
 }
 """Tables that a folder's file can't have, and why."""
 
-NESTED = {"ledger", "search", "telemetry", "http", "sessions"}
+NESTED = {"ledger", "search", "telemetry", "http", "sessions", "install"}
 """Settings that are tables, and so can't be set by environment variables."""
 
 ENV_OTHER = {"CONFIG", "NESTED"}
@@ -103,6 +107,12 @@ def _listed(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _packages(value: Any) -> Any:
+    if isinstance(value, dict):
+        raise ValueError("is a list of packages for the image; what scripts may ask for is allow in [install]")  # noqa: TRY004
+    return _listed(value)
+
+
 def _user(value: Any) -> Any:
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(text, str) and not re.fullmatch(r"[1-9]\d*(:\d+)?", text, re.ASCII):
@@ -138,8 +148,13 @@ class Settings(BaseModel):
     image: Annotated[str | None, Field(description="Local image to use instead of a built one; never pulled")] = None
     profile: Annotated[str, Field(description="Package profile of the built image: base or data")] = "base"
     packages: Annotated[
-        tuple[str, ...], BeforeValidator(_listed), Field(description="More packages for the built image")
+        tuple[str, ...], BeforeValidator(_packages), Field(description="More packages for the built image")
     ] = ()
+    languages: Annotated[
+        tuple[Language, ...],
+        BeforeValidator(_listed),
+        Field(min_length=1, description="What scripts may be written in: python, javascript"),
+    ] = ("python",)
     runtime: Annotated[
         Literal["auto", "oci", "podman", "docker"],
         Field(description="Container engine; oci is crun or runc without one"),
@@ -235,6 +250,10 @@ class Settings(BaseModel):
 
     sessions: Annotated[SessionSettings, Field(description="What sessions may take; a table of the file")] = (
         SessionSettings()
+    )
+
+    install: Annotated[InstallSettings, Field(description="What scripts may have installed; a table of the file")] = (
+        InstallSettings()
     )
 
     @property
@@ -593,6 +612,9 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
         "log_file": "/home/me/mcp-bridge.log",
         "telemetry.otlp": "http://127.0.0.1:4318",
         "telemetry.listen": "127.0.0.1:9464",
+        "install.allow": ["polars", "requests>=2,<3"],
+        "install.max_size": "256m",
+        "install.cache_size": "2g",
         "ledger.max_size": "4g",
         "ledger.max_run_size": "512m",
         "ledger.max_files_size": "1g",

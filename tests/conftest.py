@@ -26,6 +26,7 @@ settings.load_profile("any machine")
 pytest_plugins = [
     "server_fixtures",
     "sandbox_fixtures",
+    "package_index",
     "bridge_fixtures",
     "execution_fixtures",
     "arena_fixtures",

@@ -77,6 +77,7 @@ OTHER_VALUES = {
     "image": ("localhost/mine:1", "localhost/mine:1"),
     "profile": ("data", "data"),
     "packages": ("rich, attrs", ("rich", "attrs")),
+    "languages": ("python, javascript", ("python", "javascript")),
     "runtime": ("docker", "docker"),
     "oci_runtime": ("runc", "runc"),
     "container_user": ("1000:1000", "1000:1000"),
@@ -447,6 +448,16 @@ def test_a_bad_line_about_telemetry_is_told_with_its_place(tmp_path, line):
 def test_a_folder_names_no_embedding_model(nowhere):
     file = nowhere / FILE_NAME
     file.write_text('[search]\nembeddings = "openai/m"\n')
+    with pytest.raises(BridgeError) as caught:
+        trust(nowhere)
+        load(environ={}, cwd=nowhere)
+    assert caught.value.code == "bad_config"
+    assert "not a folder's to set" in caught.value.message
+
+
+def test_a_folder_lists_no_package_that_scripts_may_have_installed(nowhere):
+    file = nowhere / FILE_NAME
+    file.write_text('[install]\nallow = ["evil"]\n')
     with pytest.raises(BridgeError) as caught:
         trust(nowhere)
         load(environ={}, cwd=nowhere)

@@ -84,8 +84,8 @@ LEFT_OUT = (
     *(f".{name}.lock" for name in secret_stores.FILE_NAMES),
     # A refresh token that was replaced since must not be used again: that would end the login, and look like a theft.
     secret_stores.LOGINS_FILE_NAME,
-    # What is found out anew.
-    *("catalog", "probe-*"),
+    # What is found out anew, and packages, of which the ledger has what each run was given.
+    *("catalog", "probe-*", "packages"),
     # Whoever can write to a backup's place could have the user trust their folders.
     "trust",
     # What was changed in this machine's clients.

@@ -28,6 +28,7 @@ from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.usage_errors import Commands
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, ClientName
+from mcp_bridge.sandbox.languages import Language  # noqa: TC001  (typer reads the annotations)
 
 app = typer.Typer(
     name="mcp-bridge",
@@ -155,6 +156,13 @@ def run(
             "it goes on.",
         ),
     ] = False,
+    package: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Have this package of [install]'s list, such as polars==1.2; repeatable."),
+    ] = None,
+    language: Annotated[
+        Language | None, typer.Option(help="By default by the file's name: JavaScript for .js, .mjs, .ts and .mts.")
+    ] = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -172,6 +180,8 @@ def run(
         fork=fork,
         dry_run=dry_run,
         files=inputs,
+        packages=package or [],
+        language=language,
         as_json=as_json,
     )
     raise typer.Exit(status)

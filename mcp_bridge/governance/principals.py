@@ -7,6 +7,7 @@ sees_all = true                 # sees others' executions in the viewer
 servers = ["git", "linear"]     # all servers by default
 secrets = ["github-token"]      # all of [secrets] by default
 files = ["sales.csv"]           # all of [files] by default
+packages = ["polars"]           # all that [install] allows by default
 max_concurrent = 2
 requests_per_minute = 120
 
@@ -25,6 +26,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.rules.policy_settings import Source, read
+from mcp_bridge.sandbox.packages.install_settings import Requirements
 from mcp_bridge.toml_decoding import bad_config, decode
 from mcp_bridge.toml_line_numbers import line_of
 
@@ -66,6 +68,7 @@ class Principal:
         servers: Configured names of the servers that its executions may use, `local` among them; None for all.
         secrets: Names of the vault's entries that its executions may use; None for all.
         files: Names of the inputs that its executions may read; None for all.
+        packages: Packages that its scripts may ask for, of those in `[install]`; None for all of these.
         limits: What it may ask of the bridge.
     """
 
@@ -75,6 +78,7 @@ class Principal:
     policy: Mapping[str, Any] = field(default_factory=dict)
     servers: frozenset[str] | None = None
     secrets: frozenset[str] | None = None
+    packages: tuple[str, ...] | None = None
     limits: PrincipalLimits = PrincipalLimits()
     files: frozenset[str] | None = None
 
@@ -94,6 +98,7 @@ def restricted(start: Principal, now: Principal) -> Principal:
         servers=fewer(start.servers, now.servers),
         secrets=fewer(start.secrets, now.secrets),
         files=fewer(start.files, now.files),
+        packages=now.packages,
         limits=PrincipalLimits(
             _lower(start.limits.max_concurrent, now.limits.max_concurrent),
             _lower(start.limits.max_queued, now.limits.max_queued),
@@ -127,6 +132,9 @@ _Names = Annotated[
 ]
 
 
+_Requirements = Annotated[Requirements, BeforeValidator(lambda value: tuple(value) if _is_texts(value) else value)]
+
+
 class PrincipalTable(BaseModel):
     """One `[principals.NAME]` table."""
 
@@ -138,6 +146,7 @@ class PrincipalTable(BaseModel):
     servers: _Names = None
     secrets: _Names = None
     files: _Names = None
+    packages: _Requirements | None = None
     max_concurrent: Annotated[int | None, Field(ge=1)] = None
     max_queued: Annotated[int | None, Field(ge=0)] = None
     requests_per_minute: Annotated[int | None, Field(ge=1)] = None
@@ -183,6 +192,7 @@ def _principal(name: str, table: Any, file: Path | None) -> Principal:
         servers=config.servers,
         secrets=config.secrets,
         files=config.files,
+        packages=config.packages,
         limits=PrincipalLimits(config.max_concurrent, config.max_queued, config.requests_per_minute),
     )
 

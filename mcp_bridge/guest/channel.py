@@ -146,6 +146,8 @@ class Channel:
         """The thread that takes answers in its event loop just now: what it writes is collected."""
         self._collected: list[bytes] = []
         self._next_id = 0
+        self.forward: Callable[[bytes], None] | None = None
+        """Takes the host's frames, without their newlines, instead of this process: a script in Node gets them."""
         self.replays = False
         """Whether the guest must acknowledge answers by `call.taken`."""
         self.is_between = False
@@ -227,6 +229,10 @@ class Channel:
             self._take_back()
         self._write(line)
         return number
+
+    def send_line(self, line: bytes) -> None:
+        """Send a frame that is encoded already, with its newline."""
+        self._write(line)
 
     def forget(self, number: int) -> None:
         """Tell the host to cancel the work on a request, unless it is answered."""
@@ -354,7 +360,10 @@ class Channel:
         self._frames.mark()
         try:
             for line in self._decoder.feed(chunk):
-                self._dispatch(base64_frames.decode(line) or jsonrpc.decode(line), loop)
+                if self.forward is not None:
+                    self.forward(line)
+                else:
+                    self._dispatch(base64_frames.decode(line) or jsonrpc.decode(line), loop)
         except WireError:
             os._exit(sandbox_exits.BAD_FRAME)
 

@@ -93,6 +93,10 @@ def main(
             session.run(start)
             start = starts.get()
     channel.notify(ExecutionBegun())
+    if start.language == "javascript":
+        from mcp_bridge.guest.javascript.node import Node
+
+        Node(channel, capture).run(start)
     execute(channel, capture, start)
     os._exit(0)
 

@@ -19,6 +19,8 @@ from mcp_bridge.wire.messages import OutputWrite
 COALESCE_SECONDS = 0.002
 """How long the pump waits for more small writes: a loop of prints then gives a few messages instead of thousands."""
 
+TAIL_BYTES = 16 << 10
+
 
 class Capture:
     """Sends what is written to descriptors 1 and 2 as messages.
@@ -38,6 +40,8 @@ class Capture:
         self._pending = [b"", b""]
         self._pid = os.getpid()
         self.current = 1
+        self.tail = b""
+        """The end of what was written to descriptor 2."""
         for reader in readers:
             os.set_blocking(reader, False)
 
@@ -131,6 +135,8 @@ class Capture:
             self._channel.notify(OutputWrite(stream, base64=binascii.b2a_base64(whole, newline=False).decode("ascii")))
         # Only now: unsent bytes stay in shared memory, where process 1 finds them.
         self._pending[index] = data[cut:]
+        if index:
+            self.tail = (self.tail + whole)[-TAIL_BYTES:]
         self._sent[index] += cut
 
 

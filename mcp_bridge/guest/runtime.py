@@ -198,6 +198,7 @@ USAGE = {
     "files": "runtime.files()",
     "input": "path = runtime.input('NAME')",
     "open_input": "with runtime.open_input('NAME') as file: ...",
+    "install": "await runtime.install('PACKAGE')",
     "save_tool": "await runtime.save_tool(function)",
     "search": "await runtime.search('words')",
     "sleep_until": "await runtime.sleep_until(time.time() + SECONDS)",
@@ -216,6 +217,7 @@ _MEANT = {
     "files": {"inputs", "list_files", "list_inputs", "get_files"},
     "input": {"fetch", "fetch_file", "get_file", "get_input", "load_file", "read_file", "upload"},
     "open_input": {"open", "open_file", "stream", "read_input"},
+    "install": {"add_package", "install_package", "install_packages", "pip", "pip_install", "require"},
     "end_session": {"reset", "reset_session", "restart", "new_session", "destroy_session"},
     "sleep_until": {"delay", "pause", "sleep", "sleep_for", "wait", "wait_until"},
     "wait_event": {"await_event", "event", "on_event", "receive", "wait_for", "wait_for_event"},
@@ -259,6 +261,7 @@ _BLOCKING_TOO = (
     "sessions",
     "end_session",
     "save_tool",
+    "install",
 )
 
 _PLAIN = (
@@ -593,6 +596,17 @@ class _Functions:
         _function.__name__ = _name
         _function.__dict__[ASYNCHRONOUS] = True
     del _name, _function
+
+    def install(self, *requirements: str) -> Rows:
+        """Add packages of the operator's list to this script: `install('rich', 'requests>=2')`; what was added.
+
+        What has compiled modules has to be there from the start: `packages=[...]` of the call.
+        """
+        if not requirements or not all(isinstance(one, str) for one in requirements):
+            raise TypeError("install() takes names of packages; write: await runtime.install('PACKAGE')")
+        from mcp_bridge.guest.packages.install import install
+
+        return Rows(install(self._request, requirements))
 
     def save_tool(self, function: Callable[..., Any]) -> str:
         """Keep a function's source for later executions: `from mcp.tools import NAME`."""

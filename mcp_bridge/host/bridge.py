@@ -42,7 +42,7 @@ from mcp_bridge.governance.server_environment import environment
 from mcp_bridge.governance.server_output_masking import shown_output
 from mcp_bridge.governance.tool_names import servers_named
 from mcp_bridge.host.channel import ChannelLimits, start_line
-from mcp_bridge.host.engine_setup import not_enforced
+from mcp_bridge.host.engine_setup import not_enforced, require_own_image
 from mcp_bridge.host.log_masking import masked_logs
 from mcp_bridge.host.loop_watch import LoopWatch, watched
 from mcp_bridge.host.run_queue import RunQueue
@@ -64,6 +64,7 @@ from mcp_bridge.policy.rules.budgets import Usages
 from mcp_bridge.policy.rules.floor import layered
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import SandboxProcess
+from mcp_bridge.sandbox.languages import SHOWN
 from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.telemetry.opening import telemetry
 from mcp_bridge.wire import messages
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.governance.denied_steps import DeniedStep
+    from mcp_bridge.host.packages.running_installs import RunningInstalls
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.host.sessions.cell_runner import CellRunner
     from mcp_bridge.inputs.config import InputSource
@@ -101,6 +103,10 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Origin
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
     from mcp_bridge.sandbox.engine import SandboxProcess
+    from mcp_bridge.sandbox.languages import Language
+    from mcp_bridge.sandbox.packages.install_settings import InstallSettings
+    from mcp_bridge.sandbox.packages.installer import PackageRights
+    from mcp_bridge.sandbox.packages.locked import PackageSet
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -144,6 +150,8 @@ class Shared:
         """What the configuration's policy has become since the start."""
         self.principals: Mapping[str, Principal] = governance.principals
         """What the configuration's principals have become since the start."""
+        self.install = settings.install
+        """What of the configuration's `[install]` there is now."""
         self.loop_watch = loop_watch or LoopWatch()
         self.catalog = Catalog(fleet, settings.state_dir, search_embedder(settings.search))
         self.catalog.add_local(governance.registry)
@@ -265,6 +273,7 @@ class Bridge:
         policy: PolicySnapshot,
         principals: Mapping[str, Principal] | None = None,
         inputs: Mapping[str, InputSource] | None = None,
+        install: InstallSettings | None = None,
     ) -> None:
         """From now on hold what begins to what the configuration has become, too: never to less than at the start.
 
@@ -275,8 +284,10 @@ class Bridge:
             policy: What decides, by the configuration as it is.
             principals: The principals that there still are, by name; None for those of the start.
             inputs: The inputs that there are by the configuration as it is; None for those of the start.
+            install: What scripts may still have installed; None for what that was at the start.
         """
         shared = self._shared
+        shared.install = install or shared.settings.install
         started = shared.governance.inputs
         shared.inputs = (
             started
@@ -420,11 +431,13 @@ class Bridge:
         fork: str | None = None,
         dry_run: bool = False,
         files: Sequence[str] | None = None,
+        packages: Sequence[str] = (),
+        language: Language = "python",
     ) -> ExecutionRecord:
         """Run a script in a fresh sandbox, or as a session's next cell.
 
         Args:
-            code: Python source.
+            code: Its source.
             servers: Names or aliases of the servers it may use; all by default.
             timeout: Seconds of its own time.
             key: Idempotency key: it runs once, whoever asks for it how often; who asks later gets what it gave. One
@@ -442,16 +455,32 @@ class Bridge:
             dry_run: Whether it is only to read: other calls are listed, for a person to approve as a whole, and not
                 made. The same code without it then goes on.
             files: Names of the inputs that it may read; all by default.
+            packages: Requirements of packages that its sandbox is to have, from the operator's list.
+            language: What it is written in.
 
         Raises:
-            BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
-                `unknown_server`, `unknown_input`, `bad_key`, `key_conflict`, `unknown_run`, `bad_arguments`. Too many:
-                `busy`. No working sandbox: as `Sandboxes.prepare` and `SandboxProcess.wait`. Of a session: as
-                `Sessions.turn` and `CellRunner.run`; `session_waiting`.
+            BridgeError: It never ran. Bad requests: `language_unavailable`, `empty_code`, `code_too_large`, `bad_code`,
+                `bad_timeout`, `unknown_server`, `unknown_input`, `bad_key`, `key_conflict`, `unknown_run`,
+                `bad_arguments`, `bad_package`, `package_refused`. Without its packages: as `Installer.resolve` and
+                `Installer.fetch`. Too many: `busy`. No working sandbox: as `Sandboxes.prepare` and
+                `SandboxProcess.wait`. Of a session: as `Sessions.turn` and `CellRunner.run`; `session_waiting`.
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
         names = None if files is None else list(dict.fromkeys(files))
-        job = Job(code, servers, timeout, client, dry_run=dry_run, files=names)
+        required = self._required(packages)
+        job = Job(
+            code,
+            servers,
+            timeout,
+            client,
+            dry_run=dry_run,
+            files=names,
+            requirements=required,
+            language=language,
+        )
+        self._require_language(language)
+        if language != "python":
+            _require_python(language, session=session, dry_run=dry_run, files=files, packages=packages)
         self._check(code, timeout)
         if dry_run and session is not None:
             raise BridgeError(
@@ -469,6 +498,53 @@ class Bridge:
         with self._lane.admitted(), self.sandboxes.expected():
             async with self._shared.live_sessions.turn(name):
                 return await self._run_cell(job, key, name, fork)
+
+    def _required(self, packages: Sequence[str]) -> tuple[str, ...]:
+        """Requirements of packages in their normal form, all of which may be asked for.
+
+        Raises:
+            BridgeError: `bad_package`, `package_refused`.
+        """
+        if not packages:
+            return ()
+        from mcp_bridge.sandbox.packages.requirements import parse_requirements
+
+        requirements = parse_requirements(packages)
+        self.package_rights.require(requirements)
+        return tuple(map(str, requirements))
+
+    @property
+    def package_rights(self) -> PackageRights:
+        """The packages that the principal's scripts may ask for."""
+        from mcp_bridge.sandbox.packages.installer import PackageRights
+        from mcp_bridge.sandbox.packages.requirements import AllowList
+
+        start, now, name = self.settings.install, self._shared.install, self.principal.name
+        lists = [AllowList(allow) for allow in dict.fromkeys((start.allow, now.allow))]
+        own = dict.fromkeys(one for one in (self._own.packages, self.principal.packages) if one is not None)
+        narrower = [AllowList(packages, f"principals.{name}", "packages") for packages in own]
+        only_listed = "listed" in {start.dependencies, now.dependencies}
+        return PackageRights((*lists, *narrower), tuple(lists) if only_listed else ())
+
+    async def resolve(self, job: Job) -> PackageSet:
+        """As `SandboxRunner.resolve`."""
+        from mcp_bridge.sandbox.packages.requirements import parse_requirements
+
+        notify = job.client.notify
+        require_own_image(self.settings)
+        prepared = await self.sandboxes.prepare(notify)
+        requirements = parse_requirements(job.requirements)
+        return await self.sandboxes.installer.resolve(
+            requirements, self.package_rights, prepared.image.packages, notify
+        )
+
+    def _require_language(self, language: Language) -> None:
+        if language not in self.settings.languages:
+            raise BridgeError(
+                "language_unavailable",
+                f"{SHOWN[language]} doesn't run here: the operator's setting `languages` doesn't have it.",
+                hint=f'The operator adds "{language}" to it.',
+            )
 
     async def _run_cell(self, job: Job, key: str | None, name: SessionKey, fork: str | None) -> ExecutionRecord:
         """As `run`, for a session whose turn it is."""
@@ -634,7 +710,11 @@ class Bridge:
     async def _sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter) -> ExecutionRecord:
         script, gate, job, *_ = active
         execution = script.execution
+        self._require_language(job.language)
         limit = self.limits_of(job)
+        if job.packages is not None:
+            # Before it takes a place: it may have to be built.
+            await self.sandboxes.prepare_with(job.packages, job.client.notify)
         async with self._lane.place():
             allowed = self._narrow(job.servers)
             if script.live and not script.history.calls:
@@ -648,7 +728,9 @@ class Bridge:
                 replays = bool(script.history.calls) or not script.live
                 first = self._start_line(execution, job, replays=replays)
                 make_run = functools.partial(self.run_in, active, artifacts)
-                process, acknowledgement, requests, record = await self.sandboxes.run(execution, first, limit, make_run)
+                process, acknowledgement, requests, record = await self.sandboxes.run(
+                    execution, first, limit, make_run, packages=job.packages
+                )
                 if record.status in {"success", "error", "exit"} and script.course.divergence is None:
                     # The answer doesn't wait for the container's removal; leaving the bridge does.
                     self.sandboxes.removals.leave(process, acknowledgement)
@@ -664,6 +746,8 @@ class Bridge:
             record.notices += requests.notices
             if _looked_for_a_server(record):
                 record.notices += self._missing_servers
+            if script.live and self.settings.install.allow:
+                record.notices += await self._package_advice(record)
             record.artifacts = artifacts.written
             record.limits_not_enforced = not_enforced(prepared.report)
             if not prepared.report.choice.seccomp:
@@ -691,6 +775,7 @@ class Bridge:
             self,
             None if job.cell is None else job.cell.session,
             _handed_in(inputs) if inputs else None,
+            self._running_installs(job),
         )
         client = job.client
         run = SandboxRun(
@@ -707,6 +792,32 @@ class Bridge:
         )
         return run, requests
 
+    def _running_installs(self, job: Job) -> RunningInstalls | None:
+        """The packages that a script asks for while it runs."""
+        prepared = self.sandboxes.prepared
+        if prepared is None:
+            return None
+        from mcp_bridge.host.guest_bundle import HOST_MAGIC
+        from mcp_bridge.host.packages.running_installs import RunningInstalls
+
+        pins = () if job.packages is None else job.packages.pins
+        own = {pin.partition("==")[0] for pin in pins}
+        image = prepared.image
+        there = [*pins, *(pin for pin in image.packages if pin.partition("==")[0] not in own)]
+        installer, notify = self.sandboxes.installer, job.client.notify
+        return RunningInstalls(installer, self.package_rights, there, notify, is_same_python=image.magic == HOST_MAGIC)
+
+    async def _package_advice(self, record: ExecutionRecord) -> list[str]:
+        """What to do about a module that a script has not found."""
+        if record.error is None:
+            return []
+        from mcp_bridge.host.packages.advice import advice
+
+        found = await anyio.to_thread.run_sync(
+            advice, record, self.package_rights, self.sandboxes.installer.cache, self.settings.profile
+        )
+        return [] if found is None else [found]
+
     def limits_of(self, job: Job) -> RunLimits:
         """As `CellHost.limits_of`, for any script."""
         return self._check(job.code, job.timeout)
@@ -720,11 +831,12 @@ class Bridge:
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
         # A session's cells share a sandbox, and each may have inputs.
         has_inputs = bool(self._inputs_of(job) if job.cell is None else self._inputs)
-        return start_line(
-            messages.ExecutionStart(
-                execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, has_inputs=has_inputs
-            )
+        # Python needs to know neither.
+        language, memory = (None, None) if job.language == "python" else (job.language, self.settings.memory)
+        start = messages.ExecutionStart(
+            execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, has_inputs, language, memory
         )
+        return start_line(start)
 
     async def run_program(
         self,
@@ -887,7 +999,7 @@ class Bridge:
     def _check(self, code: str, timeout: float | None) -> RunLimits:
         settings = self.settings
         if not code.strip():
-            raise BridgeError("empty_code", "There is no code to run.", hint="Pass Python source in 'code'.")
+            raise BridgeError("empty_code", "There is no code to run.", hint="Pass the source in 'code'.")
         if len(code) > MAX_CODE_BYTES:
             raise BridgeError("code_too_large", f"The code has {len(code)} characters; the limit is {MAX_CODE_BYTES}.")
         seconds = settings.timeout if timeout is None else timeout
@@ -929,6 +1041,24 @@ class Bridge:
     def _missing_servers(self) -> Sequence[str]:
         """What to say of servers that couldn't be read; nothing to a principal that has been given some by name."""
         return self.fleet.missing if self._usable_servers is None else ()
+
+
+def _require_python(language: Language, **asked: object) -> None:
+    """Refuse what scripts in another language don't have.
+
+    Args:
+        language: That language.
+        asked: What was asked for, by the argument's name.
+
+    Raises:
+        BridgeError: `language_unavailable`.
+    """
+    if names := [name for name, value in asked.items() if value]:
+        raise BridgeError(
+            "language_unavailable",
+            f"{names[0]}= is for scripts in Python alone, and this is {SHOWN[language]}.",
+            hint=f"Leave {' and '.join(f'{name}=' for name in names)} out, or write it in Python.",
+        )
 
 
 def _handed_in(sources: Mapping[str, InputSource]) -> HandedIn:

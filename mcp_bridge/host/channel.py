@@ -100,6 +100,8 @@ FROM_GUEST = frozenset(
         messages.SessionEnd,
         messages.WaitUntil,
         messages.WaitEvent,
+        messages.PackageInstall,
+        messages.PackageRead,
         messages.ArtifactWrite,
         messages.OutputRead,
         messages.InputList,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.private_files import state_directory
 
 if TYPE_CHECKING:
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from mcp_bridge.sandbox.engine import Engine
     from mcp_bridge.sandbox.image.store import ImageInfo
     from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
+    from mcp_bridge.sandbox.packages.installer import Installer
+    from mcp_bridge.sandbox.packages.locked import PackageSet
     from mcp_bridge.sandbox.probe_report import ProbeReport
     from mcp_bridge.settings import Settings
 
@@ -85,11 +89,70 @@ async def _image(settings: Settings, choice: RuntimeChoice, notify: Callable[[st
 
     return await ensure_image(
         open_images(choice, settings.state_dir),
-        ImageRequest(settings.profile, tuple(settings.packages)),
+        ImageRequest(settings.profile, tuple(settings.packages), "javascript" in settings.languages),
         configured=settings.image,
         progress=notify,
         state_dir=settings.state_dir,
     )
+
+
+def require_own_image(settings: Settings) -> None:
+    """Refuse packages for an image that the bridge hasn't built.
+
+    Raises:
+        BridgeError: `packages_unavailable`.
+    """
+    if settings.image is not None:
+        raise BridgeError(
+            "packages_unavailable",
+            "Packages can't be added here: the operator's own image is used, to which the bridge adds nothing.",
+            hint="The operator adds them to the image, or unsets `image`.",
+        )
+
+
+async def prepare_with(
+    settings: Settings,
+    prepared: Prepared,
+    packages: PackageSet,
+    installer: Installer,
+    notify: Callable[[str], None] | None = None,
+) -> tuple[Prepared, list[str]]:
+    """As `prepare`, with an image that has a package set; built, and other sets' images removed, if it is missing.
+
+    Args:
+        settings: The settings.
+        prepared: The engine and the image without the set.
+        packages: The set.
+        installer: Has the set's files.
+        notify: As `prepare`.
+
+    Returns:
+        The engine and the image; and the digests of the sets whose images were removed for it.
+
+    Raises:
+        BridgeError: `packages_unavailable` where the operator's own image is used; as `image.ensure_image` and
+            `Installer.fetch`.
+    """
+    from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image, image_reference
+    from mcp_bridge.sandbox.open_driver import open_images
+    from mcp_bridge.sandbox.packages.set_images import make_room
+
+    require_own_image(settings)
+    store = open_images(prepared.report.choice, settings.state_dir)
+    request = ImageRequest(settings.profile, tuple(settings.packages), package_set=packages.digest)
+    if not await store.inspect([image_reference(request)]):
+        # Before it is built: builds wait for each other.
+        await installer.fetch(packages, notify)
+    image = await ensure_image(
+        store,
+        request,
+        progress=notify,
+        state_dir=settings.state_dir,
+        lay_over=functools.partial(installer.lay_over, packages, notify=notify),
+    )
+    installer.cache.image_used(packages.digest)
+    removed = await make_room(store, prepared.engine, installer.cache, settings.install.cache_size, image)
+    return replace(prepared, image=image), removed
 
 
 def not_enforced(report: ProbeReport) -> list[str]:

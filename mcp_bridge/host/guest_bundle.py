@@ -14,24 +14,25 @@ from pathlib import Path
 from types import CodeType
 
 PARTS = (
-    *("wire", "kernel", "kernel/language"),
-    *("guest", "guest/advice", "guest/files", "guest/session", "guest/values", "guest/waits"),
+    *("wire", "kernel", "kernel/language", "guest"),
+    *("guest/advice", "guest/files", "guest/packages", "guest/session", "guest/values", "guest/waits"),
 )
+JAVASCRIPT = "guest/javascript"
+"""The sub-package that runs scripts in Node; only where scripts in JavaScript are allowed."""
+
 """Sub-packages that run inside. Standard library only; an import contract holds them to it."""
 
 LATE = (
     "mcp_bridge.kernel.",
-    "mcp_bridge.guest.advice.",
-    "mcp_bridge.guest.waits.",
-    "mcp_bridge.guest.files.",
-    "mcp_bridge.guest.programs",
-    "mcp_bridge.guest.near_names",
+    *(f"mcp_bridge.guest.{part}." for part in ("advice", "files", "javascript", "packages", "waits")),
+    *("mcp_bridge.guest.programs", "mcp_bridge.guest.near_names"),
 )
 """How the names of modules begin that few scripts need. A container keeps them compressed."""
 
 _ROOT = Path(__file__).parent.parent
 
-_HOST_MAGIC = importlib.util.MAGIC_NUMBER.hex()
+HOST_MAGIC = importlib.util.MAGIC_NUMBER.hex()
+"""The magic number of this interpreter's bytecode, in hexadecimal."""
 
 
 def loader() -> str:
@@ -39,17 +40,18 @@ def loader() -> str:
     return (_ROOT / "guest" / "loader.py").read_text("utf-8")
 
 
-def bundle(image_magic: str) -> bytes:
+def bundle(image_magic: str, *, javascript: bool = False) -> bytes:
     """Length and marshalled modules, as `guest/loader.py` reads them.
 
     Args:
         image_magic: The bytecode magic number of the image's interpreter in hexadecimal, or "" if unknown.
+        javascript: Whether it can run scripts in JavaScript, too.
     """
-    return _bundle(compiled=image_magic == _HOST_MAGIC)
+    return _bundle(compiled=image_magic == HOST_MAGIC, javascript=javascript)
 
 
 @functools.cache
-def _bundle(*, compiled: bool) -> bytes:
+def _bundle(*, compiled: bool, javascript: bool = False) -> bytes:
     modules: dict[str, tuple[bool, str, bytes]] = {}
 
     def add(name: str, file: Path, *, package: bool) -> None:
@@ -65,15 +67,29 @@ def _bundle(*, compiled: bool) -> bytes:
 
     add("mcp_bridge", _ROOT / "__init__.py", package=True)
     add("mcp_bridge._version", _ROOT / "_version.py", package=False)
-    for part in PARTS:
+    for part in (*PARTS, JAVASCRIPT) if javascript else PARTS:
         for file in (_ROOT / part).glob("*.py"):
-            if file.stem != "loader":
+            if file.stem not in {"loader", "sources"}:
                 is_package = file.stem == "__init__"
                 name = f"mcp_bridge.{part.replace('/', '.')}" + ("" if is_package else f".{file.stem}")
                 add(name, file, package=is_package)
+    if javascript:
+        name = "mcp_bridge.guest.javascript.sources"
+        text = _javascript_sources()
+        modules[name] = (False, "source", text)
+        if compiled:
+            code = marshal.dumps(compile(text, f"<bridge>/{name}", "exec", dont_inherit=True), 4)
+            modules[name] = (False, "compressed", zlib.compress(code))
     # Version 4 is read by every interpreter from 3.4 on.
     payload = marshal.dumps(modules, 4)
     return b"%012d" % len(payload) + payload
+
+
+def _javascript_sources() -> bytes:
+    """The module that holds our modules in JavaScript as texts."""
+    texts = {file.stem: file.read_text("utf-8") for file in sorted((_ROOT / JAVASCRIPT).glob("*.js"))}
+    boot = texts.pop("boot")
+    return f"BOOT = {boot!r}\nMODULES = {texts!r}\n".encode()
 
 
 def _code(name: str, file: Path) -> CodeType:

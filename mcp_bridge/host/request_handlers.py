@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.run import ScriptRun
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
+    from mcp_bridge.host.packages.running_installs import RunningInstalls
 
 T = TypeVar("T")
 
@@ -87,6 +88,7 @@ class Requests:
         sessions: The principal's sessions.
         session: The name of the session that the script is a cell of; None for none.
         inputs: The operator's files that the execution may read; None for none.
+        packages: The packages that the script asks for; None where there are none.
     """
 
     def __init__(
@@ -102,7 +104,9 @@ class Requests:
         sessions: SessionAccess | None = None,
         session: str | None = None,
         inputs: HandedIn | None = None,
+        packages: RunningInstalls | None = None,
     ) -> None:
+        self._packages = packages
         self._sessions, self._session = sessions, session
         self._inputs = inputs
         self.principal = principal
@@ -193,24 +197,15 @@ class Requests:
             case messages.MemorySave() | messages.MemoryLoad() | messages.MemoryDelete() | messages.MemoryList():
                 call = self._recorder(request, "memory", context)
                 return await self._script.answer(call, functools.partial(self._remember, request, call))
-            case messages.ProgramStart() | messages.ProgramResume() if self._script.is_dry:
-                return await self._script.list_program(self._recorder(request, "program", context))
-            case _ if self._script.is_dry and isinstance(request, _CHANGES):
-                call = self._recorder(request, "program", context)
-                return await self._script.answer(call, functools.partial(_refuse_dry, request))
+            case _ if self._script.is_dry and isinstance(request, _NOT_DRY):
+                return await self._dry(request, context)
             case messages.SessionList() | messages.SessionEnd():
                 call = self._recorder(request, "session", context)
                 return await self._script.answer(call, functools.partial(self._about_sessions, request, call))
             case messages.WaitUntil() | messages.WaitEvent():
-                call = CallRecorder(
-                    self._script,
-                    request.call,
-                    WAIT,
-                    messages.NAMES[type(request)],
-                    self._script.waits.arguments(request),
-                    context,
-                )
-                return await self._script.wait(call, request)
+                return await self._wait(request, context)
+            case messages.PackageInstall() | messages.PackageRead():
+                return await self._install(request, context)
             case (
                 messages.CatalogServers()
                 | messages.CatalogTools()
@@ -230,6 +225,20 @@ class Requests:
                 return await self._programs.answer(request, context)
         call = self._recorder(request, "program", context)
         return await self._script.answer(call, functools.partial(self._program, request, call))
+
+    async def _dry(self, request: Any, context: RequestContext) -> Any:
+        """What would do more than to read, or would take long, in a dry run."""
+        if isinstance(request, messages.WaitUntil):
+            return {}
+        call = self._recorder(request, "program", context)
+        if isinstance(request, messages.ProgramStart | messages.ProgramResume):
+            return await self._script.list_program(call)
+        return await self._script.answer(call, functools.partial(_refuse_dry, request))
+
+    async def _wait(self, request: messages.WaitUntil | messages.WaitEvent, context: RequestContext) -> Any:
+        method, arguments = messages.NAMES[type(request)], self._script.waits.arguments(request)
+        call = CallRecorder(self._script, request.call, WAIT, method, arguments, context)
+        return await self._script.wait(call, request)
 
     async def _about_sessions(self, request: Any, call: CallRecorder) -> dict[str, Any]:
         if self._sessions is None:
@@ -262,6 +271,30 @@ class Requests:
             changed = await inputs.changed(request.name, answer)
             if changed is not None:
                 await self._script.course.leave(ChangedInputs.of(request.call or "", changed))
+        return answer
+
+    @property
+    def _installs(self) -> RunningInstalls:
+        if self._packages is None:
+            raise BridgeError("packages_unavailable", "Packages can't be added here.")
+        return self._packages
+
+    async def _install(
+        self, request: messages.PackageInstall | messages.PackageRead, context: RequestContext
+    ) -> dict[str, Any]:
+        installs = self._installs
+        if isinstance(request, messages.PackageRead):
+            return await installs.part(request.sha256, request.start)
+        requirements, added = request.requirements, request.added
+        call = self._recorder(request, "package", context)
+
+        async def resolve() -> dict[str, Any]:
+            await call.announce()
+            return {"packages": await installs.resolve(requirements, added)}
+
+        answer: dict[str, Any] = await self._script.answer(call, resolve)
+        # Also of a recorded answer: it names the files, and the cache may have lost them since.
+        await installs.offer(answer["packages"])
         return answer
 
     def _recorder(self, request: Any, kind: str, context: RequestContext) -> CallRecorder:
@@ -460,8 +493,17 @@ class Requests:
         return {"uri": row["uri"], "size": row["size"]} if row else {}
 
 
-_CHANGES = messages.SessionEnd | messages.ProgramSave | messages.ProgramDelete | messages.ProgramPlan
-"""What a dry run neither does nor lists."""
+_NOT_DRY = (
+    messages.ProgramStart
+    | messages.ProgramResume
+    | messages.SessionEnd
+    | messages.ProgramSave
+    | messages.ProgramDelete
+    | messages.ProgramPlan
+    | messages.WaitUntil
+    | messages.WaitEvent
+)
+"""What a dry run answers otherwise: what it lists, refuses, or doesn't wait for."""
 
 
 async def _refuse_dry(request: Any) -> NoReturn:

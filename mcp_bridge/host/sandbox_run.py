@@ -612,7 +612,7 @@ def _finished(record: ExecutionRecord, finish: messages.ExecutionFinish) -> None
             record.error["code"] = "out_of_memory"
     elif record.exit_code:
         record.status = "exit"
-        record.error = BridgeError("exit", f"The script left with sys.exit({record.exit_code}).").record()
+        record.error = BridgeError("exit", f"The script left with exit status {record.exit_code}.").record()
 
 
 def _script_error(claimed: dict[str, Any]) -> ErrorRecord:

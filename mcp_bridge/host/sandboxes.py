@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import secrets
+from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +16,7 @@ import anyio.to_thread
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host import guest_bundle, warm_pool
 from mcp_bridge.host.container_removals import Removals
-from mcp_bridge.host.engine_setup import Prepared, prepare
+from mcp_bridge.host.engine_setup import Prepared, prepare, prepare_with
 from mcp_bridge.host.free_memory import available_memory
 from mcp_bridge.host.pool_report import remove_report, report_of, write_report
 from mcp_bridge.host.warm_pool import PoolSize, WarmPool
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.host.sandbox_run import RunLimits, SandboxRun
     from mcp_bridge.sandbox.engine import Engine, SandboxProcess
+    from mcp_bridge.sandbox.packages.installer import Installer
+    from mcp_bridge.sandbox.packages.locked import PackageSet
     from mcp_bridge.settings import Settings
 
     MakeRun = Callable[[SandboxProcess, bytes, RunLimits], tuple[SandboxRun, Requests]]
@@ -49,6 +53,9 @@ GUEST_WAITING_SECONDS = 2 * warm_pool.MAX_WAITING_SECONDS
 HANDOVER_SECONDS = 10.0
 """How long a container from the pool may take to begin its execution, before another takes its place. A few
 milliseconds suffice, unless its monitor is gone or the machine stands still."""
+
+MAX_SETS = 64
+"""Package sets whose image isn't looked for each time."""
 
 MAX_HANDOVERS = 3
 """Containers from the pool that may fail one execution before it gets one that is started for it."""
@@ -97,6 +104,8 @@ class Sandboxes:
         self._preparing = anyio.Lock()
         self.prepared: Prepared | None = None
         """The engine and the image, once they are found."""
+        self._with_sets: OrderedDict[str, Prepared] = OrderedDict()
+        """The same with the images of package sets, by the sets' digests; the one used last at the end."""
 
     async def prepare(self, notify: Callable[[str], None] | None = None) -> Prepared:
         """Find the engine and the image, building it if need be. The first call works, later ones are free.
@@ -121,6 +130,37 @@ class Sandboxes:
         self._start_pool(self.prepared)
         return self.prepared
 
+    @functools.cached_property
+    def installer(self) -> Installer:
+        """Resolves and fetches the packages that scripts ask for."""
+        from mcp_bridge.sandbox.packages.installer import Installer
+
+        return Installer(self._settings.state_dir, self._settings.install)
+
+    async def prepare_with(self, packages: PackageSet | None, notify: Callable[[str], None] | None = None) -> Prepared:
+        """As `prepare`, with an image that has a package set; None for none.
+
+        Raises:
+            BridgeError: As `prepare` and `engine_setup.prepare_with`.
+        """
+        prepared = await self.prepare(notify)
+        if packages is None or not packages.packages:
+            return prepared
+        if (known := self._with_sets.get(packages.digest)) is None:
+            known, removed = await prepare_with(self._settings, prepared, packages, self.installer, notify)
+            for digest in removed:
+                self._with_sets.pop(digest, None)
+        else:
+            self.installer.cache.image_used(packages.digest)
+        self._with_sets[packages.digest] = known
+        self._with_sets.move_to_end(packages.digest)
+        if len(self._with_sets) > MAX_SETS:
+            self._with_sets.popitem(last=False)
+        return known
+
+    def _bundle(self, prepared: Prepared) -> bytes:
+        return guest_bundle.bundle(prepared.image.magic, javascript="javascript" in self._settings.languages)
+
     def _tell(self, text: str) -> None:
         for notify in self._told:
             notify(text)
@@ -131,7 +171,7 @@ class Sandboxes:
             return
         self.pool = pool = WarmPool(
             lambda: prepared.engine.start(self.spec(STARTED_AHEAD, prepared)),
-            guest_bundle.bundle(prepared.image.magic),
+            self._bundle(prepared),
             PoolSize(settings.pool_min, max(settings.pool_min, settings.pool_max)),
             settings.sandbox_start_timeout,
             lambda: available_memory() > settings.memory,
@@ -153,7 +193,7 @@ class Sandboxes:
         try:
             prepared = await self.prepare()
             # Compiled once in a process, and not on the loop.
-            await anyio.to_thread.run_sync(guest_bundle.bundle, prepared.image.magic)
+            await anyio.to_thread.run_sync(self._bundle, prepared)
         finally:
             # Where there is no engine yet, a later `prepare` may find one.
             self._has_pool = True
@@ -171,7 +211,13 @@ class Sandboxes:
         return self.pool.execution() if self.pool is not None else contextlib.nullcontext()
 
     async def run(
-        self, execution: str, first: bytes, limit: RunLimits, make_run: MakeRun, hash_seed: int | None = None
+        self,
+        execution: str,
+        first: bytes,
+        limit: RunLimits,
+        make_run: MakeRun,
+        hash_seed: int | None = None,
+        packages: PackageSet | None = None,
     ) -> Ran:
         """Run a script in a container from the pool, or in one that is started for it.
 
@@ -182,13 +228,15 @@ class Sandboxes:
             make_run: Makes its run in a container.
             hash_seed: What the hashes of texts come from, by which sets are ordered: it needs a container that is
                 started for it. None for one of the interpreter's own.
+            packages: The package set that its container has; it is started for it. None for none.
 
         Raises:
             BridgeError: As `prepare` and `SandboxProcess.wait`.
         """
-        prepared = await self.prepare()
+        prepared = await self.prepare_with(packages)
+        is_pooled = hash_seed is None and packages is None
         for _ in range(MAX_HANDOVERS):
-            warm = await self.pool.take() if self.pool is not None and hash_seed is None else None
+            warm = await self.pool.take() if self.pool is not None and is_pooled else None
             if warm is None:
                 break
             run, requests = make_run(warm, first, replace(limit, start=HANDOVER_SECONDS))
@@ -210,9 +258,29 @@ class Sandboxes:
             # Nothing of the script was heard, so it has had no effect: another container may begin it.
             logger.info("a container that was started ahead was lost before its execution %s began", execution)
             self.removals.end(warm)
+        start = functools.partial(self._run_started, execution, first, limit, make_run, hash_seed)
+        try:
+            return await start(prepared)
+        except BridgeError as exc:
+            if exc.code != "image_missing" or packages is None:
+                raise
+        # Somebody has removed it since it was looked for, so nothing has run: it is made again.
+        self._with_sets.pop(packages.digest, None)
+        return await start(await self.prepare_with(packages))
+
+    async def _run_started(
+        self,
+        execution: str,
+        first: bytes,
+        limit: RunLimits,
+        make_run: MakeRun,
+        hash_seed: int | None,
+        prepared: Prepared,
+    ) -> Ran:
+        """Run a script in a container that is started for it. As `run`."""
         with tracing.span("start sandbox"):
             process = await prepared.engine.start(self.spec(execution, prepared, hash_seed))
-        run, requests = make_run(process, guest_bundle.bundle(prepared.image.magic) + first, limit)
+        run, requests = make_run(process, self._bundle(prepared) + first, limit)
         try:
             with tracing.span("run sandbox", attributes={"mcp_bridge.sandbox.was_ready": False}):
                 record = await run.run()

@@ -167,6 +167,10 @@ class Engine(Protocol):
         """
         return nullcontext()
 
+    def release_image(self, reference: str) -> None:  # noqa: ARG002 - an engine knows by itself
+        """Let an image be removed, unless a sandbox of this driver runs on it."""
+        return
+
     async def list(self, label: str) -> Sequence[ContainerInfo]:
         """All containers, running or not, that have a label (`name` or `name=value`).
 

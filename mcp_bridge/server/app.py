@@ -1,4 +1,4 @@
-"""The MCP server: the tool `run_python`, in both protocol eras.
+"""The MCP server: the tools that run scripts, in both protocol eras.
 
 The same server is served on stdio, by this module, and over HTTP, by `server.http`.
 """
@@ -33,7 +33,14 @@ from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.request_telemetry import RequestTelemetry
 from mcp_bridge.server.stdio import stdio_transport
 from mcp_bridge.server.structured_content import add_record, add_refusal
-from mcp_bridge.server.tool_description import TOOL, error_instructions, instructions, tool
+from mcp_bridge.server.tool_description import (
+    LANGUAGES,
+    TOOL,
+    error_instructions,
+    instructions,
+    names,
+    tools,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -57,7 +64,7 @@ PRINCIPAL_KEY = "mcp_bridge.principal"
 
 
 class RunArguments(BaseModel):
-    """Arguments of `run_python`."""
+    """Arguments of the tools that run scripts."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -69,6 +76,7 @@ class RunArguments(BaseModel):
     fork: str | None = None
     dry_run: bool = False
     files: list[str] | None = None
+    packages: list[str] | None = None
 
 
 @contextlib.asynccontextmanager
@@ -115,19 +123,23 @@ def mcp_server(
         _: ServerRequestContext[dict[str, Any]], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         begun.set()
-        return types.ListToolsResult(tools=[tool(supervisor.settings), *(offered.tools() if offered else ())])
+        return types.ListToolsResult(tools=[*tools(supervisor.settings), *(offered.tools() if offered else ())])
 
     async def call_tool(
         ctx: ServerRequestContext[dict[str, Any]], params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         begun.set()
         name, arguments = params.name, params.arguments or {}
-        if name != TOOL and not (offered and name in offered.NAMES):
-            raise MCPError(types.INVALID_PARAMS, f"There is no tool {name!r}; the one tool is {TOOL}.")
+        scripted = names(supervisor.settings)
+        if name not in scripted and not (offered and name in offered.NAMES):
+            known = (
+                f"the one tool is {scripted[0]}" if len(scripted) == 1 else f"the tools are {' and '.join(scripted)}"
+            )
+            raise MCPError(types.INVALID_PARAMS, f"There is no tool {name!r}; {known}.")
 
         async def work(questions: Questions) -> types.CallToolResult:
-            if offered is None or name == TOOL:
-                return await _run(supervisor, ctx, questions, arguments)
+            if offered is None or name in LANGUAGES:
+                return await _run(supervisor, ctx, questions, name, arguments)
             try:
                 bridge = await _bridge_of(supervisor, ctx)
             except BridgeError as exc:
@@ -181,7 +193,7 @@ def mcp_server(
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
     )
-    server.middleware.insert(0, RequestTelemetry({TOOL, *(offered.NAMES if offered else ())}))
+    server.middleware.insert(0, RequestTelemetry({*LANGUAGES, *(offered.NAMES if offered else ())}))
     return server
 
 
@@ -295,13 +307,14 @@ async def _run(
     supervisor: BridgeSupervisor | _OpenBridge,
     ctx: ServerRequestContext[dict[str, Any]],
     questions: Questions,
+    name: str,
     arguments: dict[str, Any],
 ) -> types.CallToolResult:
     try:
         bridge = await _bridge_of(supervisor, ctx)
         request = RunArguments.model_validate(arguments)
     except ValidationError as exc:
-        return _refused(supervisor.settings, ctx, _bad_arguments(exc))
+        return _refused(supervisor.settings, ctx, _bad_arguments(name, exc))
     except BridgeError as exc:
         return _refused(supervisor.settings, ctx, exc)
     reporter = ProgressReporter(questions)
@@ -317,6 +330,8 @@ async def _run(
                 fork=request.fork,
                 dry_run=request.dry_run,
                 files=request.files,
+                packages=request.packages or (),
+                language=LANGUAGES[name],
                 progress=reporter.progress,
                 notify=reporter.notify,
                 asker=questions,
@@ -343,13 +358,14 @@ def _wants_progress(ctx: ServerRequestContext[dict[str, Any]]) -> bool:
     return ctx.meta is not None and ctx.meta.get("progress_token") is not None
 
 
-def _bad_arguments(exc: ValidationError) -> BridgeError:
+def _bad_arguments(tool: str, exc: ValidationError) -> BridgeError:
     first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
     name = ".".join(map(str, first["loc"])) or "arguments"
     return BridgeError(
         "bad_arguments",
         f"{name}: {first['msg']}.",
-        hint=f"{TOOL} takes code, and optionally servers, timeout, idempotency_key, session, fork, dry_run and files.",
+        hint=f"{tool} takes code, and optionally servers, timeout, idempotency_key"
+        + (", session, fork, dry_run, files and packages." if tool == TOOL else "."),
     )
 
 

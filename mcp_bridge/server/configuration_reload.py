@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.inputs.config import InputSource
     from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.sandbox.packages.install_settings import InstallSettings
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Change:
         principals: The principals that remain, by name.
         inputs: The inputs that there are, by name.
         differs: Whether anything differs from the state in which the bridge was opened.
+        install: What scripts may have installed; None for what that was.
     """
 
     servers: frozenset[str]
@@ -64,6 +66,7 @@ class Change:
     principals: Mapping[str, Principal]
     inputs: Mapping[str, InputSource]
     differs: bool
+    install: InstallSettings | None = None
 
 
 class Source(Protocol):
@@ -134,7 +137,7 @@ class ConfigurationReload:
                     self._source.print_error(change)
                     self._news = [BROKEN.format(f"[{change.code}] {for_the_agent(change)}")]
                 elif change is not None:
-                    bridge.restrict(change.servers, change.policy, change.principals, change.inputs)
+                    bridge.restrict(change.servers, change.policy, change.principals, change.inputs, change.install)
                     self.principals_changed(change.principals)
                     self._news = [CHANGED] if change.differs else []
                     if change.differs:

@@ -17,15 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_bridge.errors import BridgeError
+    from mcp_bridge.sandbox.languages import Language
     from mcp_bridge.settings import Settings
 
 TOOL = "run_python"
+
+JAVASCRIPT_TOOL = "run_javascript"
+
+LANGUAGES: dict[str, Language] = {TOOL: "python", JAVASCRIPT_TOOL: "javascript"}
+"""The tools that run scripts, and what each is written in."""
 
 ALWAYS_LOAD = {"anthropic/alwaysLoad": True}
 """Claude Code defers the tools of MCP servers until its model searches for them, which is unnecessary for one tool."""
 
 MAX_NAMES_CHARS = 500
 """Limit on server names in the instructions, of which Claude Code shows 2,048 characters in all."""
+
+MAX_PACKAGES_SHOWN = 20
 
 MAX_ERROR_CHARS = 400
 """Limit on an error in the instructions: the answer to a call contains all of it."""
@@ -36,25 +44,33 @@ DATA_PACKAGES = "numpy, pandas, scipy, scikit-learn, matplotlib, pillow"
 BEHIND = "MCP servers are behind it; runtime.discovered_servers() lists them"
 
 
-def tool(settings: Settings) -> types.Tool:
-    """The tool `run_python`. The schema is handwritten: every conversation pays for each of its tokens."""
-    return types.Tool(
-        name=TOOL,
-        description=_description(settings),
-        input_schema={
-            "type": "object",
-            "properties": {
-                "code": {"type": "string"},
-                "servers": {"type": "array", "items": {"type": "string"}, "description": "use only these"},
-                "timeout": {
-                    "type": "number",
-                    "description": f"seconds, default {settings.timeout:g}, max {settings.max_timeout:g}",
-                },
-                "idempotency_key": {"type": "string"},
-                "session": {"type": "string"},
-            },
-            "required": ["code"],
+def names(settings: Settings) -> list[str]:
+    """The names of the tools that run scripts here."""
+    return [name for name, language in LANGUAGES.items() if language in settings.languages]
+
+
+def tools(settings: Settings) -> list[types.Tool]:
+    """The tools that run scripts: `run_python`, and `run_javascript` where the operator allows it."""
+    return [tool(settings, name) for name in names(settings)]
+
+
+def tool(settings: Settings, name: str = TOOL) -> types.Tool:
+    """A tool's entry. The schema is handwritten: every conversation pays for each of its tokens."""
+    properties: dict[str, dict[str, object]] = {
+        "code": {"type": "string"},
+        "servers": {"type": "array", "items": {"type": "string"}, "description": "use only these"},
+        "timeout": {
+            "type": "number",
+            "description": f"seconds, default {settings.timeout:g}, max {settings.max_timeout:g}",
         },
+        "idempotency_key": {"type": "string"},
+    }
+    if name == TOOL:
+        properties["session"] = {"type": "string"}
+    return types.Tool(
+        name=name,
+        description=_description(settings) if name == TOOL else _JAVASCRIPT,
+        input_schema={"type": "object", "properties": properties, "required": ["code"]},
         _meta=ALWAYS_LOAD,
     )
 
@@ -101,12 +117,22 @@ def _taught(settings: Settings, behind: str) -> str:
         f"{_packages(settings)}. Each run starts "
         "afresh; runs with the same session= share their names; with dry_run=true it only reads, and lists its writes, "
         "for a person to approve at once. "
+        f"{_installable(settings)}"
         "`await runtime.save_memory(key, value)` and `load_memory(key)` keep data, `save_tool(function)` a "
         "function for `from mcp.tools import NAME`, artifact(path) keeps a file.\n"
         "display(x) shows figures, PIL images, bytes of image files, and images in tools' results. An answer is cut "
         f"at {settings.max_output_chars} characters, and then says how the next script reads the rest: "
         "runtime.output(...)."
     )
+
+
+_JAVASCRIPT = (
+    "Run JavaScript or TypeScript (Node, ES module, no network, no npm) in a sandbox that calls MCP servers; shows "
+    "console.log and the last expression.\n"
+    'import { NAME } from "mcp/servers"; await NAME.tool({arg: 1})  // data; text stays text\n'
+    "await runtime.list_tools('NAME'); await runtime.describe('NAME.tool'); await runtime.search('words')\n"
+    "display(image); await artifact(path); await runtime.save_memory(key, value)"
+)
 
 
 def _description(settings: Settings) -> str:
@@ -126,6 +152,21 @@ def _packages(settings: Settings) -> str:
     more = [DATA_PACKAGES] if settings.profile == "data" else []
     more += settings.packages
     return ", ".join(["standard library", *more])
+
+
+def _installable(settings: Settings) -> str:
+    """What scripts may have installed, as a sentence; empty for nothing."""
+    allowed = settings.install.allow
+    if not allowed:
+        return ""
+    shown = list(allowed[:MAX_PACKAGES_SHOWN])
+    while len(", ".join(shown)) > MAX_NAMES_CHARS:
+        shown.pop()
+    more = f" and {len(allowed) - len(shown)} more" if len(shown) < len(allowed) else ""
+    return (
+        f"packages=[...] of the call brings what the operator allows: {', '.join(shown)}{more}; "
+        "await runtime.install(name) does while a script runs. "
+    )
 
 
 def _names(servers: Sequence[str]) -> str:

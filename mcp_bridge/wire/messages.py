@@ -68,6 +68,8 @@ class ExecutionStart(NamedTuple):
     All randomness of the session comes from the seed of its first cell, 64 hexadecimal digits. `cell` is its number.
 
     With `has_inputs`, there are files that the operator hands in.
+
+    `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes.
     """
 
     execution: str
@@ -78,6 +80,8 @@ class ExecutionStart(NamedTuple):
     seed: str | None = None
     cell: int = 0
     has_inputs: bool = False
+    language: str | None = None
+    memory: int | None = None
 
 
 class ExecutionInterrupt(NamedTuple):
@@ -256,6 +260,27 @@ class WaitEvent(NamedTuple):
     name: str
     timeout: float | None = None
     call: CallId | None = None
+
+
+class PackageInstall(NamedTuple):
+    """Have packages added to the sandbox. `added` is what was added to it before, as `name==version`.
+
+    Result: `{"packages": [{name, version, file, sha256}]}`, those whose files are to be added now.
+    """
+
+    requirements: list[Any]
+    added: list[Any]
+    call: CallId | None = None
+
+
+class PackageRead(NamedTuple):
+    """Read a part of a package's files, which are one zip file, from a byte offset. Result: `{"base64", "next"}`.
+
+    `next` is the offset of the next part, or null at the end.
+    """
+
+    sha256: str
+    start: int = 0
 
 
 class ArtifactWrite(NamedTuple):
@@ -478,6 +503,8 @@ METHODS: dict[str, type[Any]] = {
     "session.end": SessionEnd,
     "wait.until": WaitUntil,
     "wait.event": WaitEvent,
+    "package.install": PackageInstall,
+    "package.read": PackageRead,
     "artifact.write": ArtifactWrite,
     "output.read": OutputRead,
     "input.list": InputList,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.governance.governance import Governance
+    from mcp_bridge.sandbox.languages import Language
 
 POOLED = bool(os.environ.get("MCP_BRIDGE_TEST_POOL"))
 """Whether all executions are to run in containers that were started ahead."""
@@ -69,11 +70,12 @@ class Sandboxes:
         *specs: ServerSpec,
         timeout: float | None = None,  # noqa: ASYNC109
         servers: list[str] | None = None,
+        language: Language = "python",
         **changes: Any,
     ) -> ExecutionRecord:
         """One script in a bridge of its own."""
         async with self.open(*specs, **changes) as bridge:
-            return await bridge.run(code, timeout=timeout, servers=servers)
+            return await bridge.run(code, timeout=timeout, servers=servers, language=language)
 
     async def containers(self) -> list[str]:
         """Names of this process's containers, running or not."""
@@ -85,6 +87,22 @@ class Sandboxes:
 def prepared(sandbox_state_dir: Path) -> Prepared:
     """The engine and the image of this host; fails where there is none."""
     return anyio.run(prepare, Settings(state_dir=sandbox_state_dir, runtime=RUNTIME))
+
+
+BOTH: tuple[Language, ...] = ("python", "javascript")
+
+
+@pytest.fixture(scope="session")
+def prepared_for_both(sandbox_state_dir: Path) -> Prepared:
+    """As `prepared`, with an image in which JavaScript runs, too."""
+    return anyio.run(prepare, Settings(state_dir=sandbox_state_dir, runtime=RUNTIME, languages=BOTH))
+
+
+@pytest.fixture
+def both(prepared_for_both: Prepared, sandbox_state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Sandboxes:
+    """As `sandboxes`, for scripts in both languages."""
+    made = _with_own_state(prepared_for_both, sandbox_state_dir, tmp_path_factory)
+    return Sandboxes(made.settings.model_copy(update={"languages": BOTH}), made.prepared)
 
 
 @pytest.fixture(scope="module")

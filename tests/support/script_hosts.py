@@ -21,10 +21,13 @@ HOST = Path(__file__).with_name("script_host.py")
 WRITING = threading.Lock()
 
 HEAD = "import asyncio\nfrom mcp.servers import local\n"
+JAVASCRIPT_HEAD = 'import { local } from "mcp/servers";\n'
 
 
 class Hosts:
     """Hosts, one after the other or at once, over one state directory."""
+
+    head, language = HEAD, "python"
 
     def __init__(self, folder, known, source):
         self.state = knows_the_sandbox(folder / "state", known)
@@ -42,7 +45,7 @@ class Hosts:
         return out
 
     def run(self, code, key="key", die="", *, many=1, session=None, **more):
-        run = {"code": HEAD + code, "key": key, "many": many, "session": session}
+        run = {"code": self.head + code, "key": key, "many": many, "session": session, "language": self.language}
         return ended(self.start(run=run, die=die, **more), die)
 
     def cells(self, codes, **more):
@@ -125,5 +128,20 @@ def make_hosts(tmp_path, source, sandboxes):
         folder = tmp_path / name
         folder.mkdir()
         return Hosts(folder, sandboxes.settings.state_dir, source)
+
+    return make
+
+
+@pytest.fixture
+def make_javascript_hosts(tmp_path, source, both):
+    """As `make_hosts`, of scripts in JavaScript."""
+
+    def make(name):
+        folder = tmp_path / name
+        folder.mkdir()
+        hosts = Hosts(folder, both.settings.state_dir, source)
+        hosts.head, hosts.language = JAVASCRIPT_HEAD, "javascript"
+        hosts.settings["languages"] = ["python", "javascript"]
+        return hosts
 
     return make

@@ -75,7 +75,9 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
     from mcp_bridge.sandbox.image import image
 
     settings = loaded.settings
-    wanted = image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
+    wanted = image.image_reference(
+        image.ImageRequest(settings.profile, tuple(settings.packages), "javascript" in settings.languages)
+    )
     kept = set() if everything else {wanted, settings.image}
 
     async def work() -> tuple[list[ImageInfo], list[tuple[str, str]]]:

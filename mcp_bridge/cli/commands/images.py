@@ -45,7 +45,9 @@ def build(
 
     async def work(choice: RuntimeChoice, configuration: configuring.Configuration) -> ImageInfo:
         settings = configuration.settings
-        request = image.ImageRequest(profile or settings.profile, tuple(with_ or settings.packages))
+        request = image.ImageRequest(
+            profile or settings.profile, tuple(with_ or settings.packages), "javascript" in settings.languages
+        )
         with console.status("Building…") as status:
             return await image.build_image(
                 open_images(choice, settings.state_dir),
@@ -111,7 +113,8 @@ def inspect(
     async def work(choice: RuntimeChoice, configuration: configuring.Configuration) -> ImageInfo:
         settings = configuration.settings
         wanted = reference or settings.image
-        wanted = wanted or image.image_reference(image.ImageRequest(settings.profile, tuple(settings.packages)))
+        configured = image.ImageRequest(settings.profile, tuple(settings.packages), "javascript" in settings.languages)
+        wanted = wanted or image.image_reference(configured)
         return await image.inspect_image(open_images(choice, settings.state_dir), wanted)
 
     facts = _with_engine(config or ctx.obj, work)

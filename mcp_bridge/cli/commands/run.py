@@ -16,13 +16,16 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.plans.plan import is_of_plan
 from mcp_bridge.executions.record import GIVEN_BEFORE
 from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
+from mcp_bridge.sandbox.languages import language_of_file
 from mcp_bridge.server import displays
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.host.bridge import Bridge
+    from mcp_bridge.sandbox.languages import Language
     from mcp_bridge.wire.messages import Stream
 
 logger = logging.getLogger(__name__)
@@ -91,7 +94,7 @@ def _read(file: str | None) -> str:
         hint = "Name a file that holds the script; code itself goes after -c."
         raise BridgeError("script_missing", f"{file} can't be read: {exc.strerror}.", hint=hint) from None
     except UnicodeDecodeError:
-        hint = "Give it Python source, in UTF-8."
+        hint = "Give it source, in UTF-8."
         raise BridgeError("script_missing", f"{file or 'standard input'} is not UTF-8 text.", hint=hint) from None
 
 
@@ -107,6 +110,8 @@ def run(
     fork: str | None = None,
     dry_run: bool = False,
     files: list[str] | None = None,
+    packages: Sequence[str] = (),
+    language: Language | None = None,
     as_json: bool,
 ) -> int:
     """Run a script; return the exit status."""
@@ -116,7 +121,8 @@ def run(
         script = read_script(file, code)
         configuration = configuring.configure(config)
         configuring.refuse_nesting(configuration)
-        named = _Named(key, session, fork, dry_run, files)
+        written_in = language or language_of_file(file or "")
+        named = _Named(key, session, fork, dry_run, files, packages, written_in)
         record = anyio.run(_run, configuration, script, servers, timeout, named, live)
     except BridgeError as exc:
         if as_json:
@@ -147,6 +153,8 @@ class _Named(NamedTuple):
     fork: str | None
     dry_run: bool
     files: list[str] | None
+    packages: Sequence[str]
+    language: Language
 
 
 async def _run(
@@ -174,6 +182,8 @@ async def _run(
             fork=named.fork,
             dry_run=named.dry_run,
             files=named.files or None,
+            packages=named.packages,
+            language=named.language,
             starter="operator",
             notify=_print_progress,
             asker=asker,

@@ -131,7 +131,7 @@ class ConfigurationFiles:
         ):
             servers.add(LOCAL)
         differs = meaning != _meaning(started.loaded, started.discovery)
-        return Change(frozenset(servers), policy, principals, inputs, differs)
+        return Change(frozenset(servers), policy, principals, inputs, differs, loaded.settings.install)
 
     def print_error(self, error: BridgeError) -> None:
         """Print an error on standard error, once."""

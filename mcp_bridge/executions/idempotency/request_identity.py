@@ -10,10 +10,11 @@ from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.secrets.value_references import fill_in, ids_of, renamed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
     from mcp_bridge.policy.secrets.value_references import Scalar
+    from mcp_bridge.sandbox.languages import Language
 
 
 class Keys(NamedTuple):
@@ -75,15 +76,23 @@ class ProgramIdentity:
         return known.request == await off_loop(context, lambda: _mac(self._keys.before or b"", canonical(request)))
 
 
-def script_macs(keys: Keys, code: str, session: str | None = None) -> tuple[str, ...]:
+def script_macs(
+    keys: Keys, code: str, session: str | None = None, requirements: Sequence[str] = (), language: Language = "python"
+) -> tuple[str, ...]:
     """The MACs of a script's code; the first is the one to store. A program's MAC never equals one of these.
 
     Args:
         keys: The keys of the MACs.
         code: The code.
         session: What identifies the session of a cell: in another one, the same code is another request.
+        requirements: The packages that are asked for, in their normal form: with others it is another request.
+        language: What the code is written in: in another language, the same text is another request.
     """
     data = b"script\0" + code.encode() if session is None else f"cell\0{session}\0{code}".encode()
+    if requirements:
+        data = f"packages\0{' '.join(requirements)}\0".encode() + data
+    if language != "python":
+        data = language.encode() + b"\0" + data
     return tuple(_mac(key, data) for key in keys if key is not None)
 
 

@@ -6,13 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mcp_bridge.executions.commands import Client
-from mcp_bridge.executions.sessions.cell import Cell
+from mcp_bridge.executions.sessions.cell import Cell, stored_packages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
+    from mcp_bridge.sandbox.languages import Language
+    from mcp_bridge.sandbox.packages.locked import PackageSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Job:
     """A script to run.
 
     Attributes:
-        code: Python source.
+        code: Its source.
         servers: Names or aliases of the servers that it may use; None for all.
         timeout: Seconds of its own time; None for the configured ones.
         client: Who has it run.
@@ -30,6 +32,9 @@ class Job:
             may be past it.
         blocked: Of a new cell: why none can begin now, but one that waits can go on; or None.
         files: Names of the inputs that it may read; None for all.
+        requirements: The packages that are asked for, valid, in their normal form; empty for none.
+        packages: The package set that its sandbox has, once that is known: of a stored script, what it began with.
+        language: What it is written in.
     """
 
     code: str
@@ -41,18 +46,24 @@ class Job:
     blocked: BridgeError | None = None
     dry_run: bool = False
     files: Sequence[str] | None = None
+    requirements: tuple[str, ...] = ()
+    packages: PackageSet | None = None
+    language: Language = "python"
 
     @classmethod
     def from_stored(cls, stored: StoredExecution, client: Client) -> Job:
-        """A stored script for a client. Code, servers, time and starter are those that it was started with."""
+        """A stored script for a client. Everything else is as it was started."""
         bundle = stored.bundle
         client = replace(client, starter=stored.starter)
+        cell = Cell.of(stored)
         return cls(
             bundle["code"],
             bundle["servers"],
             bundle["timeout"],
             client,
-            Cell.of(stored),
+            cell,
             dry_run=bundle.get("dry_run", False),
             files=bundle.get("files"),
+            packages=stored_packages(bundle) if cell is None else cell.packages,
+            language=bundle.get("language", "python"),
         )

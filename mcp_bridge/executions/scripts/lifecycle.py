@@ -52,7 +52,7 @@ from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost,
 from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.executions.scripts.settling import cancel_script
-from mcp_bridge.executions.sessions.cell import Cell
+from mcp_bridge.executions.sessions.cell import Cell, require_in_session
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
 from mcp_bridge.ledger.log.payloads import (
     Request,
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.log.session_store import SessionStore
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
+    from mcp_bridge.sandbox.packages.locked import PackageSet
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +136,13 @@ class SandboxRunner(Protocol):
 
     def servers_digest(self) -> str:
         """SHA-256, in hexadecimal, of the configurations of all servers that scripts may use."""
+
+    async def resolve(self, job: Job) -> PackageSet:
+        """The package set that a job's requirements stand for.
+
+        Raises:
+            BridgeError: As `Installer.resolve`.
+        """
 
     def gate(
         self,
@@ -193,7 +201,7 @@ class Scripts:
         """
         # With a key, the same request is the same after a session has begun anew.
         session = None if job.cell is None else job.cell.session if key else f"{job.cell.session}/{job.cell.seed}"
-        requests = script_macs(self.lifecycle.keys, job.code, session)
+        requests = script_macs(self.lifecycle.keys, job.code, session, job.requirements, job.language)
         named = waiting = None
         if key is not None:
             values = self.projection()
@@ -274,6 +282,7 @@ class Scripts:
             raise job.blocked
         if job.files is not None:
             self._runner.require_files(job)
+        job = await self._with_packages(job)
         execution = secrets.token_hex(8)
         gate = self._runner.gate(execution, job.client, job.servers, dry_run=job.dry_run)
         if gate.allowance is not None:
@@ -292,10 +301,16 @@ class Scripts:
             None if job.cell is None else job.cell.ref(await gate.values.project(job.cell.session)),
             job.dry_run,
             None if job.files is None else sorted(job.files),
+            None if job.packages is None else job.packages.rows(),
+            None if job.language == "python" else job.language,
         )
         bundle: dict[str, Any] = {"code": job.code, "servers": servers, "timeout": job.timeout}
         if job.cell is not None:
             bundle["cell"] = job.cell.to_bundle()
+        elif job.packages is not None:
+            bundle["packages"] = job.packages.rows()
+        if job.language != "python":
+            bundle["language"] = job.language
         if job.dry_run:
             bundle["dry_run"] = True
         if job.files is not None:
@@ -310,6 +325,19 @@ class Scripts:
         if job.cell is not None:
             recorded = self._begin_cell(job.cell, job.head, execution, recorded)
         return ActiveScript(self._script(execution, gate, row.key), gate, job, recorded=recorded)
+
+    async def _with_packages(self, job: Job) -> Job:
+        """A new script with the package set that it is to have: what it asks for, or that of its session.
+
+        Raises:
+            BridgeError: `session_packages`; as `SandboxRunner.resolve`.
+        """
+        cell = job.cell
+        if cell is not None and cell.previous:
+            require_in_session(job.requirements, cell)
+            return replace(job, packages=cell.packages)
+        packages = await self._runner.resolve(job) if job.requirements else None
+        return replace(job, packages=packages, cell=None if cell is None else replace(cell, packages=packages))
 
     def _begin_cell(
         self, cell: Cell, head: str, execution: str, recorded: Callable[[], Awaitable[None]] | None
@@ -643,7 +671,13 @@ class _Request(NamedTuple):
         # Forgotten, with a value that was written out in it.
         place, cell = Cell.of(known), self.job.cell
         is_same_session = (place and place.session) == (cell and cell.session)
-        return known.kind == "script" and is_same_session and await self.scripts.is_same_code(known, self.job.code)
+        is_same_language = known.bundle.get("language", "python") == self.job.language
+        return (
+            known.kind == "script"
+            and is_same_session
+            and is_same_language
+            and await self.scripts.is_same_code(known, self.job.code)
+        )
 
     async def may_be_operators(self, known: StoredExecution) -> bool:
         # With the same servers and files the same was allowed.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.payloads import CellRef
+from mcp_bridge.sandbox.packages.locked import PackageSet
+from mcp_bridge.sandbox.packages.requirements import meets, parse_requirement
 
 if TYPE_CHECKING:
-    from mcp_bridge.errors import BridgeError
+    from collections.abc import Mapping, Sequence
+
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
 
 SEED_BYTES = 32
@@ -24,12 +28,14 @@ class Cell:
         number: Its number, from 1.
         previous: The execution that is the cell before; empty for a first one.
         seed: What the session's randomness comes from, in hexadecimal. A fork has that of its origin.
+        packages: The package set of the session's sandboxes, which is that of its first cell; or None.
     """
 
     session: str
     number: int
     previous: str
     seed: str
+    packages: PackageSet | None = None
 
     @classmethod
     def first(cls, session: str) -> Cell:
@@ -40,7 +46,7 @@ class Cell:
     def of(cls, stored: StoredExecution) -> Cell | None:
         """The place of a stored execution; None if it is no cell."""
         fields = stored.bundle.get("cell")
-        return None if fields is None else cls(**fields)
+        return None if fields is None else cls(**fields | {"packages": stored_packages(fields)})
 
     def after(self, execution: str, session: str | None = None) -> Cell:
         """The place after this one.
@@ -58,7 +64,8 @@ class Cell:
 
     def to_bundle(self) -> dict[str, Any]:
         """Its fields, as `of` reads them."""
-        return asdict(self)
+        fields = {"session": self.session, "number": self.number, "previous": self.previous, "seed": self.seed}
+        return fields if self.packages is None else fields | {"packages": self.packages.rows()}
 
     def ref(self, session: str) -> CellRef:
         """As the entry of its start has it.
@@ -67,6 +74,33 @@ class Cell:
             session: The name, projected.
         """
         return CellRef(session, self.number, self.previous or None, self.seed)
+
+
+def stored_packages(bundle: Mapping[str, Any]) -> PackageSet | None:
+    """The package set that a stored script or cell has; None for none."""
+    rows = bundle.get("packages")
+    return None if rows is None else PackageSet.from_rows(rows)
+
+
+def require_in_session(requirements: Sequence[str], cell: Cell) -> None:
+    """Refuse packages that a session doesn't have: its sandbox is there already.
+
+    Args:
+        requirements: What a later cell asks for, valid.
+        cell: That cell.
+
+    Raises:
+        BridgeError: `session_packages`.
+    """
+    if not requirements:
+        return
+    unmet = meets(map(parse_requirement, requirements), cell.packages or PackageSet(()))
+    if unmet is not None:
+        raise BridgeError(
+            "session_packages",
+            f"The session {cell.session!r} has begun without {unmet}: its packages are those of its first cell.",
+            hint="In the cell: await runtime.install(name), if it has no compiled modules. Or begin another session.",
+        )
 
 
 class Turn(NamedTuple):

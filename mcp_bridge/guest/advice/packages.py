@@ -99,7 +99,8 @@ def _installed_packages(world: World) -> str:
 def no_installing() -> str:
     """Explains why packages can't be installed, and who can install them."""
     return (
-        "Nothing can be installed: there is no network. Use the standard library; the operator's settings "
+        "pip isn't here: there is no network. Use the standard library, or `await runtime.install('NAME')` for what "
+        "the operator allows; the operator's settings "
         '`profile = "data"` (numpy, pandas, matplotlib …) and `packages` bring more.'
     )
 

@@ -282,7 +282,7 @@ class CellRunner:
         if sandbox is None:
             self._live.make_room()
             try:
-                ran = await host.sandboxes.run(script.execution, first, limit, make_run, hash_seed)
+                ran = await host.sandboxes.run(script.execution, first, limit, make_run, hash_seed, job.packages)
             except BaseException:
                 for opened, _ in made:
                     opened.end()

@@ -356,6 +356,8 @@ class ScriptStart(Payload):
         cell: Its place in a session, or None.
         dry_run: Whether it begins with a dry run.
         files: The names of the inputs that it may read; None for all.
+        packages: The package set that its sandbox has: for each its name, version, file and SHA-256; or None.
+        language: What it is written in; None for Python.
     """
 
     KIND = "start"
@@ -369,6 +371,8 @@ class ScriptStart(Payload):
     cell: CellRef | None = None
     dry_run: bool = False
     files: Sequence[str] | None = None
+    packages: Sequence[Mapping[str, str]] | None = None
+    language: str | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -377,7 +381,13 @@ class ScriptStart(Payload):
 
     def encode(self) -> dict[str, Any]:
         encoded = {"code": self.code, "hash": self.hash, "servers": _listed(self.servers), "timeout": self.timeout}
-        encoded |= _given(starter=self.starter, key=self.key, files=_listed(self.files))
+        encoded |= _given(
+            starter=self.starter,
+            key=self.key,
+            files=_listed(self.files),
+            packages=_listed(self.packages),
+            language=self.language,
+        )
         encoded |= {} if self.cell is None else self.cell.encode()
         return encoded | {"dry_run": True} if self.dry_run else encoded
 
@@ -393,6 +403,8 @@ class ScriptStart(Payload):
             CellRef.decode(payload),
             payload.get("dry_run", False),
             payload.get("files"),
+            payload.get("packages"),
+            payload.get("language"),
         )
 
 

@@ -12,14 +12,21 @@ import hashlib
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+import anyio.to_thread
 import platformdirs
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.build_dir import build_directory
 from mcp_bridge.sandbox.image.host_tools import disk_full
-from mcp_bridge.sandbox.image.packages import install_packages, load_profile, normalise_requirements
+from mcp_bridge.sandbox.image.node import node_executable, node_identity
+from mcp_bridge.sandbox.image.packages import (
+    install_packages,
+    installed_packages,
+    load_profile,
+    normalise_requirements,
+)
 from mcp_bridge.sandbox.image.rootfs import Interpreter, running_interpreter, write_root
 from mcp_bridge.sandbox.image.store import (
     CONFIGURED_IMAGE_HINT,
@@ -30,13 +37,14 @@ from mcp_bridge.sandbox.image.store import (
     LABEL_PROFILE,
     LABEL_PYTHON,
     LABEL_RECIPE,
+    LABEL_SET,
     REPOSITORY,
     ImageInfo,
     ImageStore,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
 _RECIPE_VERSION = 1
@@ -49,10 +57,18 @@ class ImageRequest:
     Attributes:
         profile: The name of a package profile.
         packages: Additional requirements, normalised by `normalise_requirements`.
+        javascript: Whether it has Node.
+        package_set: The digest of a package set that is laid over these; empty for none.
     """
 
     profile: str = "base"
     packages: tuple[str, ...] = ()
+    javascript: bool = False
+    package_set: str = ""
+
+
+LayOver: TypeAlias = "Callable[[Path], Awaitable[None]]"
+"""Copies the files of a package set over a directory of packages."""
 
 
 def image_reference(request: ImageRequest) -> str:
@@ -60,24 +76,28 @@ def image_reference(request: ImageRequest) -> str:
 
     Raises:
         BridgeError: `unknown_profile`; `packages_failed` for a malformed requirement; `image_build_failed` if the
-            interpreter's files can't be found.
+            interpreter's files can't be found; `node_missing`.
     """
     return _reference(request, _recipe(request, running_interpreter()))
 
 
 def _recipe(request: ImageRequest, interpreter: Interpreter) -> str:
-    parts = {
+    parts: dict[str, object] = {
         "version": _RECIPE_VERSION,
         "interpreter": interpreter.identity,
         "profile": load_profile(request.profile).digest,
         "packages": normalise_requirements(request.packages),
         "environment": ENVIRONMENT,
     }
+    if request.package_set:
+        parts["package_set"] = request.package_set
+    if request.javascript:
+        parts["node"] = node_identity()
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _reference(request: ImageRequest, recipe: str) -> str:
-    return f"{REPOSITORY}:{request.profile}-{recipe[:12]}"
+    return f"{REPOSITORY}:{request.profile}-{'set-' if request.package_set else ''}{recipe[:12]}"
 
 
 async def ensure_image(
@@ -87,6 +107,7 @@ async def ensure_image(
     configured: str | None = None,
     progress: Callable[[str], None] | None = None,
     state_dir: Path | None = None,
+    lay_over: LayOver | None = None,
 ) -> ImageInfo:
     """The configured image, else the existing image for `request`, else a newly built one.
 
@@ -96,6 +117,7 @@ async def ensure_image(
         configured: A reference that must exist; it is never pulled.
         progress: Called with a sentence about each slow step.
         state_dir: Holds the lock and intermediate files; by default the user's state directory.
+        lay_over: Has the files of the request's package set; needed for one that has a set.
 
     Raises:
         BridgeError: `image_missing` if the configured image doesn't exist, or as `build_image`.
@@ -111,7 +133,7 @@ async def ensure_image(
     present = await store.inspect([reference])
     if present:
         return present[0]
-    return await _build(store, request, progress or _no_progress, state_dir, forced=False)
+    return await _build(store, request, progress or _no_progress, state_dir, lay_over, forced=False)
 
 
 async def build_image(
@@ -128,7 +150,7 @@ async def build_image(
     Raises:
         BridgeError: `image_build_failed`, `packages_failed`, `unknown_profile`, `disk_full`; as `ImageStore.add`.
     """
-    return await _build(store, request, progress or _no_progress, state_dir, forced=True)
+    return await _build(store, request, progress or _no_progress, state_dir, None, forced=True)
 
 
 async def inspect_image(store: ImageStore, reference: str) -> ImageInfo:
@@ -157,6 +179,7 @@ async def _build(
     request: ImageRequest,
     progress: Callable[[str], None],
     state_dir: Path | None,
+    lay_over: LayOver | None,
     *,
     forced: bool,
 ) -> ImageInfo:
@@ -168,7 +191,7 @@ async def _build(
             if not forced and (present := await store.inspect([reference])):
                 return present[0]
             progress(f"Building {reference} from Python {interpreter.version}.")
-            tar, packages = await _write_root(interpreter, request, work, progress)
+            tar, packages = await _write_root(interpreter, request, work, progress, lay_over)
             labels = {
                 LABEL_PROFILE: request.profile,
                 LABEL_RECIPE: recipe,
@@ -177,6 +200,8 @@ async def _build(
                 LABEL_PACKAGES: ",".join(packages),
                 LABEL_BUILT: datetime.now(UTC).isoformat(timespec="seconds"),
             }
+            if request.package_set:
+                labels[LABEL_SET] = request.package_set
             await store.add(tar, reference, labels)
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
@@ -189,7 +214,11 @@ async def _build(
 
 
 async def _write_root(
-    interpreter: Interpreter, request: ImageRequest, work: Path, progress: Callable[[str], None]
+    interpreter: Interpreter,
+    request: ImageRequest,
+    work: Path,
+    progress: Callable[[str], None],
+    lay_over: LayOver | None,
 ) -> tuple[Path, tuple[str, ...]]:
     profile = load_profile(request.profile)
     extras = normalise_requirements(request.packages)
@@ -198,8 +227,16 @@ async def _write_root(
     packages = await install_packages(
         profile, extras, python=interpreter.executable, target=site, work=work, progress=progress
     )
+    if lay_over is not None:
+        await lay_over(site)
+        packages = await anyio.to_thread.run_sync(installed_packages, site)
     tar = work / "root.tar"
-    missing = await write_root(tar, interpreter, work=work, site=site if packages else None)
+    node = None
+    if request.javascript:
+        node = await node_executable(interpreter.executable, work, progress)
+    missing = await write_root(
+        tar, interpreter, work=work, site=site if packages else None, node=node, is_trusted=lay_over is None
+    )
     if missing:
         progress(f"Not on this host, so modules that need them won't load: {', '.join(sorted(missing))}.")
     return tar, packages

@@ -199,7 +199,25 @@ async def install_packages(
             await anyio.to_thread.run_sync(constraints.write_text, "\n".join(profile.pins) + "\n")
             argv += ["--constraint", str(constraints)]
         await _install([*argv, *packages], ", ".join(packages), work)
-    return await anyio.to_thread.run_sync(_installed, target)
+    return await anyio.to_thread.run_sync(installed_packages, target)
+
+
+async def install_pinned(pins: Path, what: str, *, python: Path, target: Path, work: Path) -> None:
+    """Install the wheels of a requirements file, by their hashes and without their dependencies.
+
+    Args:
+        pins: The file.
+        what: What it is, for errors.
+        python: The interpreter for whose ABI they are.
+        target: An empty directory.
+        work: The installer's working directory.
+
+    Raises:
+        BridgeError: As `install_packages`.
+    """
+    installer = await _find_installer(python, work)
+    argv = [*installer.argv, "install", *installer.options, "--only-binary", ":all:", "--target", str(target)]
+    await _install([*argv, "--require-hashes", "--no-deps", "-r", str(pins)], what, work)
 
 
 async def _install(argv: Sequence[str], what: str, work: Path) -> None:
@@ -222,6 +240,7 @@ def _failure(result: ToolResult, what: str) -> BridgeError:
     )
 
 
-def _installed(target: Path) -> tuple[str, ...]:
+def installed_packages(target: Path) -> tuple[str, ...]:
+    """The packages in a directory, as sorted `name==version`."""
     found = importlib.metadata.distributions(path=[str(target)])
     return tuple(sorted({f"{item.name.lower()}=={item.version}" for item in found}))

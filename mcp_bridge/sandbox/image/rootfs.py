@@ -36,6 +36,9 @@ SITE_PACKAGES = "/opt/site-packages"
 PYTHON = "/usr/local/bin/python3"
 """The interpreter's path in the image."""
 
+NODE = "/usr/local/bin/node"
+"""Node's path in the image."""
+
 COMPILE_SECONDS = 600.0
 """Bound on byte-compilation. The largest profile takes a tenth of this on a slow machine."""
 
@@ -60,6 +63,14 @@ _STATIC_FILES = {
     "/etc/group": "root:x:0:\nnogroup:x:65534:\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
+_MANYLINUX = frozenset(
+    {"libstdc++.so.6", "libgcc_s.so.1", "libm.so.6", "libdl.so.2", "librt.so.1", "libnsl.so.1", "libutil.so.1"}
+    | {"libpthread.so.0", "libresolv.so.2", "libz.so.1", "libexpat.so.1", "libatomic.so.1", "libmvec.so.1"}
+    | {"libglib-2.0.so.0", "libgobject-2.0.so.0", "libgthread-2.0.so.0", "libX11.so.6", "libXext.so.6"}
+    | {"libXrender.so.1", "libICE.so.6", "libSM.so.6", "libGL.so.1"}
+)
+"""The libraries that a manylinux wheel may expect of a system (PEP 600)."""
+
 _EMPTY_DIRECTORIES = ("/proc", "/dev", "/sys", "/run", "/var/tmp", SITE_PACKAGES)  # noqa: S108 - inside the image
 _OPEN_DIRECTORIES = ("/tmp", "/workspace")  # noqa: S108 - inside the image
 
@@ -181,7 +192,15 @@ class _Tree:
             archive.addfile(info, BytesIO(data))
 
 
-async def write_root(tar: Path, interpreter: Interpreter, *, work: Path, site: Path | None) -> frozenset[str]:
+async def write_root(
+    tar: Path,
+    interpreter: Interpreter,
+    *,
+    work: Path,
+    site: Path | None,
+    node: Path | None = None,
+    is_trusted: bool = True,
+) -> frozenset[str]:
     """Write the root file system as a tar file, owned by root, with fixed times.
 
     Args:
@@ -189,6 +208,9 @@ async def write_root(tar: Path, interpreter: Interpreter, *, work: Path, site: P
         interpreter: This process's interpreter: the image gets its bytecode.
         work: An empty directory for intermediate files.
         site: The directory of installed packages, or None.
+        is_trusted: Whether the loader may look at the packages' shared objects. Of others only the names of what they
+            need are read, and what of that a wheel may expect of any Linux comes into the image.
+        node: Node's executable, or None.
 
     Returns:
         The names of shared objects that a module needs and this host lacks. Those modules fail in the image as they
@@ -206,9 +228,11 @@ async def write_root(tar: Path, interpreter: Interpreter, *, work: Path, site: P
             hint="Build sandbox_image/Containerfile and configure its reference as the image.",
         )
     tree = await anyio.to_thread.run_sync(_lay_out, interpreter, site)
+    if node is not None:
+        tree.files[NODE] = _File(node, executable=True)
     missing: frozenset[str] = frozenset()
     if elf.loader:
-        missing = await _add_libraries(tree, elf.loader, interpreter.executable, site)
+        missing = await _add_libraries(tree, elf.loader, interpreter.executable, site, is_trusted=is_trusted)
     roots = [(interpreter.stdlib, _library(interpreter))]
     if site is not None:
         roots.append((site, SITE_PACKAGES))
@@ -304,14 +328,21 @@ def _add_time_zones(tree: _Tree) -> None:
             tree.files[inside] = _File(path)
 
 
-async def _add_libraries(tree: _Tree, loader: str, program: Path, site: Path | None) -> frozenset[str]:
+async def _add_libraries(
+    tree: _Tree, loader: str, program: Path, site: Path | None, *, is_trusted: bool
+) -> frozenset[str]:
     objects = [
         file.content
         for path, file in tree.files.items()
-        if isinstance(file.content, Path) and ".so" in PurePosixPath(path).name
+        if isinstance(file.content, Path) and (path == NODE or ".so" in PurePosixPath(path).name)
     ]
     # Thread cancellation opens libgcc_s by name. Before glibc 2.34 getpwuid opened libnss_files, too.
-    libraries = await resolve_libraries(loader, program, objects, preload="libgcc_s.so.1:libnss_files.so.2")
+    preload = ["libgcc_s.so.1", "libnss_files.so.2"]
+    if site is not None and not is_trusted:
+        strange = [path for path in objects if path.is_relative_to(site)]
+        objects = [path for path in objects if not path.is_relative_to(site)]
+        preload += await anyio.to_thread.run_sync(_system_libraries, strange)
+    libraries = await resolve_libraries(loader, program, objects, preload=":".join(preload))
     # Libraries are placed beside libc, in the one directory that this loader searches in any configuration.
     home = str(next((path for name, path in libraries.found.items() if name.startswith("libc.")), Path(loader)).parent)
     for name, path in libraries.found.items():
@@ -320,6 +351,15 @@ async def _add_libraries(tree: _Tree, loader: str, program: Path, site: Path | N
     tree.files[loader] = _File(Path(loader), executable=True)
     vendored = {PurePosixPath(path).name for path in tree.files}
     return libraries.missing - vendored
+
+
+def _system_libraries(objects: Sequence[Path]) -> list[str]:
+    """The system's libraries, by name, that some shared objects need: of those alone that a wheel may expect."""
+    needed: set[str] = set()
+    for path in objects:
+        elf = read_elf(path)
+        needed.update(() if elf is None else elf.needed)
+    return sorted(needed & _MANYLINUX)
 
 
 async def _add_bytecode(tree: _Tree, program: Path, roots: Sequence[tuple[Path, str]], work: Path) -> None:

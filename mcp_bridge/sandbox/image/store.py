@@ -45,6 +45,8 @@ LABEL_PYTHON = "mcp-bridge.python"
 LABEL_MAGIC = "mcp-bridge.magic"
 LABEL_PACKAGES = "mcp-bridge.packages"
 LABEL_BUILT = "mcp-bridge.built"
+LABEL_SET = "mcp-bridge.package-set"
+"""The digest of the package set that an image was made for; images of a profile alone have none."""
 
 INSPECT_SECONDS = 30.0
 """Bound on one query: an engine that starts after a boot can take seconds to answer."""

@@ -25,6 +25,7 @@ import uuid
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import anyio
 import anyio.lowlevel
@@ -106,6 +107,8 @@ class OciEngine(Engine):
             raise os_failure(error, f"The directory {self._directory} can't be made") from error
         self._remove_unfinished()
         self._images = BundleImages(self._directory)
+        self._on_image: dict[str, WeakSet[OciProcess]] = {}
+        """The sandboxes that were started on each image, by its folder's name."""
         self._users = _users(rootless=choice.rootless)
         self._supervisor: Supervisor | None = None
         self._starting = anyio.Lock()
@@ -156,6 +159,7 @@ class OciEngine(Engine):
                 # As with an engine, the sandbox's end says why.
                 process.fail(f"{spec.image}: image not known")
                 return process
+            self._on_image.setdefault(image.name, WeakSet()).add(process)
             annotated = {**spec.labels, NAME_LABEL: spec.name, SUPERVISOR_LABEL: str(supervisor.owner)}
             text = bundle_config.render(
                 self.choice,
@@ -185,6 +189,13 @@ class OciEngine(Engine):
             for descriptor in theirs:
                 os.close(descriptor)
         return process
+
+    def release_image(self, reference: str) -> None:
+        """As `Engine.release_image`."""
+        image = self._images.opened(reference)
+        if image is not None and all(process.has_ended() for process in self._on_image.get(image.name, ())):
+            self._on_image.pop(image.name, None)
+            self._images.release(image)
 
     async def _ready_supervisor(self) -> Supervisor:
         async with self._starting:

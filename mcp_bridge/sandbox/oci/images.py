@@ -40,7 +40,7 @@ from mcp_bridge.sandbox.image.store import (
 
 if TYPE_CHECKING:
     import tarfile
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -95,6 +95,8 @@ class BundleImages(ImageStore):
     def __init__(self, directory: Path) -> None:
         self._directory = directory / "images"
         self._opened: dict[str, Opened] = {}
+        self._locks: dict[str, Callable[[], object]] = {}
+        """Release the locks of opened images, by their folders' names."""
 
     async def open(self, reference: str) -> Opened | None:
         """Open an image, in use as long as this object; None if it doesn't exist, or isn't intact."""
@@ -112,10 +114,26 @@ class BundleImages(ImageStore):
             if not try_lock(lock, shared=True) or not (folder / _DESCRIPTION).exists():
                 os.close(lock)
                 continue
-            weakref.finalize(self, os.close, lock)
+            release = weakref.finalize(self, os.close, lock)
+            if folder.name in self._locks:
+                # Under another name; one lock will do.
+                release()
+            else:
+                self._locks[folder.name] = release
             logger.debug("the image %s is %s", description.reference, folder)
             return Opened(folder.name, folder / ROOT)
         return None
+
+    def release(self, opened: Opened) -> None:
+        """An image that was opened isn't used any more: it may be removed."""
+        for reference in [reference for reference, one in self._opened.items() if one.name == opened.name]:
+            del self._opened[reference]
+        if (release := self._locks.pop(opened.name, None)) is not None:
+            release()
+
+    def opened(self, reference: str) -> Opened | None:
+        """An image that is open, or None."""
+        return self._opened.get(reference)
 
     async def inspect(self, references: Sequence[str]) -> list[ImageInfo]:
         """The images of these names or ids that are there and intact."""

@@ -187,7 +187,10 @@ def mount_read_only(source: str, target: str) -> None:
 def mount_image(plan: Plan, name: str, image: str) -> None:
     target = f"{plan.mounts}/{name}"
     if os.path.ismount(target):
-        return
+        if os.path.samefile(target, image):
+            return
+        # It was removed and made again since: what is mounted is what was removed.
+        call("umount2", target.encode(), MNT_DETACH)
     os.makedirs(target, 0o755, exist_ok=True)
     mount_read_only(image, target)
 

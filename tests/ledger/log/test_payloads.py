@@ -73,6 +73,13 @@ WRITTEN = [
     # of version 0.1.0
     ('{"code":"1","hash":"h","servers":null,"timeout":30.0}', ScriptStart("1", "h", timeout=30.0)),
     (
+        '{"code":"1","hash":"h","servers":null,"timeout":null,'
+        '"packages":[{"file":"a-1-py3-none-any.whl","name":"a","sha256":"0","version":"1"}]}',
+        ScriptStart(
+            "1", "h", packages=[{"file": "a-1-py3-none-any.whl", "name": "a", "sha256": "0", "version": "1"}]
+        ),
+    ),
+    (
         '{"program":"p","origin":"agent","context":{"n":1},"effects":[1,2]}',
         ProgramStart("p", "agent", {"n": 1}, [1, 2]),
     ),

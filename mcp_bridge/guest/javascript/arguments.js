@@ -1,0 +1,111 @@
+'use strict';
+// A tool's arguments as scripts pass them: an object, or values in the order of the schema.
+const { suggestion } = require('./names');
+
+const MAX_SHOWN_SIGNATURE = 1500;
+const MAX_SHOWN_NAMES = 20;
+
+function isPlain(value) {
+  if (typeof value !== 'object' || value === null) return false;
+  const prototype = Object.getPrototypeOf(value);
+  return prototype === Object.prototype || prototype === null;
+}
+
+// The top-level types of an annotation, in Python's notation: `list[str] | None` is `list` and `None`.
+function typesOf(shown) {
+  let left = shown.replace(/'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"/g, '');
+  for (let before = null; before !== left;) {
+    before = left;
+    left = left.replace(/\[[^\][]*\]|\([^()]*\)/g, '');
+  }
+  return new Set(left.split('|').map((one) => one.trim()));
+}
+
+const IN_TYPESCRIPT = {
+  str: 'string', int: 'number', float: 'number', bool: 'boolean', None: 'null', dict: 'object', list: 'any[]', Any: 'any',
+};
+
+// An annotation in TypeScript's notation.
+function typescript(shown) {
+  return shown
+    .replace(/\bLiteral\[((?:'(?:[^'\\]|\\.)*'|[^\]'])*)\]/g, (_, values) => values.replaceAll(',', ' |'))
+    .replace(/\bdict\[str, ([\w |]+)\]/g, '{[name: string]: $1}')
+    .replace(/\blist\[(\w+)\]/g, '$1[]')
+    .replace(/('(?:[^'\\]|\\.)*')|\b(str|int|float|bool|None|dict|list|Any)\b/g, (_, text, name) => text ?? IN_TYPESCRIPT[name]);
+}
+
+function signature(row) {
+  const shown = row.params.map((param) => `${param.name}${param.required ? '' : '?'}: ${typescript(param.type)}`);
+  if (row.extra) shown.push('...');
+  const text = `${row.alias}({${shown.join(', ')}})`;
+  return text.length > MAX_SHOWN_SIGNATURE ? `${text.slice(0, MAX_SHOWN_SIGNATURE)}…` : text;
+}
+
+// What the script passed, by name: `{names}`, or an array of values in order.
+function named(row, args) {
+  const names = new Set(row.params.flatMap((param) => [param.json, param.name]));
+  const last = args.at(-1);
+  if (!isPlain(last)) return { values: args, names: {} };
+  const fits = Object.keys(last).every((name) => names.has(name));
+  const next = row.params[args.length - 1];
+  const takesObject = next !== undefined && [...typesOf(next.type)].some((type) => type === 'dict' || type === 'Any');
+  if (args.length === 1) return fits || !takesObject ? { values: [], names: last } : { values: args, names: {} };
+  return fits && !takesObject ? { values: args.slice(0, -1), names: last } : { values: args, names: {} };
+}
+
+// Arguments by their names in JSON. `check` gives the faults of some values; it is asked only if the call fails anyhow.
+// Throws TypeError with all faults, the nearest names and the signature.
+async function bind(shown, row, args, check) {
+  const given = named(row, args);
+  const faults = [];
+  if (given.values.length > row.params.length) {
+    faults.push(`takes ${row.params.length} arguments but ${given.values.length} were given`);
+  }
+  const bound = {};
+  given.values.slice(0, row.params.length).forEach((value, at) => {
+    bound[row.params[at].json] = value;
+  });
+  const json = new Map(row.params.flatMap((param) => [[param.name, param.json], [param.json, param.json]]));
+  const unknown = [];
+  for (const [name, value] of Object.entries(given.names)) {
+    const called = json.get(name) ?? (row.extra ? name : undefined);
+    if (called === undefined) unknown.push(name);
+    else if (Object.hasOwn(bound, called)) faults.push(`got more than one value for '${name}'`);
+    else Object.defineProperty(bound, called, { value, enumerable: true, configurable: true, writable: true });
+  }
+  const free = row.params.filter((param) => bound[param.json] === undefined).map((param) => param.name);
+  for (const name of unknown.slice(0, MAX_SHOWN_NAMES)) {
+    faults.push(`got an unexpected argument '${name.slice(0, 100)}'${suggestion(name, free)}`);
+  }
+  if (unknown.length > MAX_SHOWN_NAMES) faults.push(`got ${unknown.length - MAX_SHOWN_NAMES} more of them`);
+  const missing = row.params.filter((param) => param.required && bound[param.json] === undefined);
+  // A schema may require what it gives a default.
+  const needed = missing.filter((param) => param.default === undefined).map((param) => `'${param.name}'`);
+  if (needed.length > 0) faults.push(`missing required argument${needed.length > 1 ? 's' : ''}: ${needed.join(', ')}`);
+  normalise(row, bound);
+  if (faults.length > 0) {
+    throw new TypeError(`${shown}() ${[...faults, ...await check(bound)].join('; ')}. It is ${signature(row)}`);
+  }
+  return bound;
+}
+
+// What is undefined is left out, and null for an optional parameter that can't be null. Text that holds a JSON object or
+// array is decoded for a parameter that accepts one and no text.
+function normalise(row, bound) {
+  for (const { json, required, type } of row.params) {
+    const value = bound[json];
+    const types = typesOf(type);
+    if (value === undefined || (value === null && !required && !types.has('None') && !types.has('Any'))) {
+      delete bound[json];
+    } else if (typeof value === 'string' && /^[{[]/.test(value)
+        && [...types].every((one) => one === 'dict' || one === 'list' || one === 'None')) {
+      try {
+        bound[json] = JSON.parse(value);
+      } catch {
+        // The host says what is wrong with it.
+      }
+    }
+  }
+}
+
+module.exports = { bind, signature, typescript };

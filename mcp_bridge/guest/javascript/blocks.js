@@ -1,0 +1,54 @@
+'use strict';
+// Non-text content of a tool's result (images, audio, files), which prints in a short form and keeps all its data.
+const util = require('node:util');
+
+const IMAGE_TYPES = new Set(['image/png', 'image/jpeg', 'image/gif', 'image/webp']);
+const MAX_DEPTH = 8;
+const MAX_VALUES = 20_000;
+const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
+
+const mime = (block) => block.mime_type ?? block.mimeType;
+const body = (block) => block.data ?? block.blob;
+
+// The decoded size of base64 text in bytes.
+const size = (text) => Math.floor((text.length * 3) / 4) - (/=*$/.exec(text)[0].length);
+
+function isBlock(value) {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return false;
+  const [kind, text] = [mime(value), body(value)];
+  if (typeof kind !== 'string' || kind.startsWith('text/') || typeof text !== 'string') return false;
+  return text.length % 4 === 0 && BASE64.test(text);
+}
+
+const isImage = (value) => isBlock(value) && IMAGE_TYPES.has(mime(value));
+
+function short() {
+  if (!isBlock(this)) return { ...this };
+  const where = typeof this.uri === 'string' ? ` ${this.uri}` : '';
+  const how = isImage(this) ? 'display(it) shows it, ' : '';
+  return `<${mime(this)}${where}, ${size(body(this))} bytes; ${how}.${this.data ? 'data' : 'blob'} is its base64>`;
+}
+
+// A JSON value in which objects with binary data print shortly.
+function shortened(value) {
+  let left = MAX_VALUES;
+  let level = [value];
+  for (let depth = 0; depth <= MAX_DEPTH && level.length > 0; depth++) {
+    const following = [];
+    for (const one of level) {
+      if (typeof one !== 'object' || one === null) continue;
+      if (isBlock(one)) {
+        Object.defineProperty(one, util.inspect.custom, { value: short, configurable: true, writable: true });
+        continue;
+      }
+      const inner = Object.values(one);
+      left -= inner.length;
+      if (left < 0) return value;
+      for (const item of inner) if (typeof item === 'object' && item !== null) following.push(item);
+    }
+    level = following;
+  }
+  return value;
+}
+
+module.exports = { body, isImage, mime, shortened, size };

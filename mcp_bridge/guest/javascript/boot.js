@@ -1,0 +1,34 @@
+'use strict';
+// The text of `node -e`: takes the guest's modules from descriptor 3 (twelve decimal digits, then a JSON object of
+// names and texts), and starts `main`. Frames follow on the same descriptor.
+const fs = require('node:fs');
+const vm = require('node:vm');
+
+function readExactly(count) {
+  const data = Buffer.alloc(count);
+  for (let done = 0; done < count;) {
+    const read = fs.readSync(3, data, done, count - done, null);
+    if (read === 0) process.exit(70);
+    done += read;
+  }
+  return data;
+}
+
+const texts = JSON.parse(readExactly(Number(readExactly(12).toString())).toString());
+const loaded = new Map();
+
+function load(name) {
+  if (!name.startsWith('./')) return require(name);
+  const known = loaded.get(name);
+  if (known !== undefined) return known.exports;
+  const module = { exports: {} };
+  loaded.set(name, module);
+  const options = {
+    filename: `mcp-bridge:${name.slice(2)}.js`,
+    importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
+  };
+  vm.compileFunction(texts[name.slice(2)], ['require', 'module'], options)(load, module);
+  return module.exports;
+}
+
+load('./main');

@@ -1,0 +1,108 @@
+'use strict';
+// Calls to the outside: named when they are made, sent at once, and told at the end if nobody has waited for them.
+const util = require('node:util');
+const { RequestError } = require('./wire');
+const { LocalError } = require('./values');
+const { MCPError, NotAwaitedError, ToolError } = require('./errors');
+const { lineOf } = require('./report');
+const lines = require('./lines');
+
+// The promise of a call, which knows whether anybody waits for it.
+class Call extends Promise {
+  #note = null;
+
+  // What is derived from it is an ordinary promise.
+  static get [Symbol.species]() {
+    return Promise;
+  }
+
+  static of(work, note) {
+    const call = new Call((resolve, reject) => work.then(resolve, reject));
+    call.#note = note;
+    return call;
+  }
+
+  then(...handlers) {
+    if (this.#note !== null) this.#note.isAwaited = true;
+    return super.then(...handlers);
+  }
+
+  [util.inspect.custom]() {
+    return `[${this.#note?.shown}(...), not awaited]`;
+  }
+}
+
+class Calls {
+  #made = [];
+
+  constructor(channel) {
+    this.channel = channel;
+  }
+
+  // Begin what a script has called for: `work` gets the call's name, or null for what isn't named.
+  // `shown` is how the script wrote it, up to the parenthesis.
+  begin(shown, work, { named = true } = {}) {
+    const name = named ? lines.current().call() : null;
+    const line = lineOf(new Error().stack);
+    return lines.apart(() => {
+      const note = { shown, line, isAwaited: false };
+      this.#made.push(note);
+      return Call.of(this.#guarded(work, name), note);
+    });
+  }
+
+  // Afterwards one that has been awaited isn't kept.
+  async #guarded(work, name) {
+    try {
+      return await work(name);
+    } catch (error) {
+      throw asScripts(error);
+    } finally {
+      this.#made = this.#made.filter((note) => !note.isAwaited);
+    }
+  }
+
+  // A request's result. Throws MCPError.
+  async request(method, params) {
+    try {
+      return await this.channel.request(method, params);
+    } catch (error) {
+      throw asScripts(error);
+    }
+  }
+
+  // A tool call's value. Throws ToolError.
+  async tool(request) {
+    const { server, tool } = request;
+    try {
+      return await this.channel.request('tool.call', request);
+    } catch (error) {
+      if (error instanceof LocalError) {
+        throw new ToolError(`${server}.${tool}: ${error.message}`, { server, tool, code: error.code });
+      }
+      if (!(error instanceof RequestError)) throw error;
+      const { code = 'tool_error', ...details } = error.data;
+      throw new ToolError(error.message, { server, tool, code, details });
+    }
+  }
+
+  // The error of the first call that nobody has waited for, or null.
+  notAwaited() {
+    const note = this.#made.find((one) => !one.isAwaited);
+    if (note === undefined) return null;
+    const where = note.line === null ? '' : `line ${note.line}: `;
+    return new NotAwaitedError(
+      `${where}${note.shown}(...) was never awaited, so nobody saw what came of it; `
+      + `write: await ${note.shown}(...)`, note.line,
+    );
+  }
+}
+
+function asScripts(error) {
+  if (error instanceof LocalError) return new MCPError(error.message, { code: error.code });
+  if (!(error instanceof RequestError)) return error;
+  const { code = 'error', ...details } = error.data;
+  return new MCPError(error.message, { code, details });
+}
+
+module.exports = { Calls };

@@ -1,0 +1,148 @@
+'use strict';
+// `display`, `artifact` and `progress`, and the text of the last expression's value.
+const fs = require('node:fs/promises');
+const path = require('node:path');
+const util = require('node:util');
+const { body, isImage, mime, size } = require('./blocks');
+
+const MAX_IMAGE_BYTES = 4 << 20;
+const ARTIFACT_CHUNK_BYTES = 512 * 1024;
+const MAX_DEPTH = 8;
+
+const MAGIC = [
+  [[0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a], 'image/png'],
+  [[0xff, 0xd8, 0xff], 'image/jpeg'],
+  [[0x47, 0x49, 0x46, 0x38], 'image/gif'],
+];
+
+// Whole, as far as may be printed: other bounds hold.
+const SHOWN = { depth: 32, maxArrayLength: null, maxStringLength: null, breakLength: 120, compact: 8 };
+
+const { open } = fs;
+
+function imageType(bytes) {
+  for (const [magic, type] of MAGIC) if (magic.every((byte, at) => bytes[at] === byte)) return type;
+  const text = (from, to) => Buffer.from(bytes.subarray(from, to)).toString('latin1');
+  return text(0, 4) === 'RIFF' && text(8, 12) === 'WEBP' ? 'image/webp' : null;
+}
+
+// An image as `{type, data}`, in base64; null for anything else.
+function imageOf(value) {
+  if (isImage(value)) return { type: mime(value), data: body(value) };
+  if (!(value instanceof Uint8Array)) return null;
+  const type = imageType(value);
+  return type === null ? null : { type, data: Buffer.from(value).toString('base64') };
+}
+
+class Placeholder {
+  constructor({ type, data }) {
+    this.text = `<${type}, ${size(data)} bytes>`;
+  }
+
+  [util.inspect.custom]() {
+    return this.text;
+  }
+}
+
+class Display {
+  #channel;
+  #calls;
+  #sent = new Set();
+
+  constructor(channel, calls) {
+    this.#channel = channel;
+    this.#calls = calls;
+  }
+
+  // The functions that need no import.
+  functions() {
+    return {
+      display: (...values) => this.display(...values),
+      progress: (done, total = null, message = null) => this.progress(done, total, message),
+      artifact: (file, name) => this.#calls.begin('artifact', () => this.artifact(file, name), { named: false }),
+    };
+  }
+
+  // Show values: images as what they are, anything else as text.
+  display(...values) {
+    for (const value of values) {
+      const left = this.#extracted(value, 0);
+      if (left instanceof Placeholder) continue;
+      process.stdout.write(`${typeof left === 'string' ? left : util.inspect(left, SHOWN)}\n`);
+    }
+  }
+
+  progress(done, total, message) {
+    for (const [name, value] of [['done', done], ['total', total]]) {
+      if (typeof value !== 'number' && !(name === 'total' && value === null)) {
+        throw new TypeError(`progress(): ${name} is a number, not ${typeof value}`);
+      }
+    }
+    const given = { done, ...(total === null ? {} : { total }), ...(message === null ? {} : { message: `${message}` }) };
+    this.#channel.notify('progress.report', given);
+  }
+
+  // Keep a file beyond the sandbox's end. Resolves with the URI by which the client can read it.
+  async artifact(file, name = path.basename(`${file}`)) {
+    const opened = await open(file, 'r');
+    try {
+      const read = async () => {
+        const buffer = Buffer.alloc(ARTIFACT_CHUNK_BYTES);
+        const { bytesRead } = await opened.read(buffer, 0, buffer.length, null);
+        return buffer.subarray(0, bytesRead);
+      };
+      let chunk = await read();
+      for (let first = true; ; first = false) {
+        const following = await read();
+        const last = following.length === 0;
+        const result = await this.#calls.request(
+          'artifact.write', { name, base64: chunk.toString('base64'), first, last },
+        );
+        if (last) return result.uri;
+        chunk = following;
+      }
+    } finally {
+      await opened.close();
+    }
+  }
+
+  // The last expression's value as text; null for undefined, or where an image was shown.
+  show(value) {
+    if (value === undefined) return null;
+    const left = this.#extracted(value, 0);
+    return left instanceof Placeholder ? null : util.inspect(left, SHOWN);
+  }
+
+  // A value with its images replaced, which are shown. One without images is returned as it is.
+  #extracted(value, depth) {
+    const image = imageOf(value);
+    if (image !== null) {
+      this.#send(image);
+      return new Placeholder(image);
+    }
+    if (depth >= MAX_DEPTH || typeof value !== 'object' || value === null || util.types.isProxy(value)) return value;
+    const isArray = Array.isArray(value);
+    if (!isArray && Object.getPrototypeOf(value) !== Object.prototype) return value;
+    let changed = false;
+    const inner = (item) => {
+      const left = this.#extracted(item, depth + 1);
+      changed ||= left !== item;
+      return left;
+    };
+    const made = isArray ? value.map(inner) : Object.fromEntries(Object.entries(value).map(([key, item]) => [key, inner(item)]));
+    return changed ? made : value;
+  }
+
+  #send({ type, data }) {
+    const key = `${type}:${data.length}:${data}`;
+    if (this.#sent.has(key)) return;
+    this.#sent.add(key);
+    const shown = size(data) <= MAX_IMAGE_BYTES ? { [type]: data } : {
+      'text/plain': `[${type} of ${size(data)} bytes not shown: the limit is ${MAX_IMAGE_BYTES}. To keep it: `
+        + "fs.writeFileSync('/tmp/image', DATA); await artifact('/tmp/image')]",
+    };
+    this.#channel.notify('output.display', { data: shown });
+  }
+}
+
+module.exports = { Display, SHOWN };

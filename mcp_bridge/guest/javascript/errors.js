@@ -1,0 +1,35 @@
+'use strict';
+// The errors that a script gets instead of an answer.
+
+// Something that a call to the outside met. `code` is stable; `details` is an object.
+class MCPError extends Error {
+  constructor(message, { code = 'error', details = {} } = {}) {
+    super(message);
+    this.code = code;
+    // Not with the error where it is printed: the message says it.
+    Object.defineProperty(this, 'details', { value: details, writable: true });
+  }
+}
+
+// A tool reported an error, or could not be called.
+class ToolError extends MCPError {
+  constructor(message, { server, tool, code = 'tool_error', details = {} }) {
+    super(message, { code, details });
+    this.server = server;
+    this.tool = tool;
+  }
+}
+
+// Nobody waited for a call.
+class NotAwaitedError extends MCPError {
+  constructor(message, line) {
+    super(message, { code: 'not_awaited' });
+    Object.defineProperty(this, 'line', { value: line });
+  }
+}
+
+for (const kind of [MCPError, ToolError, NotAwaitedError]) {
+  Object.defineProperty(kind.prototype, 'name', { value: kind.name, configurable: true, writable: true });
+}
+
+module.exports = { MCPError, ToolError, NotAwaitedError };

@@ -1,0 +1,159 @@
+'use strict';
+// The guest in Node: receives an execution from the host, runs it, and reports how it ended.
+const nodeModule = require('node:module');
+const util = require('node:util');
+const { Channel } = require('./wire');
+const { Calls } = require('./calls');
+const { Display, SHOWN } = require('./display');
+const { Modules } = require('./modules');
+const { NotAwaitedError } = require('./errors');
+const { Runtime } = require('./runtime');
+const { SCRIPT, cut, described } = require('./report');
+const { Servers } = require('./proxies');
+const { KEEP, prepared } = require('./source');
+const { advice } = require('./advice');
+const lines = require('./lines');
+const output = require('./output');
+
+// A value of this length fits into a frame, whatever its characters.
+const SAFE_VALUE_CHARS = 1_000_000;
+
+class Execution {
+  #channel;
+  #start;
+  #calls;
+  #display;
+  #servers;
+  #modules;
+  #value;
+  #state = 'running';
+  #error = null;
+  #hasLeft = false;
+  #isFinished = false;
+
+  constructor(channel, start) {
+    this.#channel = channel;
+    this.#start = start;
+    channel.replays = start.replays === true;
+    this.#calls = new Calls(channel);
+    this.#servers = new Servers(this.#calls, start.servers);
+    this.#servers.code = start.code;
+    this.#display = new Display(channel, this.#calls);
+  }
+
+  run() {
+    const runtime = new Runtime(this.#calls, this.#servers);
+    const functions = runtime.functions();
+    const shown = this.#display.functions();
+    const module = runtime.module(functions);
+    this.#modules = new Modules(this.#servers, module, functions, shown);
+    this.#prepareNode({ ...shown, runtime: module, mcp: this.#modules.mcp });
+    let text;
+    try {
+      text = prepared(this.#start.code);
+    } catch (error) {
+      this.#fail(error);
+      return;
+    }
+    lines.follow();
+    this.#modules.offer(text);
+    import(SCRIPT).then(() => this.#ended(), (error) => this.#fail(error));
+  }
+
+  // What scripts find besides Node's own, and what happens when they end.
+  #prepareNode(names) {
+    output.follow(this.#channel);
+    Error.stackTraceLimit = 30;
+    Object.assign(util.inspect.defaultOptions, SHOWN);
+    process.argv.splice(1, process.argv.length, '/workspace/script.js');
+    globalThis.require = nodeModule.createRequire(SCRIPT);
+    for (const [name, value] of Object.entries(names)) {
+      Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
+    }
+    Object.defineProperty(globalThis, KEEP, { value: (value) => { this.#value = value; } });
+    process.setUncaughtExceptionCaptureCallback((error) => {
+      // As without us: the script's own handlers come first.
+      if (process.listenerCount('uncaughtException') > 0) process.emit('uncaughtException', error, 'uncaughtException');
+      else this.#fail(error);
+    });
+    const { exit, emit } = process;
+    process.exit = (code) => {
+      this.#hasLeft = true;
+      return exit.call(process, code);
+    };
+    process.emit = (name, ...args) => {
+      const result = emit.call(process, name, ...args);
+      if (name === 'exit') this.#finish(args[0]);
+      return result;
+    };
+  }
+
+  async #ended() {
+    try {
+      // `main()` as the last line: its outcome is the script's.
+      if (util.types.isPromise(this.#value)) this.#value = await this.#value;
+      this.#state = 'ended';
+    } catch (error) {
+      this.#fail(error);
+    }
+  }
+
+  // End at once, as Node does.
+  #fail(error) {
+    if (this.#state !== 'failed') {
+      this.#state = 'failed';
+      this.#error = error;
+    }
+    // The handlers of its exit are called once: one of them has failed.
+    if (process._exiting) this.#finish(1);
+    process.exit(1);
+  }
+
+  // Send the outcome: the last thing that is done.
+  #finish(code) {
+    if (this.#isFinished) return;
+    this.#isFinished = true;
+    lines.apart(() => this.#send(this.#outcome(Number(process.exitCode ?? code ?? 0) & 0xff)));
+  }
+
+  #outcome(code) {
+    if (this.#state === 'failed') return { exit_code: 1, error: this.#described(this.#error) };
+    if (this.#hasLeft) return { exit_code: code };
+    if (this.#state === 'running') {
+      return { exit_code: 1, error: this.#described(new NotAwaitedError(
+        'the script waits for a promise that nothing will settle any more', null,
+      )) };
+    }
+    const forgotten = this.#calls.notAwaited();
+    if (forgotten !== null) return { exit_code: 1, error: this.#described(forgotten) };
+    if (code !== 0) return { exit_code: code };
+    try {
+      const value = this.#display.show(this.#value);
+      return value === null ? { exit_code: 0 } : { exit_code: 0, value: cut(value, this.#start.max_value_bytes >> 3).toWellFormed() };
+    } catch (error) {
+      return { exit_code: 1, error: this.#described(error) };
+    }
+  }
+
+  #described(error) {
+    let found = null;
+    try {
+      found = advice(error, this.#servers, this.#modules?.exported ?? {});
+    } catch {
+      // An object that resists: the error stands alone.
+    }
+    return described(error, found);
+  }
+
+  #send(outcome) {
+    try {
+      this.#channel.finish('execution.finish', outcome);
+    } catch {
+      // Control characters take six bytes each: a value within the limit may exceed the frame's.
+      this.#channel.finish('execution.finish', { ...outcome, value: cut(outcome.value ?? '', SAFE_VALUE_CHARS) });
+    }
+  }
+}
+
+const channel = new Channel((start) => new Execution(channel, start).run());
+channel.open();

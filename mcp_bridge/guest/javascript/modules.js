@@ -1,0 +1,68 @@
+'use strict';
+// What scripts import: `mcp`, `mcp/servers`, `mcp/runtime`, and the script itself.
+const nodeModule = require('node:module');
+const { MCPError, NotAwaitedError, ToolError } = require('./errors');
+const { SCRIPT } = require('./report');
+const { nearest } = require('./names');
+const lines = require('./lines');
+
+const BEGIN = 'mcp:begin';
+const HANDLE = '__mcp_modules__';
+
+class Modules {
+  #texts = new Map();
+
+  constructor(servers, runtime, functions, displays) {
+    const mcp = { servers: servers.proxy, runtime, ToolError, MCPError, NotAwaitedError, ...displays };
+    const byAlias = Object.fromEntries(servers.list.map((server) => [server.alias, server.proxy]));
+    this.mcp = mcp;
+    this.exported = {
+      'mcp/servers': { ...byAlias, default: servers.proxy },
+      'mcp/runtime': { ...functions, MCPError, NotAwaitedError, ToolError, default: runtime },
+      // Servers too: that is often written.
+      mcp: { ...byAlias, ...mcp, default: mcp },
+    };
+    for (const server of servers.list) this.exported[`mcp/servers/${server.alias}`] = { default: server.proxy };
+  }
+
+  // From now on these modules are found.
+  offer(text) {
+    const exported = this.exported;
+    Object.defineProperty(globalThis, HANDLE, { value: exported });
+    Object.defineProperty(globalThis, '__mcp_begin__', { value: lines.begin, configurable: true });
+    for (const [name, values] of Object.entries(exported)) this.#texts.set(`mcp:${name}`, moduleText(name, values));
+    this.#texts.set(BEGIN, 'globalThis.__mcp_begin__();');
+    // At the end: what the script imports is there by then, and its lines keep their numbers.
+    this.#texts.set(SCRIPT, `${text}\nimport ${JSON.stringify(BEGIN)};`);
+    const texts = this.#texts;
+    nodeModule.registerHooks({
+      resolve(specifier, context, next) {
+        if (texts.has(specifier)) return { url: specifier, format: 'module', shortCircuit: true };
+        if (specifier === 'mcp' || specifier.startsWith('mcp/')) {
+          const url = `mcp:${specifier.replace(/\.(?:js|mjs|ts)$/, '')}`;
+          if (!texts.has(url)) {
+            throw new TypeError(`there is no module '${specifier}'${nearest(specifier, Object.keys(exported))}`);
+          }
+          return { url, format: 'module', shortCircuit: true };
+        }
+        return next(specifier, context);
+      },
+      load(url, context, next) {
+        const text = texts.get(url);
+        if (text === undefined) return next(url, context);
+        return { format: 'module', source: text, shortCircuit: true };
+      },
+    });
+  }
+}
+
+function moduleText(name, values) {
+  const of = `globalThis.${HANDLE}[${JSON.stringify(name)}]`;
+  const names = Object.keys(values);
+  return [
+    ...names.map((key, at) => `const value${at} = ${of}[${JSON.stringify(key)}];`),
+    `export { ${names.map((key, at) => `value${at} as ${JSON.stringify(key)}`).join(', ')} };`,
+  ].join('\n');
+}
+
+module.exports = { Modules };

@@ -1,0 +1,190 @@
+"""Runs a script in Node, and stands between Node and the host.
+
+Node has the channel's frames on pipes of its own. What it and its processes print is captured here, by a process that
+is never busy: so it is sent while the script computes, and in order with the frames. An end of Node without a result
+(a signal, its heap's limit) becomes this process's own.
+"""
+
+import errno
+import json
+import os
+import signal
+
+from mcp_bridge.guest.channel import READ_BYTES, Channel
+from mcp_bridge.guest.javascript.sources import BOOT, MODULES
+from mcp_bridge.guest.output import Capture
+from mcp_bridge.wire import jsonrpc
+from mcp_bridge.wire.annotations import NoReturn
+from mcp_bridge.wire.errors import WireError
+from mcp_bridge.wire.framing import LineDecoder
+from mcp_bridge.wire.messages import NAMES, ExecutionFinish, ExecutionStart, encode_params, notification
+
+NODE = "/usr/local/bin/node"
+
+IN, OUT, DONE = 3, 4, 5
+"""Node's descriptors: frames from the host, frames for it, and a byte for each empty line that it writes."""
+
+HEAP_SHARE = 0.75
+"""The part of the sandbox's memory that Node's heap may take. What else Node needs takes 60 MiB."""
+
+LEAST_HEAP = 32 << 20
+DEFAULT_MEMORY = 512 << 20
+
+LAST_ID = 2**53
+"""The id of the one request that this process makes itself, when Node is gone."""
+
+HEAP_EXHAUSTED = b"JavaScript heap out of memory"
+"""In V8's last words."""
+
+FINISH_HEAD = 120
+"""Where the method's name is in a frame: before its parameters."""
+
+
+class Node:
+    """A script that runs in Node.
+
+    Args:
+        channel: The channel.
+        capture: The captured output.
+    """
+
+    def __init__(self, channel: Channel, capture: Capture) -> None:
+        self._channel = channel
+        self._capture = capture
+        self._finish: int | None = None
+        self._frames: int = -1
+
+    def run(self, start: ExecutionStart) -> NoReturn:
+        """Run the script to its end. Never returns."""
+        to_node, from_node, done = os.pipe(), os.pipe(), os.pipe()
+        self._frames = to_node[1]
+        try:
+            pid = self._spawn(to_node[0], from_node[1], done[0], start.memory or DEFAULT_MEMORY)
+        except OSError as exc:
+            self._refuse(exc)
+        for fd in (to_node[0], from_node[1], done[0]):
+            os.close(fd)
+        self._channel.forward = self._forward
+        self._give(_bundle() + jsonrpc.encode(notification(start)))
+        self._pass_on(from_node[0], done[1])
+        self._end(pid)
+
+    def _spawn(self, frames_in: int, frames_out: int, done: int, memory: int) -> int:
+        actions: list[tuple[int, ...]] = []
+        # They may be numbered as Node's are: they are moved away first.
+        for number, (fd, target) in enumerate(((frames_in, IN), (frames_out, OUT), (done, DONE))):
+            actions.append((os.POSIX_SPAWN_DUP2, fd, 60 + number))
+            actions.append((os.POSIX_SPAWN_DUP2, 60 + number, target))
+            actions.append((os.POSIX_SPAWN_CLOSE, 60 + number))
+        return os.posix_spawn(
+            NODE,
+            ["node", *_flags(memory), "-e", BOOT],
+            {**os.environ, "NODE_NO_WARNINGS": "1"},
+            file_actions=actions,
+            setsigdef=[signal.SIGPIPE],
+        )
+
+    def _refuse(self, exc: OSError) -> NoReturn:
+        """End because there is no Node to run."""
+        message = f"{NODE} can't be started: {os.strerror(exc.errno or 0)}"
+        if exc.errno == errno.ENOENT:
+            message = "the sandbox's image has no Node"
+        error = {"type": "NodeMissing", "message": message, "line": None, "traceback": message}
+        self._channel.request(ExecutionFinish(1, error=error))
+        os._exit(0)
+
+    # --- from the host ---
+
+    def _forward(self, line: bytes) -> None:
+        """Pass a frame on to Node (called by the channel's reader)."""
+        if self._finish is not None and self._is_acknowledged(line):
+            os._exit(0)
+        self._give(line + b"\n")
+
+    def _is_acknowledged(self, line: bytes) -> bool:
+        message = jsonrpc.decode(line)
+        return isinstance(message, (jsonrpc.Response, jsonrpc.ErrorResponse)) and message.id == self._finish
+
+    def _give(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._frames, view) :]
+        except OSError:
+            pass  # Node has ended: how, is told where its own frames end.
+
+    # --- from Node ---
+
+    def _pass_on(self, reader: int, done: int) -> None:
+        """Pass Node's frames on to the host, until it has ended."""
+        decoder = LineDecoder()
+        while chunk := os.read(reader, READ_BYTES):
+            try:
+                lines = decoder.feed(chunk)
+            except WireError:
+                # The host says what is wrong with it, and ends the sandbox.
+                self._channel.send_line(decoder.incomplete + chunk)
+                continue
+            for line in lines:
+                # What was printed before it goes before it.
+                self._capture.drain()
+                if not line:
+                    os.write(done, b".")
+                    continue
+                self._watch_for_finish(line)
+                self._channel.send_line(line + b"\n")
+        if decoder.incomplete:
+            self._channel.send_line(decoder.incomplete)
+
+    def _watch_for_finish(self, line: bytes) -> None:
+        if f'"{NAMES[ExecutionFinish]}"'.encode() not in line[:FINISH_HEAD]:
+            return
+        self._capture.finish()
+        try:
+            message = jsonrpc.decode(line)
+        except WireError:
+            return
+        if isinstance(message, jsonrpc.Request):
+            self._finish = message.id
+
+    # --- the end ---
+
+    def _end(self, pid: int) -> NoReturn:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self._capture.finish()
+        if self._finish is not None:
+            # The reader ends this process when the host has acknowledged the result.
+            signal.pause()
+        if code == -signal.SIGABRT and HEAP_EXHAUSTED in self._capture.tail:
+            self._tell_exhaustion()
+        if code < 0:
+            if -code != signal.SIGKILL:
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code if code >= 0 else 128 - code)
+
+    def _tell_exhaustion(self) -> NoReturn:
+        message = "JavaScript heap out of memory"
+        error = {"type": "RangeError", "message": message, "line": None, "traceback": f"RangeError: {message}"}
+        error["out_of_memory"] = True  # type: ignore[assignment]
+        self._finish = LAST_ID
+        params = encode_params(ExecutionFinish(134, error=error))
+        self._channel.send_line(jsonrpc.encode(jsonrpc.Request(LAST_ID, NAMES[ExecutionFinish], params)))
+        while True:
+            signal.pause()
+
+
+def _flags(memory: int) -> list[str]:
+    """Node's flags in a sandbox with so much memory, in bytes."""
+    return [
+        f"--max-old-space-size={max(LEAST_HEAP, int(memory * HEAP_SHARE)) >> 20}",
+        # Its parser tells which expression is the last.
+        "--expose-internals",
+        "--disable-warning=ExperimentalWarning",
+    ]
+
+
+def _bundle() -> bytes:
+    """What `boot.js` reads."""
+    payload = json.dumps(MODULES).encode()
+    return b"%012d" % len(payload) + payload

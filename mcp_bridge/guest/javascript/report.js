@@ -1,0 +1,112 @@
+'use strict';
+// How a script failed, in the terms of its own text: type, message, line, and a traceback without our frames.
+const util = require('node:util');
+
+const SCRIPT = 'file:///workspace/script.js';
+const MAX_MESSAGE = 20_000;
+const MAX_TRACEBACK = 40_000;
+
+const FRAME = /file:\/\/\/workspace\/script\.js:(\d+)(?::(\d+))?/;
+const OURS = /^\s+at .*(?:mcp-bridge:|node:|\[eval\]|\(<anonymous>\)|new Promise \()/;
+
+const { inspect } = util;
+
+// What the script was given to run: its text as it was written, and what was put before a place of it.
+const source = { text: '', line: 0, column: 0, added: 0 };
+
+// A column of the text that runs, as it is in the text that was written.
+function column(line, at) {
+  return line === source.line && at > source.column + source.added ? at - source.added : at;
+}
+
+function lineOf(stack) {
+  const found = FRAME.exec(typeof stack === 'string' ? stack : '');
+  return found === null ? null : Number(found[1]);
+}
+
+// `text`; if longer than `limit` characters, its two ends with a note between them.
+function cut(text, limit) {
+  if (text.length <= limit) return text;
+  const half = (limit - 60) >> 1;
+  return `${text.slice(0, half)}\n… ${text.length - 2 * half} characters cut …\n${text.slice(-half)}`.toWellFormed();
+}
+
+function isOutOfMemory(error) {
+  return error?.code === 'ENOMEM' || (error instanceof RangeError && /^Array buffer allocation failed/.test(error.message));
+}
+
+function typeOf(error) {
+  if (!(error instanceof Error)) return 'Error';
+  const name = error.constructor?.name || error.name;
+  return typeof name === 'string' && name !== '' ? name : 'Error';
+}
+
+// The line of the script that an error is about, and under it where.
+function excerpt(line, at) {
+  const text = source.text.split('\n')[line - 1];
+  if (text === undefined || text.length > 300) return `script.js:${line}\n`;
+  const caret = at === null ? '' : `    ${text.slice(0, at - 1).replace(/[^\t]/g, ' ')}^\n`;
+  return `script.js:${line}\n    ${text}\n${caret}`;
+}
+
+// The line that imports what there isn't, which the error doesn't tell.
+function lineOfImport(message) {
+  const [, name] = /^Cannot find (?:package|module) '([^']+)'/.exec(message) ?? [];
+  if (name === undefined) return null;
+  const at = source.text.split('\n').findIndex((line) => line.includes(`'${name}'`) || line.includes(`"${name}"`));
+  return at < 0 ? null : at + 1;
+}
+
+function traced(error) {
+  const shown = error instanceof Error ? inspect(error, { depth: 4 }) : `Uncaught ${inspect(error, { depth: 4 })}`;
+  const kept = [];
+  for (const line of shown.replace(/^\[(.*)\]$/s, '$1').split('\n')) {
+    if (!OURS.test(line)) kept.push(line);
+    // The error's properties follow.
+    else if (line.endsWith(' {') && !kept.at(-1).endsWith(' {')) kept.push(`${kept.pop()} {`);
+  }
+  return kept.join('\n').replace(new RegExp(FRAME, 'g'), (_, line, at) => (
+    `script.js:${line}${at === undefined ? '' : `:${column(Number(line), Number(at))}`}`
+  ));
+}
+
+function describe(error, advice) {
+  const type = typeOf(error);
+  let message = error instanceof Error ? `${error.message}` : inspect(error);
+  const stack = error instanceof Error ? error.stack : undefined;
+  // An error may say where it is itself.
+  const place = FRAME.exec(typeof stack === 'string' ? stack : '');
+  const line = error?.line ?? (place === null ? lineOfImport(message) : Number(place[1]));
+  const at = place === null || place[2] === undefined ? null : column(Number(place[1]), Number(place[2]));
+  let traceback = traced(error);
+  // Node's own report of a syntax error begins with it.
+  if (line !== null && !traceback.startsWith('script.js:')) traceback = excerpt(line, error?.column ?? at) + traceback;
+  if (advice !== null) {
+    message += `\n${advice}`;
+    traceback += `\n${advice}`;
+  }
+  const told = {
+    type: type.toWellFormed(),
+    message: cut(message, MAX_MESSAGE).toWellFormed(),
+    line,
+    traceback: cut(traceback, MAX_TRACEBACK).toWellFormed(),
+  };
+  return isOutOfMemory(error) ? { ...told, out_of_memory: true } : told;
+}
+
+// As `describe`, whatever the script has done to its errors.
+function described(error, advice) {
+  try {
+    return describe(error, advice);
+  } catch (second) {
+    let why = '';
+    try {
+      why = ` (no text: ${second.message})`;
+    } catch {
+      // Nothing of it can be told.
+    }
+    return { type: 'Error', message: `the script failed${why}`.toWellFormed(), line: null, traceback: 'Error' };
+  }
+}
+
+module.exports = { SCRIPT, cut, described, lineOf, source };

@@ -1,0 +1,184 @@
+'use strict';
+// `mcp/runtime`: what servers and tools there are, calls by name, and what is kept between runs.
+const util = require('node:util');
+const { nearest, sameName } = require('./names');
+const { signature, typescript } = require('./arguments');
+const { shortened } = require('./blocks');
+
+// Rows that print one a line.
+class Rows extends Array {
+  static get [Symbol.species]() {
+    return Array;
+  }
+
+  [util.inspect.custom]() {
+    const shown = (row) => (typeof row === 'string' ? row : row?.line ?? util.inspect(row, { breakLength: Infinity, depth: 8 }));
+    return this.length > 0 ? Array.from(this, shown).join('\n') : '(none)';
+  }
+}
+
+const rows = (items) => Rows.from(items);
+
+// `git.git_log(repo_path, …) — …` as JavaScript calls it.
+const asCall = (line) => line.replace(/^([\w.]+)\(([^)]+)\)/, '$1({$2})');
+
+const MEANT = {
+  call_tool: ['call', 'execute', 'invoke', 'invoke_tool', 'run_tool', 'tool', 'use_tool'],
+  list_tools: ['tools', 'get_tools', 'available_tools'],
+  list_servers: ['servers', 'get_servers', 'mcp_servers', 'available_servers'],
+  search: ['find', 'find_tool', 'find_tools', 'query', 'search_tools'],
+  describe: ['describe_tool', 'doc', 'docs', 'get_schema', 'get_tool', 'help', 'info', 'schema', 'tool_info'],
+  save_memory: ['memory', 'remember', 'save', 'set', 'set_memory', 'store'],
+  load_memory: ['get', 'get_memory', 'load', 'recall'],
+};
+
+class Runtime {
+  #calls;
+  #servers;
+  #noticed = new Set();
+
+  constructor(calls, servers) {
+    this.#calls = calls;
+    this.#servers = servers;
+  }
+
+  // The functions, by the names that scripts use.
+  functions() {
+    const table = {
+      list_servers: () => this.discovered(),
+      list_tools: (server) => this.listTools(server),
+      search: (query, limit = 5) => this.search(query, limit, false),
+      describe: (name, detail = 'signature') => this.describe(name, detail),
+      output: (execution, name = 'stdout') => this.output(execution, name),
+    };
+    const recorded = {
+      call_tool: (call, ...args) => this.callTool(call, ...args),
+      save_memory: (call, key, value) => this.#request('memory.save', { key, value: value ?? null, call }, () => undefined),
+      update_memory: (call, key, value) => this.update(call, key, value),
+      load_memory: (call, key, otherwise) => this.#request(
+        'memory.load', { key, call }, (result) => (result.found ? result.value : otherwise),
+      ),
+      delete_memory: (call, key) => this.#request('memory.delete', { key, call }, (result) => result.found),
+      list_memories: (call, prefix = '') => this.#request('memory.list', { prefix, call }, (result) => rows(result.keys)),
+    };
+    const made = { discovered_servers: () => this.discovered() };
+    for (const [name, work] of Object.entries(table)) {
+      made[name] = (...args) => this.#calls.begin(`runtime.${name}`, async () => work(...args), { named: false });
+    }
+    for (const [name, work] of Object.entries(recorded)) {
+      made[name] = (...args) => this.#calls.begin(`runtime.${name}`, async (call) => work(call, ...args));
+    }
+    for (const [name, work] of Object.entries(made)) Object.defineProperty(work, 'name', { value: name });
+    return made;
+  }
+
+  // The functions as an object that also knows `listTools` for `list_tools`, and says what an unknown name may mean.
+  module(functions) {
+    return new Proxy({ ...functions }, {
+      get: (target, name) => {
+        if (typeof name === 'symbol' || Object.hasOwn(target, name) || name === 'then' || name === 'toJSON') return target[name];
+        const meant = sameName(name, Object.keys(functions));
+        if (meant !== null) return target[meant];
+        throw new TypeError(this.unknown(name, Object.keys(functions)));
+      },
+    });
+  }
+
+  unknown(name, known) {
+    const told = `mcp/runtime has no '${name}'`;
+    if (this.#servers.aliases.includes(name)) return `${told}; write: import { ${name} } from "mcp/servers"`;
+    for (const [meant, names] of Object.entries(MEANT)) {
+      if (names.some((other) => sameName(name, [other]) !== null)) return `${told}; write: await runtime.${meant}(...)`;
+    }
+    return told + nearest(name, known);
+  }
+
+  async #request(method, params, of) {
+    return of(await this.#calls.request(method, params));
+  }
+
+  discovered() {
+    return rows(this.#servers.list.map((server) => server.name));
+  }
+
+  async listTools(server) {
+    if (server !== undefined) return this.#tools(server);
+    // Starts all servers that need it at once, and reports those that fail.
+    await this.search('', 1, false);
+    const { servers } = await this.#calls.request('catalog.servers', {});
+    const found = [];
+    for (const row of servers) if (row.tools !== null) found.push(...await this.#tools(row.name, { server: row.alias }));
+    return rows(found);
+  }
+
+  async #tools(asked, more = {}) {
+    const { tools } = await this.#calls.request('catalog.tools', { server: asked });
+    return rows(tools.map((tool) => ({ ...more, ...tool })));
+  }
+
+  async search(query, limit, strict) {
+    const { matches, notices } = await this.#calls.request('catalog.search', { query, limit, strict });
+    for (const notice of notices) {
+      if (this.#noticed.has(notice)) continue;
+      this.#noticed.add(notice);
+      process.stderr.write(`${notice}\n`);
+    }
+    return rows(matches.map((match) => ({ ...match, line: asCall(match.line) })));
+  }
+
+  async describe(name, detail) {
+    const result = await this.#calls.request('catalog.describe', { name, detail });
+    if (detail === 'schema') return result.schema;
+    const [server, tool] = [this.#servers.list.find((one) => name.startsWith(`${one.alias}.`) || name.startsWith(`${one.name}.`))]
+      .flatMap((one) => (one === undefined ? [] : [one, name.slice(one.alias.length + 1)]));
+    const row = server === undefined ? undefined : (await server.rows()).get(tool);
+    // The host describes a tool as Python calls it.
+    if (row === undefined || !result.text.startsWith('await ')) return result.text.split('\n').map(asCall).join('\n');
+    const [, ...rest] = result.text.split('\n');
+    return [`await ${server.alias}.${signature(row)}: ${typescript(row.returns)}`, ...rest].join('\n');
+  }
+
+  // `('git', 'git_log', {...})`, or `('git.git_log', {...})`.
+  async callTool(call, server, tool, given) {
+    if (typeof server === 'string' && (tool === undefined || typeof tool === 'object')) {
+      [server, tool, given] = [...this.#split(server), tool];
+    }
+    if (typeof server !== 'string' || typeof tool !== 'string' || (given !== undefined && typeof given !== 'object')) {
+      throw new TypeError("call_tool() takes a server, a tool and an object; write: await runtime.call_tool('SERVER', 'TOOL', {...})");
+    }
+    const name = tool.startsWith(`${server}.`) ? tool.slice(server.length + 1) : tool;
+    const result = await this.#calls.tool({ server, tool: name, arguments: given ?? {}, raw: false, call });
+    return shortened(result.value);
+  }
+
+  // `git.git_log`, or the clients' form `mcp__git__git_log`.
+  #split(name) {
+    const known = this.#servers.list.flatMap((server) => [server.name, server.alias]).sort((a, b) => b.length - a.length);
+    for (const server of known) {
+      for (const before of [`${server}.`, `mcp__${server}__`]) {
+        if (name.startsWith(before)) return [server, name.slice(before.length)];
+      }
+    }
+    const at = name.indexOf('.');
+    if (at > 0) return [name.slice(0, at), name.slice(at + 1)];
+    throw new TypeError(`call_tool() needs the server, too; write: await runtime.call_tool('SERVER', '${name}', {...})`);
+  }
+
+  // Merge an object into the one that is kept under a key, or replace another value.
+  async update(call, key, value) {
+    await this.#calls.request('memory.save', { key, value: value ?? null, update: true, call });
+  }
+
+  // All of what an earlier run's answer had to cut.
+  async output(execution, name) {
+    let text = '';
+    for (let start = 0; start !== null;) {
+      const part = await this.#calls.request('output.read', { execution, name, start });
+      text += part.text;
+      start = part.next;
+    }
+    return text;
+  }
+}
+
+module.exports = { Runtime };

@@ -1,0 +1,84 @@
+'use strict';
+// The script's text as a module: types are stripped, and the last expression's value is kept.
+const nodeModule = require('node:module');
+const { source } = require('./report');
+
+const KEEP = '__mcp_value__';
+const FENCE = /^\s*```[\w-]*[ \t]*\n([\s\S]*?)\n?```\s*$/;
+// `f<T>(x)` is two comparisons in JavaScript and a call in TypeScript, which is what was meant.
+const MAY_BE_GENERIC = /[\w$\])]\s*<[^<>=;(){}]*>\s*\(/;
+const PARSING = { ecmaVersion: 'latest', sourceType: 'module', locations: true, allowHashBang: true };
+
+function parser() {
+  try {
+    return require('internal/deps/acorn/acorn/dist/acorn');
+  } catch {
+    // Another Node keeps it elsewhere: the last value isn't shown.
+    return null;
+  }
+}
+
+class ScriptSyntaxError extends SyntaxError {
+  constructor(message, line, column) {
+    super(message);
+    Object.defineProperty(this, 'stack', { value: `SyntaxError: ${message}` });
+    Object.defineProperty(this, 'line', { value: line });
+    Object.defineProperty(this, 'column', { value: column });
+  }
+}
+Object.defineProperty(ScriptSyntaxError, 'name', { value: 'SyntaxError' });
+
+function parsed(acorn, text) {
+  try {
+    return { tree: acorn.parse(text, PARSING), error: null };
+  } catch (error) {
+    return { tree: null, error };
+  }
+}
+
+function stripped(text) {
+  try {
+    return { text: nodeModule.stripTypeScriptTypes(text), error: null };
+  } catch (error) {
+    return { text: null, error };
+  }
+}
+
+// The text of the module to run. Throws SyntaxError, with the line.
+function prepared(code) {
+  const fenced = FENCE.exec(code);
+  // Its lines keep their numbers.
+  let text = fenced === null ? code : `\n${fenced[1]}`;
+  source.text = text;
+  const acorn = parser();
+  if (acorn === null) {
+    const types = stripped(text);
+    return types.text ?? text;
+  }
+  let { tree, error } = parsed(acorn, text);
+  if (tree === null || MAY_BE_GENERIC.test(text)) {
+    const types = stripped(text);
+    if (types.text !== null) {
+      const again = parsed(acorn, types.text);
+      if (again.tree !== null) [tree, text, error] = [again.tree, types.text, null];
+    } else if (tree === null && types.error.code === 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX') {
+      throw new ScriptSyntaxError(
+        `${types.error.message.split('\n')[0]}: only types that can be left out are; use an object instead of an enum`,
+        error.loc?.line ?? null, null,
+      );
+    }
+  }
+  if (tree === null) {
+    throw new ScriptSyntaxError(
+      error.message.replace(/ \(\d+:\d+\)$/, ''), error.loc?.line ?? null, error.loc ? error.loc.column + 1 : null,
+    );
+  }
+  const last = tree.body.at(-1);
+  if (last?.type !== 'ExpressionStatement') return text;
+  const kept = `globalThis.${KEEP}((`;
+  Object.assign(source, { line: last.loc.start.line, column: last.loc.start.column, added: kept.length });
+  const end = text[last.end - 1] === ';' ? last.end - 1 : last.end;
+  return `${text.slice(0, last.start)}${kept}${text.slice(last.start, end)}))${text.slice(end)}`;
+}
+
+module.exports = { KEEP, prepared };

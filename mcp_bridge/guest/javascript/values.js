@@ -1,0 +1,106 @@
+'use strict';
+// JSON as the channel has it: what may be sent, and integers that a JavaScript number can't hold.
+
+const MAX_DEPTH = 64;
+const MAX_VALUES = 500_000;
+const CONTAINER_WEIGHT = 3;
+
+const { rawJSON } = JSON;
+const { types } = require('node:util');
+
+// A value can't be sent. `code` is stable.
+class LocalError extends Error {
+  constructor(code, message) {
+    super(message);
+    this.code = code;
+  }
+}
+
+const ADVICE = {
+  function: 'a function is no JSON value; call it, and give what it returns',
+  symbol: 'a symbol is no JSON value; write text',
+};
+
+function notJson(why) {
+  return new LocalError('not_json', `the value can't be written as JSON: ${why}`);
+}
+
+// A value as JSON can hold it: a copy in which a Date is text, a Set an array, a Map an object, a BigInt its digits.
+// Throws LocalError: `not_json`, `frame_too_deep`, `frame_too_large`.
+function encodable(value) {
+  let weight = 0;
+
+  function count(more) {
+    weight += more;
+    if (weight > MAX_VALUES) {
+      throw new LocalError('frame_too_large', `the message holds more than ${MAX_VALUES} values`);
+    }
+  }
+
+  function text(value) {
+    if (!value.isWellFormed()) {
+      throw new LocalError('not_json', "the text holds a lone surrogate, which UTF-8 can't carry");
+    }
+    return value;
+  }
+
+  function of(value, depth) {
+    count(1);
+    switch (typeof value) {
+      case 'string': return text(value);
+      case 'boolean': return value;
+      case 'number':
+        if (!Number.isFinite(value)) throw notJson(`${value} is no JSON number; write null, or leave it out`);
+        // Its point and its exponent weigh one each.
+        if (!Number.isSafeInteger(value)) count(2);
+        return value;
+      case 'bigint': return rawJSON(value.toString());
+      case 'undefined': return null;
+      case 'function':
+      case 'symbol': throw notJson(ADVICE[typeof value]);
+    }
+    if (value === null) return null;
+    if (depth > MAX_DEPTH) {
+      throw new LocalError('frame_too_deep', `the value nests deeper than ${MAX_DEPTH} levels, or contains itself`);
+    }
+    if (value instanceof Date) {
+      if (Number.isNaN(value.getTime())) throw notJson('the date is invalid');
+      return value.toISOString();
+    }
+    if (types.isPromise(value)) throw notJson('a promise was not awaited; write await before it');
+    if (types.isArrayBuffer(value) || value instanceof Uint8Array) {
+      throw notJson("bytes are no JSON value; write Buffer.from(bytes).toString() for text, or .toString('base64')");
+    }
+    if (value instanceof Error) throw notJson('an Error is no JSON value; write its message');
+    if (value instanceof RegExp) throw notJson('a RegExp is no JSON value; write its source');
+    if (types.isBoxedPrimitive(value)) return of(value.valueOf(), depth);
+    if (typeof value.toJSON === 'function') return of(value.toJSON(), depth + 1);
+    count(CONTAINER_WEIGHT);
+    if (Array.isArray(value)) return Array.from(value, (item) => of(item, depth + 1));
+    if (value instanceof Set || types.isTypedArray(value)) {
+      return Array.from(value, (item) => of(item, depth + 1));
+    }
+    const made = Object.create(null);
+    for (const [key, item] of value instanceof Map ? value : Object.entries(value)) {
+      if (typeof key !== 'string') throw notJson('the keys of a Map are text');
+      if (item !== undefined) made[text(key)] = of(item, depth + 1);
+    }
+    return made;
+  }
+
+  return of(value, 1);
+}
+
+const MAY_BE_LARGE = /\d{16}/;
+const INTEGER = /^-?\d+$/;
+
+// The value of a JSON text. An integer that a number can't hold is a BigInt.
+function parse(text) {
+  if (!MAY_BE_LARGE.test(text)) return JSON.parse(text);
+  return JSON.parse(text, (_, value, context) => (
+    typeof value === 'number' && !Number.isSafeInteger(value) && INTEGER.test(context.source)
+      ? BigInt(context.source) : value
+  ));
+}
+
+module.exports = { LocalError, encodable, parse };

@@ -1,0 +1,1 @@
+"""Inside the container: packages that are added to a script that runs."""

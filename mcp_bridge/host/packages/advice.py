@@ -1,0 +1,57 @@
+"""What to do about a module that a script has not found: who has it, and how it is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.image.packages import load_profile, profile_names
+from mcp_bridge.sandbox.packages.import_names import missing_module, package_of
+from mcp_bridge.sandbox.packages.requirements import parse_requirement
+
+if TYPE_CHECKING:
+    from mcp_bridge.executions.record import ExecutionRecord
+    from mcp_bridge.sandbox.packages.cache import WheelCache
+    from mcp_bridge.sandbox.packages.installer import PackageRights
+
+
+def advice(record: ExecutionRecord, rights: PackageRights, cache: WheelCache, profile: str) -> str | None:
+    """A sentence for a script that has ended since a module isn't there; None for another.
+
+    Args:
+        record: How it has ended.
+        rights: What its principal's scripts may ask for.
+        cache: Knows what packages have.
+        profile: The profile in force.
+    """
+    error = record.error
+    if error is None or error.get("type") not in {"ModuleNotFoundError", "ImportError"}:
+        return None
+    module = missing_module(error["message"])
+    if module is None:
+        return None
+    name = package_of(module, cache)
+    if rights.allows(name):
+        cached = ", and the cache has it" if any(files.name == name for _, files in cache.modules()) else ""
+        return (
+            f"the operator's list has {name}{cached}: ask for it in the call, packages=[{name!r}], or, if it has no"
+            f" compiled modules, by await runtime.install({name!r})"
+        )
+    said = ""
+    if (found := _profile_with(name)) is not None and found != profile:
+        said = f'the operator\'s setting profile = "{found}" brings {name}; '
+    try:
+        rights.require([parse_requirement(name)])
+    except BridgeError as exc:
+        return f"{said}{name} isn't on the operator's list. {exc.hint}"
+    return None
+
+
+def _profile_with(name: str) -> str | None:
+    try:
+        for profile in profile_names():
+            if any(pin.partition("==")[0].lower().replace("_", "-") == name for pin in load_profile(profile).pins):
+                return profile
+    except (BridgeError, OSError):
+        return None
+    return None

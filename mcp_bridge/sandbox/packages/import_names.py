@@ -1,0 +1,79 @@
+"""Which package has a module that a script has not found: by what is known, and by what is in the cache."""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcp_bridge.sandbox.packages.cache import WheelCache
+
+_DIFFERENT: Mapping[str, str] = MappingProxyType(
+    {
+        "Crypto": "pycryptodome",
+        "IPython": "ipython",
+        "OpenSSL": "pyopenssl",
+        "PIL": "pillow",
+        "PyPDF2": "pypdf2",
+        "attr": "attrs",
+        "bs4": "beautifulsoup4",
+        "cv2": "opencv-python-headless",
+        "dateutil": "python-dateutil",
+        "docx": "python-docx",
+        "dotenv": "python-dotenv",
+        "faiss": "faiss-cpu",
+        "fitz": "pymupdf",
+        "git": "gitpython",
+        "github": "pygithub",
+        "igraph": "python-igraph",
+        "jose": "python-jose",
+        "jwt": "pyjwt",
+        "Levenshtein": "levenshtein",
+        "magic": "python-magic",
+        "mpl_toolkits": "matplotlib",
+        "multipart": "python-multipart",
+        "nacl": "pynacl",
+        "osgeo": "gdal",
+        "patoolib": "patool",
+        "pkg_resources": "setuptools",
+        "pptx": "python-pptx",
+        "psycopg2": "psycopg2-binary",
+        "pylab": "matplotlib",
+        "pywt": "pywavelets",
+        "serial": "pyserial",
+        "shapefile": "pyshp",
+        "skimage": "scikit-image",
+        "sklearn": "scikit-learn",
+        "slugify": "python-slugify",
+        "snappy": "python-snappy",
+        "telegram": "python-telegram-bot",
+        "usb": "pyusb",
+        "websocket": "websocket-client",
+        "yaml": "pyyaml",
+        "zmq": "pyzmq",
+    }
+)
+"""Packages whose modules have another name than the package, of those that are asked for most."""
+
+_NOT_FOUND = re.compile(r"No module named '([A-Za-z_][A-Za-z0-9_.]{0,99})'")
+
+
+def missing_module(message: str) -> str | None:
+    """The top-level module that an import has not found, by Python's message; None if it tells of none."""
+    found = _NOT_FOUND.search(message)
+    return None if found is None else found[1].partition(".")[0]
+
+
+def package_of(module: str, cache: WheelCache) -> str:
+    """The normalised name of the package that has a module: as in the cache, as known, else of the same name."""
+    if (known := _DIFFERENT.get(module)) is not None:
+        return canonicalize_name(known)
+    # Of several the one of the module's own name, and else the one that has least besides.
+    names = sorted((len(files.modules), files.name) for _, files in cache.modules() if module in files.modules)
+    same = canonicalize_name(module)
+    return same if not names or any(name == same for _, name in names) else names[0][1]

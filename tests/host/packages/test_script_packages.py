@@ -1,0 +1,305 @@
+"""Packages that scripts ask for, in real sandboxes: in the call, and while they run; kept the same when they run again."""
+
+import json
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import pytest
+from execution_fixtures import lines, printed
+from package_index import wheel
+
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.governance.principals import Principal
+from mcp_bridge.ledger.log.payloads import ScriptStart, understood
+from mcp_bridge.sandbox.image.store import LABEL_SET
+from mcp_bridge.sandbox.open_driver import open_images
+from mcp_bridge.sandbox.packages.install_settings import InstallSettings
+from mcp_bridge.sandbox.packages.locked import PackageSet
+
+pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.timeout(300)]
+
+SHOP = {
+    "shop/__init__.py": "from importlib.resources import files\ntext = files(__name__).joinpath('data.txt').read_text()\n",
+    "shop/data.txt": "of the shop",
+}
+
+
+@asynccontextmanager
+async def opened(sandboxes, *allow, pooled=False, **limits):
+    settings = InstallSettings(allow=allow or ("shop", "till"), **limits)
+    async with sandboxes.open(install=settings, pooled=pooled) as bridge:
+        yield bridge
+
+
+@pytest.fixture(autouse=True)
+def no_images_left(sandboxes):
+    """Images of package sets that a test has made are removed."""
+    yield
+
+    async def remove():
+        store = open_images(sandboxes.prepared.report.choice, sandboxes.settings.state_dir)
+        for image in await store.images():
+            if LABEL_SET in image.labels:
+                sandboxes.prepared.engine.release_image(image.reference)
+                await store.remove(image.reference)
+
+    anyio.run(remove)
+
+
+async def refused(bridge, code="1", **options):
+    with pytest.raises(BridgeError) as caught:
+        await bridge.run(code, **options)
+    return caught.value
+
+
+async def test_a_call_has_its_packages_read_only_and_others_have_not(index, sandboxes):
+    index.add(wheel("shop", files=SHOP, requires=["till"]), wheel("till"))
+    told = []
+    async with opened(sandboxes) as bridge:
+        record = await bridge.run(
+            "import shop, till, errno\nprint(shop.text, till.version, shop.__file__)\n"
+            "try: open(shop.__file__, 'a')\nexcept OSError as exc: print(errno.errorcode[exc.errno])",
+            packages=["Shop"],
+            notify=told.append,
+        )
+        assert lines(record) in [
+            ["of the shop 1.0 /opt/site-packages/shop/__init__.py", why] for why in ("EROFS", "EACCES")
+        ]
+        assert any("Building" in one for one in told)
+        told.clear()
+        before = len(index.asked)
+        assert printed(await bridge.run("import till; print(till.version)", packages=["shop"], notify=told.append))
+        assert told == [], "its image is made once"
+        assert len(index.asked) == before
+        assert (await bridge.run("import shop")).error["type"] == "ModuleNotFoundError"
+
+
+async def test_what_a_call_was_given_is_recorded_and_a_run_that_goes_on_has_the_same(index, sandboxes):
+    index.add(wheel("shop"))
+    async with opened(sandboxes, fresh=0) as bridge:
+        record = await bridge.run("import shop; print(shop.version)", packages=["shop"], key="k")
+        assert lines(record) == ["1.0"]
+        entries = await bridge.lifecycle.recorder.read(record.execution)
+        [began] = [said for row in entries if isinstance(said := understood(row), ScriptStart)]
+        recorded = PackageSet.from_rows(began.packages)
+        assert recorded.pins == ("shop==1.0",)
+        index.add(wheel("shop", "2.0"))
+        assert lines(await bridge.run("import shop; print(shop.version)", packages=["shop"], key="k")) == ["1.0"]
+        assert lines(await bridge.run("import shop; print(shop.version)", packages=["shop"])) == ["2.0"]
+        stored = await bridge.lifecycle.stored(record.execution, "local")
+        assert (await bridge.replay_execution(stored)).difference is None
+        assert (await refused(bridge, "import shop; print(shop.version)", key="k")).code == "key_conflict"
+
+
+async def test_a_session_has_the_packages_of_its_first_cell_also_when_it_is_rebuilt_or_forked(index, sandboxes):
+    index.add(wheel("shop"), wheel("till"))
+    async with opened(sandboxes, fresh=0) as bridge:
+        await bridge.run("import shop; x = shop.version", session="s", packages=["shop"])
+        index.add(wheel("shop", "2.0"))
+        assert (await bridge.run("x", session="s", packages=["shop"])).value == "'1.0'"
+        error = await refused(bridge, session="s", packages=["till"])
+        assert error.code == "session_packages"
+        bridge.end_sessions()
+        again = await bridge.run("import shop; shop.version, x", session="s")
+        assert (again.value, again.session["rebuilt"]) == ("('1.0', '1.0')", 2)
+        forked = await bridge.run("import shop; shop.version, x", session="f", fork="s@1")
+        assert forked.value == "('1.0', '1.0')"
+        assert (await refused(bridge, session="f", packages=["shop==2.0"])).code == "session_packages"
+
+
+async def test_a_running_script_adds_packages_once_and_a_session_keeps_them_when_it_is_rebuilt(index, sandboxes):
+    index.add(wheel("shop", files=SHOP, requires=["till"]), wheel("till"))
+    async with opened(sandboxes, fresh=0) as bridge:
+        first = await bridge.run(
+            "print(list(await runtime.install('shop')))\nimport shop, till\nprint(shop.text)", session="s"
+        )
+        assert lines(first) == ["['shop==1.0', 'till==1.0']", "of the shop"]
+        assert (await bridge.run("list(await runtime.install('till', 'shop'))", session="s")).value == "[]"
+        index.add(wheel("shop", "2.0"), wheel("till", "2.0"))
+        bridge.end_sessions()
+        again = await bridge.run("import importlib; till.version, shop.text", session="s")
+        assert (again.value, again.session["rebuilt"]) == ("('1.0', 'of the shop')", 2), again.error
+
+
+async def test_a_rebuilding_fetches_what_the_cache_has_lost(index, sandboxes):
+    index.add(wheel("shop"))
+    async with opened(sandboxes, fresh=0) as bridge:
+        await bridge.run("await runtime.install('shop')\nimport shop", session="s")
+        bridge.end_sessions()
+        index.add(wheel("shop", "2.0"))
+        import shutil
+
+        shutil.rmtree(sandboxes.settings.state_dir / "packages")
+        assert (await bridge.run("shop.version", session="s")).value == "'1.0'"
+
+
+INSTALL = """
+from mcp import MCPError
+for asked in {asked!r}:
+    try:
+        print(list(await runtime.install(asked)))
+    except MCPError as exc:
+        print(exc.code)
+"""
+
+
+async def test_what_a_running_script_may_not_have_is_refused_by_the_host(index, sandboxes):
+    index.add(wheel("shop"), wheel("other"), wheel("till", tag="cp311-cp311-linux_x86_64"))
+    index.add(wheel("mixed", files={"mixed.py": "", "mixed_c.so": b"\x7fELF"}))
+    asked = [
+        "other",
+        "-r /etc/passwd",
+        "shop @ file:///etc",
+        "shop\n--index-url=x",
+        "../shop",
+        "mixed",
+        "\u0445",
+        "shop" * 99,
+    ]
+    async with opened(sandboxes, "shop", "till", "mixed") as bridge:
+        found = lines(await bridge.run(INSTALL.format(asked=asked)))
+        assert found == ["package_refused", *["bad_package"] * 4, "package_native", *["bad_package"] * 2]
+        raw = (
+            "from mcp_bridge.wire.messages import PackageInstall, PackageRead\n"
+            "from mcp_bridge.guest.host_requests import MCPError\n"
+            "ask = runtime.install_sync.__wrapped__.__self__._request\n"
+            "for one in (PackageRead('0' * 64), PackageRead('../../x'), PackageInstall([1], []),\n"
+            "            PackageInstall(['shop'], ['x'] * 5000), PackageInstall(['shop'], ['a @ http://x'])):\n"
+            "    try:\n        print(ask(one))\n    except MCPError as exc:\n        print(exc.code)"
+        )
+        assert lines(await bridge.run(raw)) == ["bad_request", "bad_request", *["bad_package"] * 3]
+
+
+async def test_a_package_that_is_too_large_for_a_running_sandbox_says_what_to_do(index, sandboxes):
+    import os
+
+    index.add(wheel("shop", files={"shop.py": "x = 1\n", "big.bin": os.urandom(3 << 20)}))
+    async with opened(sandboxes) as bridge:
+        bridge.settings.__dict__["tmp_size"] = 2 << 20
+        record = await bridge.run(
+            "from mcp import MCPError\ntry: await runtime.install('shop')\n"
+            "except MCPError as exc: print(exc.code, \"packages=['shop==1.0']\" in str(exc))"
+        )
+        assert lines(record) == ["packages_too_large True"]
+
+
+async def test_a_package_hides_nothing_of_pythons_or_the_bridges(index, sandboxes):
+    files = dict.fromkeys(("json.py", "mcp.py", "asyncio.py", "shop.py", "runtime.py"), "raise SystemExit('hidden')\n")
+    files["shop.py"] = "x = 1\n"
+    index.add(wheel("shop", files=files))
+    code = "{}import json, asyncio, shop, mcp\nfrom mcp import runtime\nprint(json.dumps([shop.x]), runtime.__name__)"
+    async with opened(sandboxes) as bridge:
+        assert lines(await bridge.run(code.format(""), packages=["shop"])) == ["[1] mcp.runtime"]
+        assert lines(await bridge.run(code.format("await runtime.install('shop')\n"))) == ["[1] mcp.runtime"]
+
+
+async def test_a_principal_may_ask_for_what_both_lists_have(index, sandboxes):
+    index.add(wheel("shop"), wheel("till"))
+    async with opened(sandboxes, "shop") as bridge:
+        anna = bridge.for_principal(Principal("anna", packages=("till",)))
+        for name in ("shop", "till"):
+            assert (await refused(anna, packages=[name])).code == "package_refused"
+        error = await refused(anna, packages=["shop"])
+        assert error.hint == 'To allow it, the operator writes below [principals.anna]: packages = ["till", "shop"]'
+        ben = bridge.for_principal(Principal("ben", packages=("shop==1.0",)))
+        assert printed(await ben.run("import shop; print(1)", packages=["shop"]))
+        assert lines(await ben.run(INSTALL.format(asked=["till", "shop"]))) == ["package_refused", "['shop==1.0']"]
+
+
+async def test_the_pool_is_undisturbed_by_calls_with_packages(index, sandboxes):
+    index.add(wheel("shop"))
+    async with opened(sandboxes, pooled=True) as bridge:
+        await bridge.run("1")
+        figures = bridge.sandboxes.pool.figures
+        before = replace(figures, ages=figures.ages.copy())
+        await bridge.run("import shop", packages=["shop"])
+        assert (figures.hits, figures.misses) == (before.hits, before.misses)
+
+
+async def test_concurrent_calls_for_one_set_make_one_image(index, sandboxes):
+    index.add(wheel("shop"))
+    told = []
+    async with opened(sandboxes) as bridge, anyio.create_task_group() as tasks:
+        for number in range(4):
+            tasks.start_soon(
+                lambda n=number: bridge.run(f"import shop; print({n})", packages=["shop"], notify=told.append)
+            )
+    assert sum("Building" in one for one in told) <= 1
+    assert sum(path == "/simple/shop/" for path in index.asked) == 2
+
+
+async def test_images_of_sets_are_labelled_and_the_oldest_go_when_there_are_too_many(index, sandboxes):
+    store = open_images(sandboxes.prepared.report.choice, sandboxes.settings.state_dir)
+    index.add(wheel("shop"), wheel("shop", "2.0"), wheel("shop", "3.0"))
+    async with opened(sandboxes) as bridge:
+        await bridge.run("import shop", packages=["shop==1.0"])
+    images = {image.labels[LABEL_SET]: image for image in await store.images() if LABEL_SET in image.labels}
+    [size] = {image.size for image in images.values() if "shop==1.0" in image.packages}
+    async with opened(sandboxes, cache_size=int(size * 2.5)) as bridge:
+        for version in ("2.0", "3.0"):
+            await bridge.run("import shop", packages=[f"shop=={version}"])
+    left = [image.packages for image in await store.images() if LABEL_SET in image.labels]
+    assert sorted(pins for pins in left if any(pin.startswith("shop") for pin in pins)) == [
+        ("shop==2.0",),
+        ("shop==3.0",),
+    ]
+
+
+async def test_an_image_that_was_removed_meanwhile_is_made_again(index, sandboxes):
+    store = open_images(sandboxes.prepared.report.choice, sandboxes.settings.state_dir)
+    index.add(wheel("till", "5.0"))
+    async with opened(sandboxes) as bridge:
+        await bridge.run("import till", packages=["till"])
+    for image in await store.images():
+        if "till==5.0" in image.packages:
+            sandboxes.prepared.engine.release_image(image.reference)
+            await store.remove(image.reference)
+    async with opened(sandboxes) as bridge:
+        assert printed(await bridge.run("import till; print(till.version)", packages=["till"]))
+
+
+async def test_the_operators_own_image_gets_nothing_added(index, sandboxes):
+    index.add(wheel("shop"))
+    async with sandboxes.open(
+        install=InstallSettings(allow=("shop",)), image=sandboxes.prepared.image.reference
+    ) as bridge:
+        assert (await refused(bridge, packages=["shop"])).code == "packages_unavailable"
+        assert lines(await bridge.run(INSTALL.format(asked=["shop"]))) == ["['shop==1.0']"]
+
+
+async def test_a_module_that_is_not_there_is_told_with_who_has_it(index, sandboxes):
+    index.add(wheel("till", files={"cash.py": "x = 1\n"}), wheel("shop", requires=["till"]))
+    async with opened(sandboxes, "shop", "beautifulsoup4") as bridge:
+
+        async def told(code):
+            return [notice for notice in (await bridge.run(code)).notices if "operator's list" in notice]
+
+        [notice] = await told("import bs4")
+        assert "packages=['beautifulsoup4']" in notice
+        assert "runtime.install('beautifulsoup4')" in notice
+        assert 'allow = ["shop", "beautifulsoup4", "polars"]' in (await told("from polars import x"))[0]
+        assert 'profile = "data" brings pandas' in (await told("import pandas.core"))[0]
+        assert 'allow = ["shop", "beautifulsoup4", "cash"]' in (await told("import cash"))[0]
+        await bridge.run("await runtime.install('shop')")
+        assert 'allow = ["shop", "beautifulsoup4", "till"]' in (await told("import cash"))[0], "the cache knows it"
+        assert "and the cache has it" in (await told("import shop"))[0]
+        assert await told("raise ImportError('No module named \\'x\\n[install]\\'')") == []
+        assert await told("1 / 0") == []
+
+
+async def test_what_the_configuration_takes_away_holds_at_once_and_what_it_adds_does_not(index, sandboxes):
+    index.add(wheel("shop"), wheel("till"))
+    async with opened(sandboxes, "shop") as bridge:
+        keep = (frozenset(), bridge._governance.snapshot)
+        bridge.restrict(*keep, None, InstallSettings(allow=("till",)))
+        for name in ("shop", "till"):
+            assert (await refused(bridge, packages=[name])).code == "package_refused"
+        bridge.restrict(*keep)
+        assert printed(await bridge.run("import shop; print(1)", packages=["shop"]))
+
+
+def test_rows_that_are_not_of_a_set_are_refused():
+    for rows in ([{"name": "a"}], [{"name": "a", "version": "1", "file": "f", "sha256": "x"}], [{"name": 1}], ["x"]):
+        with pytest.raises((TypeError, ValueError)):
+            PackageSet.from_rows(json.loads(json.dumps(rows)))

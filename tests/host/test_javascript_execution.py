@@ -1,0 +1,535 @@
+"""One script in JavaScript from request to record: values, output, errors, exits, limits, calls, files."""
+
+import json
+
+import anyio
+import pytest
+from execution_fixtures import lines, printed
+from servers.specs import faulty
+
+from mcp_bridge.errors import BridgeError
+
+pytestmark = pytest.mark.usefixtures("no_internal_errors")
+
+
+class Runs:
+    def __init__(self, sandboxes):
+        self._sandboxes = sandboxes
+
+    async def all(self, *codes, specs=(), **options):
+        """Several scripts at once, each in its own sandbox; their records in order."""
+        records = [None] * len(codes)
+
+        async with self._sandboxes.open(*specs) as bridge, anyio.create_task_group() as tasks:
+
+            async def one(place, code):
+                records[place] = await bridge.run(code, language="javascript", **options)
+
+            for place, code in enumerate(codes):
+                tasks.start_soon(one, place, code)
+        return records
+
+
+@pytest.fixture
+def bridge(both):
+    return Runs(both)
+
+
+async def run(both, code, *specs, **options):
+    return await both.run(code, *specs, language="javascript", **options)
+
+
+# --- values ---
+
+VALUES = {
+    "1 + 1": "2",
+    "const x = 1": None,
+    "undefined": None,
+    "null": "null",
+    "'text'": "'text'",
+    "console.log('a')": None,
+    "const x = 3\nx": "3",
+    "const x = 3;\nx;": "3",
+    "await new Promise((done) => setTimeout(done, 1, 'awaited'))": "'awaited'",
+    "async function f() { return 7 }\nawait f()": "7",
+    "async function main() { return 7 }\nmain()": "7",
+    "async function main() {}\nmain();": None,
+    "if (true) { 5 }": None,
+    "for (const x of [1, 2]) x": None,
+    "function f() { return 1 }": None,
+    "class A { b = [1, {c: 'd'}] }\nnew A()": "A { b: [ 1, { c: 'd' } ] }",
+    "// only a comment\n": None,
+    "'use strict'": "'use strict'",
+    "(1, 2) // a comment": "2",
+    "5 // a comment": "5",
+    "({a: 1n << 70n})": "{ a: 1180591620717411303424n }",
+    "'a\\ud800'": "'a\\ud800'",
+    "const add = (a: number, b: number): number => a + b;\nadd(1, 2)": "3",
+    "function id<T>(x: T): T { return x }\nid<string>('a')": "'a'",
+    "interface A { a: number }\nconst a = { a: 1 } satisfies A;\n(a as A).a": "1",
+    "import fs from 'node:fs';\nfs.existsSync('/workspace')": "true",
+    "const path = require('path');\npath.join('a', 'b')": "'a/b'",
+    "const { readFile } = await import('node:fs/promises');\ntypeof readFile": "'function'",
+    "process.argv.slice(1)": "[ '/workspace/script.js' ]",
+    "```js\n6 * 7\n```": "42",
+    "#!/usr/bin/env node\n6 * 7": "42",
+    "[typeof runtime, typeof mcp, typeof display, typeof artifact, typeof progress]": (
+        "[ 'object', 'object', 'function', 'function', 'function' ]"
+    ),
+}
+
+
+async def test_the_last_expressions_value_is_shown(bridge):
+    records = await bridge.all(*VALUES)
+    for record, (code, value) in zip(records, VALUES.items(), strict=True):
+        assert (code, record.status, record.value) == (code, "success", value), record.error
+
+
+async def test_a_long_value_is_cut_in_the_middle_and_says_so(bridge):
+    for record in await bridge.all("'x'.repeat(20_000_000)", "'\\x01'.repeat(9_000_000)"):
+        assert record.status == "success", record.error
+        assert "characters cut" in record.value
+
+
+# --- output ---
+
+
+async def test_everything_printed_arrives_in_order(both):
+    record = await run(
+        both,
+        """
+import { execFileSync, spawn } from "node:child_process";
+import { writeSync } from "node:fs";
+console.log("one");
+console.log();
+writeSync(1, "two\\n");
+execFileSync("python3", ["-c", "print('three')"], { stdio: "inherit" });
+process.stdout.write("fo");
+process.stdout.write(Buffer.from("ur\\n"));
+const child = spawn("python3", ["-c", "print('five')"], { stdio: ["ignore", "inherit", "inherit"] });
+await new Promise((done) => child.on("close", done));
+console.error("of another stream");
+console.log("six \\u20ac", { a: [1, { b: { c: { d: { e: 1 } } } }] });
+process.on("exit", () => console.log("seven"));
+""",
+    )
+    assert (
+        printed(record) == "one\n\ntwo\nthree\nfour\nfive\nsix € { a: [ 1, { b: { c: { d: { e: 1 } } } } ] }\nseven\n"
+    )
+    assert record.stderr == b"of another stream\n"
+
+
+async def test_much_output_of_the_script_and_of_a_child_neither_blocks_nor_is_lost(both):
+    record = await run(
+        both,
+        """
+import { execFileSync } from "node:child_process";
+for (let n = 0; n < 20000; n++) console.log("x".repeat(99));
+execFileSync(process.execPath, ["-e", "process.stdout.write('y'.repeat(3e6))"], { stdio: "inherit" });
+process.stdout.write(Buffer.from([0xff, 0x0a]));
+""",
+    )
+    assert record.status == "success", record.error
+    assert record.stdout == (b"x" * 99 + b"\n") * 20000 + b"y" * 3_000_000 + b"\xff\n"
+
+
+async def test_a_crash_loses_no_earlier_output(bridge):
+    for record in await bridge.all(
+        "console.log('before'); process.kill(process.pid, 'SIGKILL')",
+        "console.log('before'); console.error('e'); process.abort()",
+        "console.log('before'); while (true) {}",
+        timeout=2,
+    ):
+        assert record.status in {"killed", "timeout"}
+        assert record.stdout == b"before\n"
+
+
+async def test_output_over_the_limit_ends_the_script(both):
+    record = await run(both, "while (true) console.log('x'.repeat(9999))", max_output_size=1 << 20)
+    assert record.status == "output_limit"
+
+
+# --- errors ---
+
+
+async def test_an_error_is_told_with_type_message_line_and_the_users_frames_only(bridge):
+    plain, awaited, thrown, cause, shifted = await bridge.all(
+        "function f() {\n  return null.x;\n}\nconsole.log('x');\nf();",
+        "async function f() {\n  await null;\n  throw new RangeError('too far');\n}\nawait f();",
+        "throw { a: 1 }",
+        "try { JSON.parse('{') } catch (error) { throw new Error('second', { cause: error }) }",
+        "const a = 1;\na.b.c",
+    )
+    assert plain.exit_code == 1
+    assert plain.error["code"] == "script_error"
+    assert (plain.error["type"], plain.error["line"]) == ("TypeError", 2)
+    assert plain.error["message"] == "Cannot read properties of null (reading 'x')"
+    assert plain.error["traceback"] == (
+        "script.js:2\n      return null.x;\n                  ^\n"
+        "TypeError: Cannot read properties of null (reading 'x')\n    at f (script.js:2:15)\n    at script.js:5:1"
+    )
+    assert (awaited.error["type"], awaited.error["message"], awaited.error["line"]) == ("RangeError", "too far", 3)
+    assert thrown.error["message"] == "{ a: 1 }"
+    assert (cause.error["message"], cause.error["line"]) == ("second", 1)
+    assert "SyntaxError: Expected property name" in cause.error["traceback"]
+    assert "at script.js:2:5" in shifted.error["traceback"]
+    for record in (plain, awaited, thrown, cause, shifted):
+        assert record.status == "error"
+        assert "mcp-bridge:" not in record.error["traceback"]
+        assert "node:internal" not in record.error["traceback"]
+
+
+ODD_ERRORS = {
+    "throw new AggregateError([new Error('a'), new Error('b')], 'several')": ("AggregateError", "several"),
+    "await Promise.any([Promise.reject(new Error('a'))])": ("AggregateError", "All promises were rejected"),
+    "class Bad extends Error {}\nthrow new Bad('own')": ("Bad", "own"),
+    "const e = new Error('m'); Object.defineProperty(e, 'stack', {get() { throw 1 }}); throw e": ("Error", ...),
+    "const e = new Error('m'); Object.defineProperty(e, 'message', {get() { throw 1 }}); throw e": ("Error", ...),
+    "throw new Proxy(new Error('m'), {get() { throw new Error('inner') }})": ("Error", ...),
+    "throw undefined": ("Error", "undefined"),
+    "throw null": ("Error", "null"),
+    "throw 'text'": ("Error", "'text'"),
+    "throw new Error('a\\ud800')": ("Error", "a\ufffd"),
+    "throw new Error('x'.repeat(50_000_000))": ("Error", ...),
+    "function f() { f() }\nf()": ("RangeError", "Maximum call stack size exceeded"),
+    "let e; for (let n = 0; n < 5000; n++) e = new Error(n, {cause: e});\nthrow e": ("Error", "4999"),
+    "eval('null.x')": ("TypeError", ...),
+    "({ [Symbol.for('nodejs.util.inspect.custom')]() { throw new Error('shown') } })": ("Error", "shown"),
+    "Promise.reject(new Error('nobody'));\nawait new Promise((done) => setTimeout(done, 100))": ("Error", "nobody"),
+    "setTimeout(() => { throw new Error('late') }, 1)": ("Error", "late"),
+    "process.on('exit', () => { throw new Error('at exit') })": ("Error", "at exit"),
+    "await new Promise(() => {})": ("NotAwaitedError", ...),
+    "import nothing from 'lodash'": ("Error", ...),
+    "import nothing from './nothing.js'": ("Error", ...),
+    "import { nothing } from 'node:fs'": ("SyntaxError", ...),
+    "x = 5": ("ReferenceError", "x is not defined"),
+    "fetch('https://example.org')": ("TypeError", ...),
+}
+
+
+async def test_odd_errors_are_told_as_well_as_they_can_be(bridge):
+    records = await bridge.all(*ODD_ERRORS)
+    for record, (code, (kind, message)) in zip(records, ODD_ERRORS.items(), strict=True):
+        assert (code, record.status) == (code, "error"), record
+        assert record.exit_code == 1
+        assert record.error["type"] == kind, (code, record.error)
+        assert message is ... or record.error["message"] == message, (code, record.error)
+        assert len(record.error["message"]) < 50_000
+        assert len(record.error["traceback"]) < 50_000
+        assert "mcp-bridge:" not in record.error["traceback"], code
+
+
+BAD_SYNTAX = {
+    "const x = 1;\nlet y = = 2": 2,
+    "function f() {\nreturn 1": 2,
+    "return 5": 1,
+    "const a = 1;\nconst a = 2": 2,
+    "const s = 'open": 1,
+    "let x: = 5": 1,
+    "enum A { B }\nA.B": 1,
+    "def f():\n    return 1": 1,
+    "print('a'": 1,
+    "await = 3": 1,
+    "\x00": None,
+    "(".ljust(3000, "("): None,
+}
+
+
+async def test_a_syntax_error_names_its_line(bridge):
+    records = await bridge.all(*BAD_SYNTAX)
+    for record, (code, line) in zip(records, BAD_SYNTAX.items(), strict=True):
+        assert (code, record.status, record.exit_code) == (code, "error", 1), record
+        if line is not None:
+            assert record.error["code"] == "syntax_error", (code, record.error)
+            assert record.error["line"] == line, (code, record.error)
+
+
+# --- exits ---
+
+EXITS = {
+    "process.exit()": ("success", 0),
+    "process.exit(0)": ("success", 0),
+    "process.exit(3)": ("exit", 3),
+    "process.exit(-1)": ("exit", 255),
+    "process.exitCode = 4": ("exit", 4),
+    "setTimeout(() => process.exit(5), 1); await new Promise(() => {})": ("exit", 5),
+    "process.on('exit', () => { process.exitCode = 6 })": ("exit", 6),
+    "process.reallyExit(0)": ("killed", 1),
+    "process.reallyExit(5)": ("killed", 5),
+    "process.kill(process.pid, 'SIGKILL')": ("killed", 137),
+    "process.kill(process.pid, 'SIGTERM')": ("killed", 143),
+    "process.abort()": ("killed", 134),
+    "process.removeAllListeners(); process.emit = () => {}": ("killed", 1),
+    "const x = []; while (true) x.push(new Array(1e5).fill(1.5))": ("out_of_memory", 134),
+    "const x = []; while (true) x.push('x'.repeat(1e6) + x.length)": ("out_of_memory", ...),
+    "const x = []; while (true) x.push(Buffer.alloc(1e7, 1))": ("out_of_memory", ...),
+    "new ArrayBuffer(2 ** 52)": ("out_of_memory", 1),
+    "const e = new Error('no memory'); e.code = 'ENOMEM'; throw e": ("out_of_memory", 1),
+}
+
+
+async def test_every_way_out_is_reported_as_what_it_is(bridge):
+    records = await bridge.all(*(f"console.log('before');\n{code}" for code in EXITS), timeout=20)
+    for record, (code, (status, exit_code)) in zip(records, EXITS.items(), strict=True):
+        assert (code, record.status) == (code, status), record.error
+        assert exit_code is ... or (code, record.exit_code) == (code, exit_code), record.error
+        assert record.stdout == b"before\n", code
+    by_code = dict(zip(EXITS, records, strict=True))
+    assert by_code["process.reallyExit(5)"].error["code"] == "interpreter_exited"
+    assert by_code["process.abort()"].error["code"] == "interpreter_killed"
+
+
+async def test_a_killed_child_is_no_fault_of_the_scripts(both):
+    record = await run(
+        both,
+        """
+import { spawnSync } from "node:child_process";
+const child = spawnSync("python3", ["-c", "x = []\\nwhile 1: x.append(bytearray(b'x' * (8 << 20)))"]);
+console.log(child.signal ?? child.status);
+""",
+    )
+    assert lines(record) in (["SIGKILL"], ["1"])
+
+
+# --- time ---
+
+OVER = {
+    "busy": "while (true) {}",
+    "timer": "await new Promise((done) => setTimeout(done, 100_000))",
+    "left over": "setInterval(() => {}, 1000)",
+    "microtasks": "const f = () => Promise.resolve().then(f); f(); await new Promise(() => {})",
+    "expression": "/(a+)+$/.test('a'.repeat(60) + 'b')",
+    "signals": "for (const n of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(n, () => {});\nwhile (true) {}",
+    "exit": "process.on('exit', () => { while (true) {} })",
+    "inspect": "({ [Symbol.for('nodejs.util.inspect.custom')]() { while (true) {} } })",
+    "child": "require('child_process').spawnSync('python3', ['-c', 'while True: pass'])",
+    "worker": "new (require('worker_threads').Worker)('while (true) {}', { eval: true })",
+    "atomics": "Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)",
+    "stopped": "process.kill(process.pid, 'SIGSTOP')",
+    "parent stopped": "process.kill(process.ppid, 'SIGSTOP'); while (true) {}",
+}
+
+
+async def test_a_script_over_its_time_is_ended_and_leaves_no_container(bridge):
+    for name, record in zip(OVER, await bridge.all(*OVER.values(), timeout=1), strict=True):
+        assert (name, record.status, record.exit_code) == (name, "timeout", 124), record
+        assert record.error["code"] == "script_timeout", name
+
+
+async def test_waiting_for_a_tool_is_not_the_scripts_time(both):
+    code = 'import { faulty } from "mcp/servers";\nconsole.log(await faulty.sleep({ seconds: 3 }))'
+    record = await run(both, code, faulty(), timeout=2)
+    assert printed(record) == "slept\n"
+    assert record.duration_ms > 3000
+
+
+# --- calls ---
+
+
+async def test_three_hundred_concurrent_calls_complete(both):
+    record = await run(
+        both,
+        """
+import { faulty } from "mcp/servers";
+const got = await Promise.all(Array.from({ length: 300 }, (_, n) => faulty.echo({ text: String(n) })));
+console.log(got.every((text, n) => text === String(n)));
+""",
+        faulty(),
+    )
+    assert lines(record) == ["true"]
+    assert record.calls == 300
+
+
+async def test_megabytes_pass_both_ways(both):
+    record = await run(
+        both,
+        """
+import { faulty } from "mcp/servers";
+for (const size of [1 << 20, 3 << 20]) {
+  const text = "\\u20ac\\n".repeat(size / 4);
+  console.log(await faulty.echo({ text }) === text);
+}
+""",
+        faulty(),
+    )
+    assert lines(record) == ["true", "true"]
+
+
+async def test_integers_and_texts_are_what_they_were(both):
+    record = await run(
+        both,
+        """
+const value = { large: 12345678901234567890n, small: -9007199254740993n, half: 0.5, text: "\\u{1f600} 12345678901234567890",
+  when: new Date(0), list: new Set([1]), map: new Map([["a", 1]]), gone: undefined, ["__proto__"]: 1 };
+await runtime.save_memory("k", value);
+console.log(await runtime.load_memory("k"));
+""",
+    )
+    assert printed(record) == (
+        "{\n  large: 12345678901234567890n,\n  small: -9007199254740993n,\n  half: 0.5,\n"
+        "  text: '😀 12345678901234567890',\n  when: '1970-01-01T00:00:00.000Z',\n  list: [ 1 ],\n  map: { a: 1 },\n"
+        "  ['__proto__']: 1\n}\n"
+    )
+
+
+REFUSED = {
+    "NaN": "not_json",
+    "[Infinity]": "not_json",
+    "'\\ud800'": "not_json",
+    "() => 1": "not_json",
+    "Symbol()": "not_json",
+    "Promise.resolve(1)": "not_json",
+    "Buffer.from('a')": "not_json",
+    "new Date(NaN)": "not_json",
+    "/a/": "not_json",
+    "new Map([[1, 2]])": "not_json",
+    "(() => { const a = []; a.push(a); return a })()": "frame_too_deep",
+    "JSON.parse('['.repeat(100) + ']'.repeat(100))": "frame_too_deep",
+    "'x'.repeat(17e6)": "frame_too_large",
+    "new Array(6e5).fill(0)": "frame_too_large",
+    "(() => { let a = {}; for (let n = 0; n < 50; n++) a = { a, b: a }; return a })()": "frame_too_large",
+}
+
+
+async def test_what_is_no_json_or_too_large_is_an_error_that_the_script_can_catch(both):
+    values = ",\n".join(f"() => {value}" if not value.startswith("()") else f"() => ({value})" for value in REFUSED)
+    record = await run(
+        both,
+        f"""
+for (const value of [{values}]) {{
+  try {{ await runtime.save_memory("k", value()); console.log("kept") }} catch (error) {{ console.log(error.name, error.code) }}
+}}
+""",
+    )
+    assert lines(record) == [f"MCPError {code}" for code in REFUSED.values()]
+
+
+async def test_a_failing_tool_raises_a_tool_error_and_raw_gives_it_all(both):
+    record = await run(
+        both,
+        """
+import { faulty } from "mcp/servers";
+import { ToolError } from "mcp";
+try { await faulty.refuse() } catch (error) {
+  console.log(error instanceof ToolError, error.name, error.server, error.tool, error.code, typeof error.message);
+}
+console.log((await faulty.echo.raw({ text: "a" })).content[0].text);
+""",
+        faulty(),
+    )
+    assert lines(record)[1] == "a"
+    assert lines(record)[0].startswith("true ToolError faulty refuse tool_error string")
+
+
+NOT_AWAITED = {
+    "faulty.echo({ text: 'a' }); 1": 2,
+    "faulty.echo.raw({ text: 'a' });\nawait null;": 2,
+    "const p = faulty.echo({ text: 'a' });\nconsole.log('x');": 2,
+    "await null;\nruntime.save_memory('k', 1); await null;": 3,
+    "async function main() {\n  faulty.echo({ text: 'a' });\n}\nmain();": 3,
+}
+
+
+async def test_a_call_that_was_never_awaited_is_an_error_with_its_line(bridge):
+    head = 'import { faulty } from "mcp/servers";\n'
+    records = await bridge.all(*(head + code for code in NOT_AWAITED), specs=[faulty()])
+    for record, (code, line) in zip(records, NOT_AWAITED.items(), strict=True):
+        assert (code, record.status) == (code, "error"), record
+        assert record.error["type"] == "NotAwaitedError"
+        assert record.error["line"] == line, code
+        assert "was never awaited" in record.error["message"]
+
+
+AWAITED = [
+    "await faulty.echo({ text: 'a' })",
+    "faulty.echo({ text: 'a' })",
+    "const p = faulty.echo({ text: 'a' }); await null; await p",
+    "(await Promise.all([faulty.echo({ text: 'a' })]))[0]",
+    "await Promise.race([faulty.echo({ text: 'a' })])",
+    "let got; faulty.echo({ text: 'a' }).then((text) => { got = text }); await new Promise((d) => setTimeout(d, 500)); got",
+    "async function main() { return await faulty.echo({ text: 'a' }) }\nmain()",
+    "let got = ''; for await (const one of [faulty.echo({ text: 'a' })]) got += one; got",
+    "await runtime.call_tool('faulty', 'echo', { text: 'a' })",
+    "await runtime.callTool('faulty.echo', { text: 'a' })",
+    "await runtime.call_tool('mcp__faulty__echo', { text: 'a' })",
+    "await mcp.servers.faulty.echo('a')",
+    "await faulty.Echo('a', 1)",
+    "(await Promise.allSettled([faulty.echo({ text: 'a' })]))[0].value",
+]
+
+
+async def test_a_call_that_is_awaited_in_any_way_gives_its_value(bridge):
+    head = 'import { faulty } from "mcp/servers";\n'
+    records = await bridge.all(*(head + code for code in AWAITED), specs=[faulty()])
+    for record, code in zip(records, AWAITED, strict=True):
+        assert (code, record.status, record.value) == (code, "success", "'a'"), record.error
+
+
+# --- files, images ---
+
+
+async def test_artifacts_displays_and_progress(both):
+    told = []
+    async with both.open() as bridge:
+        record = await bridge.run(
+            """
+import fs from "node:fs";
+fs.writeFileSync("/tmp/kept.bin", Buffer.alloc(1_300_000, 7));
+console.log(await artifact("/tmp/kept.bin", "other.bin"));
+progress(1, 2, "half");
+const png = Buffer.from("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==", "base64");
+display(png, "text", { a: 1 });
+display(png);
+[png, 1]
+""",
+            language="javascript",
+            progress=lambda *report: told.append(report),
+        )
+    assert record.status == "success", record.error
+    assert record.artifacts[0]["name"] == "other.bin"
+    assert record.artifacts[0]["size"] == 1_300_000
+    assert told == [(1, 2, "half")]
+    assert [list(shown) for shown in record.displays] == [["image/png"]]
+    assert record.stdout.decode().splitlines()[1:] == ["text", "{ a: 1 }"]
+    assert record.value == "[ <image/png, 70 bytes>, 1 ]"
+
+
+# --- what the operator allows ---
+
+
+async def test_javascript_is_off_unless_the_operator_allows_it(sandboxes, both):
+    async with sandboxes.open() as bridge:
+        with pytest.raises(BridgeError) as refused:
+            await bridge.run("1", language="javascript")
+    assert refused.value.code == "language_unavailable"
+    async with both.open() as bridge:
+        with pytest.raises(BridgeError) as refused:
+            await bridge.run("1", language="javascript", session="s")
+        assert refused.value.code == "language_unavailable"
+        # Python goes on as before, in the same containers.
+        assert (await bridge.run("6 * 7")).value == "42"
+    async with both.open(languages=("javascript",)) as bridge:
+        with pytest.raises(BridgeError) as refused:
+            await bridge.run("1")
+        assert refused.value.code == "language_unavailable"
+
+
+async def test_a_container_that_waits_runs_either_language(both):
+    async with both.open(pooled=True, pool_min=1) as bridge:
+        for _ in range(3):
+            record = await bridge.run("await runtime.list_servers(); 6 * 7", language="javascript")
+            assert (record.status, record.value) == ("success", "42"), record.error
+            assert (await bridge.run("6 * 7")).value == "42"
+
+
+async def test_an_image_without_node_says_so(sandboxes):
+    """An operator's own image may have none."""
+    async with sandboxes.open(languages=("python", "javascript")) as bridge:
+        record = await bridge.run("1", language="javascript")
+    assert record.status == "error"
+    assert record.error["message"] == "the sandbox's image has no Node"
+
+
+async def test_the_record_is_as_of_python(both):
+    record = await run(both, "console.log('a'); 1")
+    assert json.loads(json.dumps(record.to_json())) | {"value": "1", "stdout": "a\n"} == record.to_json()
