@@ -158,6 +158,9 @@ def run(source: Source, names: dict[str, Any], hooks: Hooks) -> Outcome:
         outcome = ended if ended != WELL else guarded(hooks.before_end)
     if outcome == WELL:
         outcome = guarded(lambda: hooks.show(module.__dict__.pop(VALUE_NAME, None)))
+    else:
+        # Open figures are shown of a failure, too: functions at exit close them.
+        guarded(lambda: hooks.show(None))
     _run_exit_functions()
     return outcome
 

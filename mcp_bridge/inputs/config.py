@@ -53,7 +53,7 @@ class InputSource:
         glob: The parts of the pattern that files must match; empty for all.
         max_files: Most files.
         max_size: Most bytes of all together.
-        hidden: Whether names that begin with a dot belong to it.
+        dot_files: Whether names that begin with a dot belong to it.
         hard_links: Whether files with several names (hard links) belong to it.
         private: A folder that is never read: the state directory.
     """
@@ -63,7 +63,7 @@ class InputSource:
     glob: tuple[str, ...] = ()
     max_files: int = 10_000
     max_size: int = 4 << 30
-    hidden: bool = False
+    dot_files: bool = False
     hard_links: bool = False
     private: Path | None = None
 
@@ -77,7 +77,7 @@ class InputTable(BaseModel):
     glob: Annotated[str | None, Field(min_length=1)] = None
     max_files: Annotated[int, Field(ge=1, le=MOST_FILES)] = 10_000
     max_size: Size = 4 << 30
-    hidden: bool = False
+    dot_files: bool = False
     hard_links: bool = False
 
 
@@ -144,7 +144,7 @@ def _source(name: str, entry: Any, file: Path | None, base: Path, private: Path,
             hint='Write, for example, glob = "**/*.csv"; no "..", and no "/" first or last.',
         )
     return InputSource(
-        name, root, parts, written.max_files, written.max_size, written.hidden, written.hard_links, private
+        name, root, parts, written.max_files, written.max_size, written.dot_files, written.hard_links, private
     )
 
 

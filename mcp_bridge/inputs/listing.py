@@ -141,7 +141,7 @@ def _status(source: InputSource, parts: Sequence[str]) -> os.stat_result:
 
 def _belongs(source: InputSource, parts: Sequence[str]) -> bool:
     """Whether a file belongs to an input by its name and the pattern."""
-    if not source.hidden and any(part.startswith(".") and not _names_hidden(source.glob, part) for part in parts):
+    if not source.dot_files and any(part.startswith(".") and not _names_hidden(source.glob, part) for part in parts):
         return False
     return not source.glob or _matches(source.glob, tuple(parts))
 
@@ -214,7 +214,7 @@ class _Walk:
         source, whole = self._source, (*self._start, *path)
         is_folder = stat.S_ISDIR(status.st_mode)
         if is_folder:
-            if not source.hidden and path[-1].startswith(".") and not _names_hidden(source.glob, path[-1]):
+            if not source.dot_files and path[-1].startswith(".") and not _names_hidden(source.glob, path[-1]):
                 return False
             if source.glob and "**" not in source.glob and len(whole) >= len(source.glob):
                 return False

@@ -294,7 +294,7 @@ def test_a_pattern_chooses_files_and_nothing_else_of_the_folder_is_read(tmp_path
     assert names("folder/*/*.csv") == ["x/c.csv"]
     assert names("folder/**") == names("folder") == ["a.csv", "b.txt", "x/c.csv", "x/y/d.csv"]
     assert names("folder/x/.*") == [".f.csv"]
-    assert names({"path": "folder", "hidden": True}) == sorted(
+    assert names({"path": "folder", "dot_files": True}) == sorted(
         ["a.csv", "b.txt", "x/c.csv", "x/y/d.csv", ".hidden/e.csv", "x/.f.csv"]
     )
     assert names({"path": "folder", "glob": "**/[ab].*"}) == ["a.csv", "b.txt"]
