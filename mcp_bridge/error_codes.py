@@ -47,7 +47,8 @@ Code = Literal[
     "configuration", "connection_lost", "context_too_large", "cpus_not_enforced", "credentials_needed",
     "database_busy", "database_newer",
     "database_unusable",
-    "demo_needs_git", "demo_needs_servers", "denied", "denied_steps", "disk_full", "divergence", "duplicate_id",
+    "demo_needs_git", "demo_needs_servers", "denied", "denied_steps", "disk_full", "divergence",
+    "dry_run", "duplicate_id",
     "effect_cancelled", "empty_code", "ended", "engine", "engine_absent", "engine_alias", "engine_broken",
     "engine_failed", "engine_silent", "erased", "erasure_unfinished", "error", "event_timeout",
     "execution_running", "exit", "failed",
@@ -68,6 +69,7 @@ Code = Literal[
     "not_resumable", "not_suspended", "not_trusted", "nothing_is_lost", "nothing_to_erase", "nothing_to_trust",
     "oci_runtime_unusable", "oci_unused", "other_log", "other_program", "other_version", "out_of_memory",
     "output_limit", "output_unwritable", "packages_failed", "payload_too_large", "pids_not_enforced", "plan_failed",
+    "plan_too_large",
     "pool", "privileges",
     "program_cycle", "program_sensitive", "programs_too_large", "proxy", "publish_bad_answer", "publish_conflict",
     "publish_file_foreign", "publish_file_lost", "publish_file_unusable", "publish_refused", "publish_unasked",
@@ -196,6 +198,10 @@ GROUPS: Final[tuple[Group, ...]] = (
         "divergence": Description(
             "A script that is run again from its record does not make the calls that it made before.",
             "Keep time, chance and the order of sets out of what the script decides. Nothing was done twice."),
+        "dry_run": Description(
+            "The run is a dry run: it has listed what it would call, or it does not do what was asked for.",
+            "Run the same code without `dry_run`. A person may approve what was listed as a whole before.",
+            _SCRIPT | _CLIENT | _COMMAND),
         "empty_code": Description(
             "There is no code to run.",
             "Pass Python source in `code`, a file or `-c`.", exit_status=2),
@@ -233,6 +239,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "output_limit": Description(
             "The script printed more than `max_output_size`.",
             "Print less, or keep a file with `artifact(path)`."),
+        "plan_too_large": Description(
+            "A dry run would list more calls, or more of their arguments, than a person can be shown whole.",
+            "Split the script.", _SCRIPT),
         "sandbox_lost": Description(
             "The sandbox ended, and not by the script's doing.",
             "Run the script again, with its idempotency key."),

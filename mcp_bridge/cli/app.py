@@ -144,6 +144,14 @@ def run(
     fork: Annotated[
         str | None, typer.Option(metavar="NAME@CELL", help="Begin the session from that cell of another one.")
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Make no call but those that only read; list the others, to be approved as a whole. The same without "
+            "it goes on.",
+        ),
+    ] = False,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -152,7 +160,16 @@ def run(
 
     named, servers = config or ctx.obj, server or []
     status = work(
-        named, file, code, servers=servers, timeout=timeout, key=key, session=session, fork=fork, as_json=as_json
+        named,
+        file,
+        code,
+        servers=servers,
+        timeout=timeout,
+        key=key,
+        session=session,
+        fork=fork,
+        dry_run=dry_run,
+        as_json=as_json,
     )
     raise typer.Exit(status)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from mcp_bridge.error_codes import Code
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
 SHORT_CHARS = 6
@@ -20,9 +18,6 @@ SHORT_CHARS = 6
 MAX_JSON_BYTES = 64 << 20
 
 _SHOWN_IDS = 5
-
-_MAX_HIDDEN_BYTES = 1 << 20
-"""How much is read of a secret, far more than its limit."""
 
 
 def json_value(text: str, option: str) -> Any:
@@ -111,30 +106,3 @@ async def short_id(store: ProgramStore, execution_id: str) -> str:
     while length < len(execution_id) and len(await store.ids(execution_id[:length], 2)) > 1:
         length += 1
     return execution_id[:length]
-
-
-def read_secret(prompt: str, code: Code, *, twice: bool = True) -> str:
-    """A secret, typed without echo or read from standard input, without a trailing newline.
-
-    Args:
-        prompt: The prompt at a terminal.
-        code: The code of errors.
-        twice: Whether it must be typed twice.
-
-    Raises:
-        BridgeError: With that code.
-    """
-    if sys.stdin.isatty():
-        try:
-            value = getpass.getpass(prompt)
-            again = getpass.getpass("Again: ") if twice else value
-        except EOFError:
-            raise BridgeError(code, "Nothing was typed.") from None
-        if value != again:
-            raise BridgeError(code, "The two are not the same.", hint="Nothing was kept.")
-        return value
-    data = sys.stdin.buffer.read(_MAX_HIDDEN_BYTES)
-    try:
-        return data.decode().removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError:
-        raise BridgeError(code, "Standard input is not UTF-8 text.", hint="Encode it, as base64 perhaps.") from None

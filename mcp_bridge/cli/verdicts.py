@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.proofs.exports import Verdict
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.proofs.tlog_proof import Proved
-    from mcp_bridge.ledger.publish.target_checks import TargetRecord
+    from mcp_bridge.ledger.publish.checkpoints_seen import TargetRecord
 
 
 class WitnessRecord(TypedDict):

@@ -126,7 +126,7 @@ def verify_own_ledger(
     from mcp_bridge.ledger.keys.signing_key_files import known_vkey
     from mcp_bridge.ledger.log.reading import open_ledger
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.publish.target_checks import FileLog, check_targets
+    from mcp_bridge.ledger.publish.checkpoints_seen import FileLog, check_targets
     from mcp_bridge.ledger.storage.opening import require_end
     from mcp_bridge.ledger.storage.rollback_detection import PositionFile
 

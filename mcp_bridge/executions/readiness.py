@@ -7,40 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
+from mcp_bridge.executions.plans.plan import STEP
 from mcp_bridge.executions.status import effective_status
+from mcp_bridge.executions.waits.due import EVENT
 from mcp_bridge.kernel.machine import IN_DOUBT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.executions.record import WaitingRow
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
 PROGRAM = "program"
 """The kind of a script's wait for a program that it has started; the other kinds are those of a program's steps."""
 
-EVENT = "event"
 
-
-def earliest_due(record: Mapping[str, Any] | None) -> float | None:
-    """When a suspended script can go on because time has passed, in seconds since 1970; None if it never can.
-
-    Args:
-        record: The script's record.
-    """
-    if record is None or (record.get("error") or {}).get("calls"):
-        # With a call in doubt it can't go on before a person has said what became of it.
-        return None
-    rows: list[WaitingRow] = record.get("waiting", [])
-    inner = [of for row in rows for of in row.get("waiting", ())]
-    return min((row["due"] for row in [*rows, *inner] if "due" in row and row["kind"] != IN_DOUBT), default=None)
-
-
-def last_looked(record: Mapping[str, Any] | None) -> int | None:
-    """The number of the last event that a suspended script has looked at; None if it waits for no event."""
-    rows: list[WaitingRow] = (record or {}).get("waiting", [])
-    return min((row["after"] for row in rows if "after" in row), default=None)
+def waits_for_plan(record: Mapping[str, Any]) -> bool:
+    """Whether an execution is suspended after its dry run, by its record."""
+    return bool(record.get("planned")) and any(row["step"] == STEP for row in record.get("waiting", ()))
 
 
 async def can_resume(store: ProgramStore, stored: StoredExecution) -> bool:
@@ -58,6 +42,9 @@ async def can_resume(store: ProgramStore, stored: StoredExecution) -> bool:
     if stored.kind == "script" and (record.get("error") or {}).get("calls"):
         return False
     decided: set[int] = set()
+    if waits_for_plan(record) and not any(row["asks"] for row in record["planned"]):
+        # The policy allows what its dry run has listed: a person may decide on it, and needn't.
+        return True
     if any(row["kind"] == "approval" for row in rows):
         decided = {row.effect for row in await store.approvals(stored.id) if row.decision is not None}
     for row in rows:

@@ -101,6 +101,25 @@ class WaitingRow(TypedDict):
     waiting: NotRequired[list[WaitingRow]]
 
 
+class PlannedRow(TypedDict):
+    """A listed call, as records have it.
+
+    Attributes:
+        number: Its number in the list, from 1.
+        tool: The tool's name, as `server.tool`.
+        arguments: What it would get, projected.
+        asks: Whether the policy wants a person asked about it.
+        bound: Whether the arguments are known; else it needs the result of another listed call, and no approval of the
+            list covers it.
+    """
+
+    number: int
+    tool: str
+    arguments: Any
+    asks: bool
+    bound: bool
+
+
 class CellFields(TypedDict):
     """What the record of a session's cell says of the session.
 
@@ -145,6 +164,7 @@ class ExecutionRecord:
         script_ms: The script's own time, without waiting for the host.
         start_ms: From the request until the guest ran.
         limits_not_enforced: Which of `memory`, `pids`, `cpus` this host can't enforce by control groups.
+        planned: Of a dry run: the calls that it has listed, and not made, as rows.
         session: Of a session's cell: its place; else None.
         given_before: Whether its idempotency key was used before, and nothing was run for this record. Not part of the
             JSON, which is the same for every request with the key.
@@ -166,6 +186,7 @@ class ExecutionRecord:
     script_ms: float = 0.0
     start_ms: float = 0.0
     limits_not_enforced: list[str] = field(default_factory=list)
+    planned: list[PlannedRow] = field(default_factory=list)
     session: CellFields | None = None
     given_before: bool = False
 
@@ -197,6 +218,7 @@ class ExecutionRecord:
             "notices": self.notices,
             "waiting": self.waiting,
             "limits_not_enforced": self.limits_not_enforced,
+            "planned": self.planned,
             "session": self.session,
         }
         return out | {key: value for key, value in optional.items() if value not in (None, [])}

@@ -22,6 +22,7 @@ import anyio
 from mcp_bridge.downstream.catalog.bound_tool import Listener, ToolResult
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.gate.model_steps import ModelSteps, amounts
+from mcp_bridge.gate.planned_calls import PlannedCallError
 from mcp_bridge.gate.policy_check import Admission, projected
 from mcp_bridge.models.model import ModelError
 from mcp_bridge.offload import off_loop
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from mcp_bridge.gate.allowed_tools import AllowedTools
     from mcp_bridge.gate.callers import Caller, ModelCaller
     from mcp_bridge.gate.execution_values import ExecutionValues
+    from mcp_bridge.gate.planned_calls import ApprovedCalls
     from mcp_bridge.gate.policy_check import Admitted, Asker
     from mcp_bridge.governance.governance import Governance
     from mcp_bridge.ledger.log.record_limit import Allowance
@@ -71,6 +73,7 @@ class Gate:
         allowance: What may be recorded of it all; None for any.
         news: Told what servers say while they work on a call; None if nobody wants it.
         narrowed: Whether its servers were chosen by whoever runs it, and aren't simply all that there are.
+        is_dry: Whether it is of a dry run: calls that don't only read are listed, and not made.
 
     Attributes:
         tools: The tools that it may use.
@@ -79,6 +82,7 @@ class Gate:
         allowance: What may be recorded of it all; None for any.
         policy_hash: Of the policy that decides.
         narrowed_to: The configured names of its servers, if it was narrowed; else None.
+        is_dry: Whether it is of a dry run.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Gate:
         news: Callable[[str], None] | None = None,
         *,
         narrowed: bool = False,
+        is_dry: bool = False,
     ) -> None:
         self.tools = tools
         self.values = values
@@ -107,11 +112,21 @@ class Gate:
         self._counts_bytes = limits.bytes is not None or limits.principal.bytes is not None
         self._shares: dict[str, Share] = {}
         """Each program's share of the budget: other executions may have resumed the program in between."""
-        self._admission = Admission(governance.snapshot, self._budget, values, asker)
+        self.is_dry = is_dry
+        self._admission = Admission(governance.snapshot, self._budget, values, asker, is_dry=is_dry)
         self._model: ModelSteps | None = None
         self._sampler = sampler
         self._principal = principal
         self._news = news
+
+    @property
+    def approved(self) -> ApprovedCalls | None:
+        """The calls that a person has approved as a whole, after a dry run, and that aren't made yet; or None."""
+        return self._admission.approved
+
+    @approved.setter
+    def approved(self, calls: ApprovedCalls | None) -> None:
+        self._admission.approved = calls
 
     def room(self, *, undoes: bool = False) -> AbstractAsyncContextManager[None]:
         """As `Allowance.room`."""
@@ -135,6 +150,7 @@ class Gate:
             BridgeError: `denied`, `approval_needed`, `approval_outdated`, `tool_changed`, `bad_arguments`,
                 `arguments_unchecked`, `budget_…`, `secret_…`, `reference_…`, `record_limit`, `ledger_full`,
                 `not_recorded`: it was not made. What a failed call raises is projected as its result would be.
+            PlannedCallError: In a dry run: it is listed, and not made.
         """
         async with self.room(undoes=_undoes(caller.step)):
             projector = await self.values.projector()
@@ -146,7 +162,7 @@ class Gate:
                 reserved = Amounts(calls=1, bytes=size) if size else _ONE_CALL
                 reservation = self._budget.reserve(reserved)
             except BaseException as exc:
-                self._budget.uncount(admitted.decision)
+                self._admission.give_up(admitted)
                 measurements.call_refused(tool.info.server, tool.info.name, exc)
                 raise
             share = None if caller.program is None else self._share(caller.execution)
@@ -178,6 +194,8 @@ class Gate:
         with tracing.span("decide call", attributes=names) as span:
             try:
                 admitted = await self._admission.admit(tool, arguments, caller)
+            except PlannedCallError:
+                raise
             except BaseException as exc:
                 measurements.call_refused(tool.info.server, tool.info.name, exc)
                 raise
@@ -200,8 +218,9 @@ class Gate:
 
         Raises:
             ModelError: As `models.model.Model.complete`. Its text is not projected.
-            BridgeError: `budget_tokens`, `budget_cost`, `record_limit`, `ledger_full`, `not_recorded`.
+            BridgeError: `budget_tokens`, `budget_cost`, `record_limit`, `ledger_full`, `not_recorded`; `dry_run`.
         """
+        self._refuse_if_dry()
         async with self.room():
             projector = await self.values.projector()
             model = await self.model()
@@ -222,13 +241,22 @@ class Gate:
             return completion
 
     async def model(self) -> ModelSteps:
-        """The model of this execution."""
+        """The model of this execution.
+
+        Raises:
+            BridgeError: `dry_run`: a dry run asks none.
+        """
+        self._refuse_if_dry()
         if self._model is None:
             projector, governance = await self.values.projector(), self._governance
             self._model = ModelSteps(
                 governance.model, projector, self.values.secrets, self._budget, self._sampler, governance.base
             )
         return self._model
+
+    def _refuse_if_dry(self) -> None:
+        if self.is_dry:
+            raise BridgeError("dry_run", "A dry run asks no model.")
 
     async def is_repeatable(self, name: str, servers: frozenset[str] | None = None) -> bool:
         """Whether a call that may have happened can be repeated.

@@ -13,17 +13,24 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.gate.planned_calls import (
+    ApprovedCall,
+    PlannedCallError,
+    depends_on_results,
+    is_read,
+    listing_hash,
+)
 from mcp_bridge.governance.tool_names import tool_names
 from mcp_bridge.ledger.log.payloads import ToolIntent
 from mcp_bridge.offload import is_large, off_loop
 from mcp_bridge.policy.rules.call import Call
 from mcp_bridge.policy.rules.comparisons import Unknown
-from mcp_bridge.policy.rules.decision import arguments_in_conditions, decide
+from mcp_bridge.policy.rules.decision import arguments_in_conditions, decide, unconditional_denial
 from mcp_bridge.policy.rules.schema_defaults import Filled, is_plain, with_defaults, with_unknown_defaults
 
 if TYPE_CHECKING:
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.bound_tool import BoundTool
     from mcp_bridge.gate.callers import Caller
     from mcp_bridge.gate.execution_values import ExecutionValues
+    from mcp_bridge.gate.planned_calls import ApprovedCalls
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.policy.redaction.projection import Projector
     from mcp_bridge.policy.rules.budgets import Budget
@@ -63,7 +71,7 @@ class ApprovalNeededError(BridgeError):
     """
 
     def __init__(self, decision: Decision, question: QuestionFields) -> None:
-        super().__init__("approval_needed", decision.message, hint="Nobody can be asked now.", tool=decision.tool)
+        super().__init__("approval_needed", question["why"], hint="Nobody can be asked now.", tool=decision.tool)
         self.question = question
 
 
@@ -79,6 +87,7 @@ class Admitted:
         asked: The arguments as the caller wrote them, projected.
         recorded: The arguments that it gets, projected.
         decision: What let it through; counted against its rules already.
+        approval: The approval of calls as a whole that it has used up, or None.
     """
 
     tool: BoundTool
@@ -88,6 +97,7 @@ class Admitted:
     asked: Any
     recorded: Any
     decision: Decision
+    approval: ApprovedCall | None = None
 
     def intent(self) -> ToolIntent:
         """The call, as it is recorded before it is made."""
@@ -103,9 +113,24 @@ class Admission:
         budget: Counts calls against rules.
         values: The execution's values.
         asker: Asks a person, or None.
+        is_dry: Whether calls that don't only read are listed, and not made.
+
+    Attributes:
+        approved: The calls that a person has approved as a whole, after a dry run; None if there was none. With them,
+            a person is asked about any other call that doesn't only read.
     """
 
-    def __init__(self, snapshot: PolicySnapshot, budget: Budget, values: ExecutionValues, asker: Asker | None) -> None:
+    def __init__(
+        self,
+        snapshot: PolicySnapshot,
+        budget: Budget,
+        values: ExecutionValues,
+        asker: Asker | None,
+        *,
+        is_dry: bool = False,
+    ) -> None:
+        self.approved: ApprovedCalls | None = None
+        self._is_dry = is_dry
         self._snapshot = snapshot
         self._budget = budget
         self._values = values
@@ -125,8 +150,11 @@ class Admission:
         Raises:
             BridgeError: `denied`, `approval_needed`, `approval_outdated`, `tool_changed`, `bad_arguments`,
                 `arguments_unchecked`, `secret_…`, `reference_…`, `unknown_tool`, and what starting a server raises.
+            PlannedCallError: In a dry run: it is listed, and not made.
         """
         projector = await self._values.projector()
+        if self._is_dry and await off_loop(arguments, depends_on_results, arguments):
+            await self._list_unbound(tool, arguments, caller, projector)
         agreed, refuses_defaults = caller.approved, False
         for _ in range(MAX_DECISIONS):
             case = _plain_case(projector, tool, arguments)
@@ -155,19 +183,13 @@ class Admission:
                 written = await self._as_written(tool, case, decision, caller.step, projector)
                 if written is not None:
                     case, sent, prepared = written
-                asks = decision.effect == "approve"
-                if asks:
-                    schema_and_sent = [tool.info.input_schema, case.arguments]
-                    case = await off_loop(schema_and_sent, case.with_announced, projector)
-                if asks and not self._covers(agreed, case):
-                    if caller.approved is not None:
-                        raise _outdated(case.names)
-                    await self._ask(decision, case, caller, projector)
+                case, approval, asked = await self._permitted(tool, case, decision, caller, agreed, projector)
+                if asked is not None:
                     # The person may have taken long: the tool must still be as they approved it.
-                    agreed = case.question(decision)
+                    agreed = asked
                     continue
                 is_counted = False
-                return Admitted(tool, case.names, sent, prepared, case.asked, case.recorded, decision)
+                return Admitted(tool, case.names, sent, prepared, case.asked, case.recorded, decision, approval)
             finally:
                 if is_counted:
                     self._budget.uncount(decision)
@@ -178,6 +200,77 @@ class Admission:
             hint="Nothing was called.",
             tool=str(names),
         )
+
+    async def _permitted(
+        self,
+        tool: BoundTool,
+        case: _Case,
+        decision: Decision,
+        caller: Caller,
+        agreed: Mapping[str, Any] | None,
+        projector: Projector,
+    ) -> tuple[_Case, ApprovedCall | None, QuestionFields | None]:
+        """A person's word on a call that needs one; `agreed` is the question that they have approved already.
+
+        Returns:
+            The call as a person is shown it; the approval of several calls that it has used up; and the question that
+            a person has approved just now, after which the call is decided anew.
+
+        Raises:
+            BridgeError: `denied`, `approval_needed`, `approval_outdated`.
+            PlannedCallError: As `admit`.
+        """
+        if decision.effect != "approve" and not self._is_listed(tool, case, caller.step):
+            return case, None, None
+        case = await off_loop([tool.info.input_schema, case.arguments], case.with_announced, projector)
+        question = case.question(decision)
+        if self._is_dry:
+            # It stays counted: what the rules say of the next one is what they would say in a run.
+            self._budget.count(decision)
+            raise PlannedCallError(question, listing_hash(tool), asks=decision.effect == "approve")
+        approval = self._approval(tool, case, caller, question)
+        if approval is not None or self._covers(agreed, case):
+            return case, approval, None
+        if caller.approved is not None:
+            raise _outdated(case.names)
+        await self._ask(decision, question, case, caller, projector)
+        return case, None, question
+
+    def give_up(self, admitted: Admitted) -> None:
+        """Take back that a call counts, and has used up an approval: it isn't made."""
+        self._budget.uncount(admitted.decision)
+        if admitted.approval is not None and self.approved is not None:
+            self.approved.give_back(admitted.approval)
+
+    def _approval(self, tool: BoundTool, case: _Case, caller: Caller, question: QuestionFields) -> ApprovedCall | None:
+        """Use up the approval that a call has as one of several; None without one, and then the question says so."""
+        if self.approved is None:
+            return None
+        call = ApprovedCall(str(case.names), case.recorded, case.announced, listing_hash(tool))
+        # The steps of a program weren't listed.
+        if caller.step is None and self.approved.take(call):
+            return call
+        question["why"] = self.approved.why_not(call)
+        return None
+
+    def _is_listed(self, tool: BoundTool, case: _Case, step: StepContext | None) -> bool:
+        """Whether the call is for the list of a dry run, or, after one, has to be in what a person has approved."""
+        if not self._is_dry and self.approved is None:
+            return False
+        return not is_read(self._snapshot, tool, case.call(step, self._budget.made))
+
+    async def _list_unbound(
+        self, tool: BoundTool, arguments: dict[str, Any], caller: Caller, projector: Projector
+    ) -> NoReturn:
+        """List a call whose arguments aren't known before others were made. No approval of the list covers it."""
+        names = tool_names(tool.info)
+        call = Call(names, hints=tool.info.annotations, step=caller.step, schema=tool.info.input_schema)
+        denial = unconditional_denial(self._snapshot, call, knows_hints=True)
+        if denial is not None:
+            await caller.deny(str(names), denial.decider)
+            raise denial.error()
+        shown = await off_loop(arguments, projector.trace, arguments)
+        raise PlannedCallError({"tool": str(names), "arguments": shown})
 
     def _case(
         self, projector: Projector, tool: BoundTool, arguments: dict[str, Any], *, refuses_defaults: bool
@@ -254,8 +347,9 @@ class Admission:
             and agreed.get("announced", {}) == case.announced
         )
 
-    async def _ask(self, decision: Decision, case: _Case, caller: Caller, projector: Projector) -> None:
-        question = case.question(decision)
+    async def _ask(
+        self, decision: Decision, question: QuestionFields, case: _Case, caller: Caller, projector: Projector
+    ) -> None:
         self._values.keep(caller.execution, [case.recorded, case.announced])
         answer = await caller.decided(question)
         if answer is None:

@@ -363,7 +363,7 @@ def _line(number: int, method: str, body: dict[str, Any]) -> bytes:
     except LocalMessageError as exc:
         if exc.code != "not_json":
             raise
-        from mcp_bridge.guest.values.plain import plain
+        from mcp_bridge.guest.values.json_equivalents import plain
 
         try:
             made = plain(body)

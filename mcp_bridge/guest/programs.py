@@ -212,14 +212,23 @@ class Driver:
         return Trace({**told, "output": self._machine.output, "steps": state.told_rows(self._machine)})
 
 
-def drive(channel: Channel, started: dict[str, Any]) -> Trace:
-    """Run a program to its end, blocking this thread.
+def _planned(number: int) -> Any:
+    """What stands for the trace of a program that a dry run has listed."""
+    from mcp_bridge.guest.values.planned import Planned
+
+    return Planned(number)
+
+
+def drive(channel: Channel, started: dict[str, Any]) -> Any:
+    """Run a program to its end, blocking this thread. In a dry run its trace is a `Planned`.
 
     Raises:
         RequestError: The host refused a request.
     """
     if "record" in started:
         return Trace(started["record"])
+    if "planned" in started:
+        return _planned(started["planned"])
     answers: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
     driver = Driver(channel, started, lambda number, answer: answers.put((number, answer)))
     try:
@@ -232,7 +241,7 @@ def drive(channel: Channel, started: dict[str, Any]) -> Trace:
     return driver.trace(told)
 
 
-async def drive_async(channel: Channel, started: dict[str, Any]) -> Trace:
+async def drive_async(channel: Channel, started: dict[str, Any]) -> Any:
     """Run a program to its end in the running event loop.
 
     Raises:
@@ -242,6 +251,8 @@ async def drive_async(channel: Channel, started: dict[str, Any]) -> Trace:
 
     if "record" in started:
         return Trace(started["record"])
+    if "planned" in started:
+        return _planned(started["planned"])
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Exception | None] = loop.create_future()
 

@@ -48,6 +48,10 @@ class Calls:
 
 
 def _value(result: Any, *, raw: bool) -> Any:
+    if "planned" in result:
+        from mcp_bridge.guest.values.planned import Planned
+
+        return Planned(result["planned"])
     return blocks.short(result.get("raw") if raw else jsontext.of(result.get("value")))
 
 
@@ -68,7 +72,7 @@ class _Tools:
 
     def unknown(self, name: str) -> str:
         """The error message for an unknown tool."""
-        from mcp_bridge.guest.near_names import nearest
+        from mcp_bridge.guest.near_names import nearest, suggestion
 
         told = f"server {self.server!r} has no tool {name!r}"
         alias, rows = self._alias, list(self.rows())
@@ -80,7 +84,16 @@ class _Tools:
             return f"{told}; write: dir({alias}), or await runtime.list_tools({self.server!r})"
         if _is_pythons(alias, name):
             return f"{told}; Python's own {alias}.{name}: write import {alias} as python_{alias}"
-        return f"{told}{nearest(name, rows)}"
+        return f"{told}{suggestion(name, rows) or self._meant(name) or nearest(name, rows)}"
+
+    def _meant(self, name: str) -> str:
+        """`; nearest: a, b`, the tools that the host finds by the words of a name; or empty."""
+        try:
+            call_host(self._calls.channel, CatalogCheck(self.server, name, {}))
+        except MCPError as exc:
+            if close := exc.details.get("nearest"):
+                return f"; nearest: {', '.join(close)}"
+        return ""
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """The tools' rows by alias."""

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -399,6 +400,7 @@ class Bridge:
         news: Callable[[str], None] | None = None,
         session: str | None = None,
         fork: str | None = None,
+        dry_run: bool = False,
     ) -> ExecutionRecord:
         """Run a script in a fresh sandbox, or as a session's next cell.
 
@@ -418,6 +420,8 @@ class Bridge:
             news: Told what servers say while they work on its calls: their progress, and what they log.
             session: The name of the session that it is a cell of; None for a script of its own.
             fork: For a new session, the cell of another that it goes on from: `name@5`, or `name` for its last one.
+            dry_run: Whether it is only to read: other calls are listed, for a person to approve as a whole, and not
+                made. The same code without it then goes on.
 
         Raises:
             BridgeError: It never ran. Bad requests: `empty_code`, `code_too_large`, `bad_code`, `bad_timeout`,
@@ -426,8 +430,14 @@ class Bridge:
                 `CellRunner.run`; `session_waiting`.
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
-        job = Job(code, servers, timeout, client)
+        job = Job(code, servers, timeout, client, dry_run=dry_run)
         self._check(code, timeout)
+        if dry_run and session is not None:
+            raise BridgeError(
+                "bad_arguments",
+                "A session's cell can't be run dry: it would change the session.",
+                hint="Give the code, with what it needs, without session.",
+            )
         self._start_line("", job)
         if session is None:
             if fork is not None:
@@ -527,7 +537,13 @@ class Bridge:
         return await self.sessions.end(session)
 
     def gate(
-        self, execution: str, client: Client, servers: Sequence[str] | None = None, recorder: Recorder | None = None
+        self,
+        execution: str,
+        client: Client,
+        servers: Sequence[str] | None = None,
+        recorder: Recorder | None = None,
+        *,
+        dry_run: bool = False,
     ) -> Gate:
         """As `SandboxRunner.gate`."""
         from mcp_bridge.gate.allowed_tools import AllowedTools
@@ -550,6 +566,7 @@ class Bridge:
             allowance,
             client.news,
             narrowed=servers is not None,
+            is_dry=dry_run,
         )
 
     def servers(self, job: Job) -> list[str] | None:
@@ -568,6 +585,14 @@ class Bridge:
 
     async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
         """As `SandboxRunner.sandboxed`."""
+        if active.script.is_dry and active.script.live:
+            with TemporaryDirectory(prefix="mcp-bridge-dry-run-") as folder:
+                thrown_away = ArtifactWriter(Files(Path(folder)), active.script.execution, self.max_artifact_size)
+                record = await self._sandboxed(active, thrown_away)
+            if record.artifacts:
+                record.notices.append(f"dry run: {len(record.artifacts)} artifacts were not kept")
+                record.artifacts = []
+            return record
         if artifacts is None:
             artifacts = ArtifactWriter(self.files, active.script.execution, self.max_artifact_size)
         try:
@@ -618,12 +643,13 @@ class Bridge:
         self, active: ActiveScript, artifacts: ArtifactWriter, process: SandboxProcess, first: bytes, limit: RunLimits
     ) -> tuple[SandboxRun, Requests]:
         """As `CellHost.run_in`, for any script."""
+        from mcp_bridge.executions.plans.dry_memories import DryMemories
         from mcp_bridge.host.request_handlers import Requests
 
         script, gate, job, _, recorded = active
         requests = Requests(
             self.principal.name,
-            self._memories,
+            DryMemories(self.settings.state_dir, self.principal.name) if script.is_dry else self._memories,
             self.own_files,
             artifacts,
             gate,

@@ -7,7 +7,7 @@ import binascii
 import functools
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import anyio
 
@@ -17,6 +17,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import OUTPUT_PART_BYTES
 from mcp_bridge.executions.idempotency.program_keys import program_key
 from mcp_bridge.executions.memories import MAX_MEMORY_BYTES
+from mcp_bridge.executions.plans.dry_memories import DryMemories, not_saved
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
 from mcp_bridge.executions.programs.session import Session
@@ -127,7 +128,7 @@ class Requests:
     @property
     def notices(self) -> list[str]:
         """What the reader of the script's record should know."""
-        return self._programs.notices
+        return self._programs.notices + (not_saved(self._memories) if isinstance(self._memories, DryMemories) else [])
 
     async def project(self, value: Any) -> Any:
         """A value of the script's as it may be shown."""
@@ -187,6 +188,11 @@ class Requests:
             case messages.MemorySave() | messages.MemoryLoad() | messages.MemoryDelete() | messages.MemoryList():
                 call = self._recorder(request, "memory", context)
                 return await self._script.answer(call, functools.partial(self._remember, request, call))
+            case messages.ProgramStart() | messages.ProgramResume() if self._script.is_dry:
+                return await self._script.list_program(self._recorder(request, "program", context))
+            case _ if self._script.is_dry and isinstance(request, _CHANGES):
+                call = self._recorder(request, "program", context)
+                return await self._script.answer(call, functools.partial(_refuse_dry, request))
             case messages.SessionList() | messages.SessionEnd():
                 call = self._recorder(request, "session", context)
                 return await self._script.answer(call, functools.partial(self._about_sessions, request, call))
@@ -303,6 +309,9 @@ class Requests:
         try:
             answer = await self._script.call(server, request, context)
             outcome = "answered"
+            if self._script.is_dry and "planned" in answer:
+                outcome = "listed"
+                self.calls -= 1
         finally:
             # Names only: arguments and results may hold what a log shouldn't.
             milliseconds = (time.monotonic() - began) * 1000
@@ -420,6 +429,18 @@ class Requests:
             raise BridgeError("bad_artifact", "A part of an artifact is no base64.") from None
         row = self._artifacts.write(request.name, data, first=request.first, last=request.last)
         return {"uri": row["uri"], "size": row["size"]} if row else {}
+
+
+_CHANGES = messages.SessionEnd | messages.ProgramSave | messages.ProgramDelete | messages.ProgramPlan
+"""What a dry run neither does nor lists."""
+
+
+async def _refuse_dry(request: Any) -> NoReturn:
+    raise BridgeError(
+        "dry_run",
+        f"A dry run doesn't do this: {messages.NAMES[type(request)]}.",
+        hint="Run the script without dry_run.",
+    )
 
 
 _TEXTS: dict[str, Callable[[ToolInfo], str]] = {

@@ -1,4 +1,4 @@
-"""A program under way: its position and its values. Which step comes next, and how the program ends.
+"""A program under way: its position. Which step comes next, and how the program ends.
 
 Its steps under way are a tree of tasks: a leaf waits for an effect, a group for its tasks, a nested task for a program.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.kernel.language.references import MISSING, quoted, walk
+from mcp_bridge.kernel.context import Context
+from mcp_bridge.kernel.language.value_texts import quoted
 from mcp_bridge.kernel.step_types import (
     END,
     AnyLeaf,
@@ -19,18 +20,12 @@ from mcp_bridge.kernel.step_types import (
     ProgramStep,
     Step,
 )
-from mcp_bridge.kernel.values import same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_bridge.kernel.events import Effect, StepResult, Usage
-    from mcp_bridge.kernel.language.conditions import Reference
-    from mcp_bridge.kernel.language.references import Lookup
     from mcp_bridge.kernel.step_types import Program
-
-CONTEXT = "ctx"
-"""`$ctx.k` reads the context, unless something else has that name."""
 
 Undo = tuple[str, str, dict[str, Any] | None]
 """Path, tool and filled-in arguments of a compensation; None where the arguments were too large."""
@@ -41,24 +36,19 @@ Ending = tuple[str, str, str | None]
 _SUCCESS: Ending = ("success", "", None)
 
 
-class Level:
-    """A program under way.
+class Level(Context):
+    """A program under way, with its values.
 
     Attributes:
-        program: That program.
         owner: The task that runs it, or None for the outermost program.
         prefix: Of its steps' paths.
-        context: What it was started with and what `output_key` added; names to normal values.
-        outputs: Ids of steps to their latest output.
         position: Index of the current step.
         branch: Whether the current step is the target of a condition (or of a denial).
         steps: How many have been executed.
         tokens: Used so far, nested programs' included.
         last_output: Of the step that succeeded last.
         stalled: Consecutive steps that changed no output.
-        changed: Whether an output has changed since the last comparison; None before the first.
         has_token_budget: Whether it, or a level above it, has a limit on tokens.
-        missing: The references of the last condition that led nowhere, for the explanation of its row.
         undo: The compensations of what has been done, latest last.
         ending: How it will end once everything is undone, or None while it goes on.
         status: `running`, or how it has ended.
@@ -66,27 +56,23 @@ class Level:
     """
 
     __slots__ = (
-        "branch", "changed", "context", "ending", "has_token_budget", "last_output", "missing",
-        "outputs", "owner", "position", "prefix", "program", "stalled", "status", "steps", "task", "tokens", "undo",
+        "branch", "ending", "has_token_budget", "last_output", "owner", "position", "prefix", "stalled", "status",
+        "steps", "task", "tokens", "undo",
     )  # fmt: skip
 
     def __init__(self, program: Program, context: dict[str, Any], owner: Nested | None, prefix: str) -> None:
-        self.program = program
+        super().__init__(program, context)
         self.owner = owner
         self.prefix = prefix
-        self.context = context
-        self.outputs: dict[str, Any] = {}
         self.position = 0
         self.branch = False
         self.steps = 0
         self.tokens = 0
         self.last_output: Any = None
         self.stalled = 0
-        self.changed: bool | None = None
         self.has_token_budget: bool = program.max_tokens is not None or (
             owner is not None and owner.level.has_token_budget
         )
-        self.missing: list[Reference] = []
         self.undo: list[Undo] = []
         self.ending: Ending | None = None
         self.status = "running"
@@ -96,60 +82,6 @@ class Level:
     def outer(self) -> Level | None:
         """The level of the program that runs this one."""
         return self.owner.level if self.owner is not None else None
-
-    # --- values ---
-
-    def filled(self, root: str, path: tuple[str, ...]) -> Any:
-        """What a reference in a template stands for: outputs of steps come before the context."""
-        if root in self.outputs:
-            value = self.outputs[root]
-            return walk(value, path, of_step=True) if path else value
-        if root in self.context:
-            value = self.context[root]
-            return walk(value, path, of_step=False) if path else value
-        return walk(dict(self.context), path, of_step=False) if root == CONTEXT else MISSING
-
-    def compared(self, root: str, path: tuple[str, ...]) -> Any:
-        """What a reference in a condition stands for: the context comes before outputs of steps."""
-        if root in self.context:
-            value = self.context[root]
-            found = walk(value, path, of_step=False, compares=True) if path else value
-        elif root in self.outputs:
-            value = self.outputs[root]
-            found = walk(value, path, of_step=True, compares=True) if path else value
-        else:
-            found = walk(dict(self.context), path, of_step=False, compares=True) if root == CONTEXT else MISSING
-        if found is MISSING:
-            self.missing.append((root, path))
-        return found
-
-    def within(self, scope: dict[str, Any] | None) -> Lookup:
-        """A lookup for templates, with some more names.
-
-        Args:
-            scope: Those names, or None.
-        """
-        if scope is None:
-            return self.filled
-        return lambda root, path: walk(scope[root], path, of_step=False) if root in scope else self.filled(root, path)
-
-    def take_output(self, instruction: Instruction, output: Any, *, is_referable: bool = True) -> None:
-        """Keep a step's output.
-
-        Args:
-            instruction: The step.
-            output: Its output, a normal value.
-            is_referable: Whether the output can be referred to by the step's id.
-        """
-        if is_referable:
-            name = instruction.id
-            if self.program.max_stalled_steps is not None and not self.changed:
-                self.changed = name not in self.outputs or not same(self.outputs[name], output)
-            self.outputs[name] = output
-        if instruction.output_key:
-            self.context[instruction.output_key] = output
-
-    # --- flow ---
 
     def end(self, status: str, code: str = "", message: str | None = None) -> None:
         """Begin to wind down: what has to be undone is undone first."""

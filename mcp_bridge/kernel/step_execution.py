@@ -12,7 +12,8 @@ from mcp_bridge.kernel.compensation import compensation_for, record_compensation
 from mcp_bridge.kernel.events import StepResult, StepStatus, new
 from mcp_bridge.kernel.language.condition_errors import counted_as_none, reason
 from mcp_bridge.kernel.language.conditions import ConditionError, condition
-from mcp_bridge.kernel.language.references import TextTooLongError, quoted, written
+from mcp_bridge.kernel.language.references import TextTooLongError
+from mcp_bridge.kernel.language.value_texts import quoted, written
 from mcp_bridge.kernel.program_flow import Group, Leaf, Level, Nested, Task, task_for
 from mcp_bridge.kernel.program_limits import (
     MAX_ITEMS,

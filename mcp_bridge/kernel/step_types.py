@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 from mcp_bridge.kernel.events import EffectKind
 from mcp_bridge.kernel.json_parsing import NotJSONError
 from mcp_bridge.kernel.language.program_schema import MAX_SECONDS
-from mcp_bridge.kernel.language.references import Template, TextTooLongError, dotted, quoted, written
-from mcp_bridge.kernel.retry import BACKOFF_SECONDS, Retry
+from mcp_bridge.kernel.language.references import Template, TextTooLongError, dotted
+from mcp_bridge.kernel.language.value_texts import quoted, written
+from mcp_bridge.kernel.retry import Retry
 from mcp_bridge.kernel.values import digest
 
 if TYPE_CHECKING:
@@ -57,9 +58,6 @@ class StepFailedError(ValueError):
         self.code = code
 
 
-_NO_RETRY = Retry()
-
-
 class Compensation(NamedTuple):
     """The call that undoes a step which has succeeded."""
 
@@ -92,7 +90,7 @@ class _Step:
         self.next: Final = targets.get("next_step")
         self.is_terminal: Final = bool(row.get("is_terminal"))
         self.on_error: Final[str] = row.get("on_error") or "fail"
-        self.retry: Final = _retry(row)
+        self.retry: Final = Retry.of(row)
         self.timeout: Final[float | None] = row.get("timeout_seconds")
         self.output_key: Final[str | None] = row.get("output_key")
 
@@ -100,25 +98,6 @@ class _Step:
     def children(self) -> tuple[Step, ...]:
         """The steps inside it."""
         return ()
-
-
-def _retry(row: Mapping[str, Any]) -> Retry:
-    given = row.get("retry")
-    if given is None:
-        if row.get("on_error") != "retry":
-            return _NO_RETRY
-        attempts = row.get("max_retries")
-        return Retry(3 if attempts is None else max(attempts, 1))
-    schedule = tuple(given.get("schedule", ()))
-    if schedule:
-        return Retry(len(schedule) + 1, schedule)
-    return Retry(
-        given.get("max_attempts", 3),
-        (),
-        given.get("delay_seconds", 1),
-        given.get("multiplier", 2),
-        given.get("max_delay_seconds", BACKOFF_SECONDS),
-    )
 
 
 _NULL, _NO_FIELDS = Template(None), Template({})

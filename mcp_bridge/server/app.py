@@ -67,6 +67,7 @@ class RunArguments(BaseModel):
     idempotency_key: str | None = None
     session: str | None = None
     fork: str | None = None
+    dry_run: bool = False
 
 
 @contextlib.asynccontextmanager
@@ -313,6 +314,7 @@ async def _run(
                 key=request.idempotency_key,
                 session=request.session,
                 fork=request.fork,
+                dry_run=request.dry_run,
                 progress=reporter.progress,
                 notify=reporter.notify,
                 asker=questions,
@@ -345,7 +347,7 @@ def _bad_arguments(exc: ValidationError) -> BridgeError:
     return BridgeError(
         "bad_arguments",
         f"{name}: {first['msg']}.",
-        hint=f"{TOOL} takes code, and optionally servers, timeout, idempotency_key, session and fork.",
+        hint=f"{TOOL} takes code, and optionally servers, timeout, idempotency_key, session, fork and dry_run.",
     )
 
 
@@ -362,7 +364,8 @@ def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: E
     """
     settings, client = bridge.settings, _client(ctx)
     answer = render.Answer(record, settings, bridge.files)
-    limit, is_error = settings.max_output_chars, record.status != "success"
+    # A dry run that waits for a decision on its list has done what was asked for.
+    limit, is_error = settings.max_output_chars, record.status != "success" and not record.planned
     shown = list(displays.checked(record.displays))
     texts = sum(len(_displayed(one)) for one in shown)
     text = answer.text(limit - min(texts, limit // 2))

@@ -254,7 +254,8 @@ def _question_text(question: QuestionFields) -> str:
         lines = [f"Allow the call of {escape_name(str(question['tool']))}?"]
         content = question["arguments"]
     else:
-        lines = ["A program asks:", *(f"> {line}" for line in escape_invisible(str(question["message"])).splitlines())]
+        who = "A dry run of a script:" if "listed" in question else "A program asks:"
+        lines = [who, *(f"> {line}" for line in escape_invisible(str(question["message"])).splitlines())]
         content = question.get("details")
     if content:
         # JSON escapes newlines in its strings.

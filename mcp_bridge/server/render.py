@@ -176,7 +176,7 @@ class Answer:
                 out[name] = self._cut(name, limit // 8)
         if "error" in out:
             out["error"] = self._error(limit // 4)
-        for name in ("artifacts", "displays", "notices", "waiting"):
+        for name in ("artifacts", "displays", "notices", "waiting", "planned"):
             if name in out:
                 out[name] = _fitting(out[name], limit // 8)
         return out

@@ -12,6 +12,7 @@ from mcp_bridge.kernel.events import Outcome, Resume
 from mcp_bridge.kernel.machine import IN_DOUBT
 from mcp_bridge.ledger.log.payloads import (
     PENDING,
+    PLANNED,
     CallDecision,
     CallOutcome,
     CallRef,
@@ -24,6 +25,7 @@ from mcp_bridge.ledger.log.payloads import (
     EventDelivery,
     Failure,
     ModelIntent,
+    Planned,
     ProgramEnd,
     ProgramStart,
     ProgramSuspension,
@@ -86,7 +88,8 @@ class TimelineRow:
         time: When it began, in seconds since 1970.
         what: A tool's name, a program's, the violation: what names it in few words; others' text.
         step: The path of the program's step, or None.
-        status: `ok`, `failed`, `timeout`, `denied`, `pending`, `interrupted`, `UNDER_WAY`, …; empty where there's none.
+        status: `ok`, `failed`, `timeout`, `denied`, `pending`, `planned`, `interrupted`, `UNDER_WAY`, …; empty where
+            there's none.
         seconds: How long it took; None where it has no end, or no length.
         given: What it was given; None where that's nothing.
         value: What it gave, projected.
@@ -172,7 +175,7 @@ def totals(rows: Sequence[TimelineRow]) -> Totals:
     usages = [row.usage for row in rows if row.usage]
     ends = [row.time + (row.seconds or 0) for row in rows]
     return Totals(
-        calls=sum(row.kind == "call" for row in rows),
+        calls=sum(row.kind == "call" and row.status != PLANNED for row in rows),
         models=sum(row.kind == "model" for row in rows),
         failed=sum(row.status in {"failed", "timeout", "interrupted"} for row in asked),
         denials=sum(row.kind == "denial" for row in rows),
@@ -290,6 +293,8 @@ def _take_outcome(row: TimelineRow, payload: Decoded) -> None:
                 row.value = result.value
             elif isinstance(result, Failure):
                 row.error = {"code": result.code, "message": result.message}
+            elif isinstance(result, Planned):
+                row.what, row.given = result.tool, result.given
         case Unknown(_, unknown):
             row.value = unknown
 

@@ -31,7 +31,7 @@ from mcp_bridge.atomic_files import rename_noreplace
 from mcp_bridge.backup import age, archive, placement, restore
 from mcp_bridge.backup import create as backups
 from mcp_bridge.backup.create import OLD_KEY
-from mcp_bridge.cli.asking import login_name
+from mcp_bridge.cli.terminal_prompts import login_name
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, Files
 from mcp_bridge.executions.memories import Memories

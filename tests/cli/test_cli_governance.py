@@ -17,7 +17,7 @@ from mcp.client import Client
 
 import mcp_bridge
 from mcp_bridge import escaping
-from mcp_bridge.cli import asking, configuring, exit_statuses, showing
+from mcp_bridge.cli import configuring, exit_statuses, showing, terminal_prompts
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.server import program_tools
 from mcp_bridge.server.app import build_server
@@ -363,7 +363,7 @@ def test_without_a_terminal_on_both_sides_nobody_is_asked(asked):
     screen = Screen(asked, "program", "run", "wipe", "--context", '{"name": "z"}', stdin_is_terminal=False)
     screen.until("waits for a person")
     assert screen.end() == ("", exit_statuses.SUSPENDED)
-    assert asking.terminal() is None
+    assert terminal_prompts.terminal() is None
 
 
 def test_a_resumed_program_asks_at_the_terminal_too(asked):

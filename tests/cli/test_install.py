@@ -13,7 +13,7 @@ from bridge_fixtures import COMMAND, DEADLINE_SECONDS
 from clients.conversation import program
 from typer.testing import CliRunner
 
-from mcp_bridge.cli import asking
+from mcp_bridge.cli import terminal_prompts
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.configuration_edits import file_edits
 from mcp_bridge.downstream.configuration.client_file_reading import loads
@@ -367,7 +367,7 @@ def test_nothing_is_written_without_a_yes(user, monkeypatch):
     path = user.file("zed", busy("zed"))
     ended = user.run("install zed")
     assert (ended.exit_code, "not_asked" in ended.output) == (4, True)
-    monkeypatch.setattr(asking, "confirm", lambda question, refusal: False)
+    monkeypatch.setattr(terminal_prompts, "confirm", lambda question, refusal: False)
     ended = user.run("install zed --take-over")
     assert (ended.exit_code, "nothing was written" in ended.output) == (4, True)
     assert path.read_text() == busy("zed")

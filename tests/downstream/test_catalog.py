@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers.specs import faulty
 
-from mcp_bridge.downstream.catalog import describe
+from mcp_bridge.downstream.catalog import describe, signatures
 from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.catalog.results import convert, is_wrapped
 from mcp_bridge.downstream.catalog.schema_types import TypeRenderer, object_shape
@@ -189,7 +189,7 @@ def test_a_line_names_the_call_and_its_purpose():
 
 
 def test_a_signature_has_the_required_first_then_the_schemas_order():
-    signature = describe.signature(STATUS)
+    signature = signatures.signature(STATUS)
     shown = [(p.py_name, p.json_name, p.annotation, p.required, p.has_default, p.default) for p in signature.params]
     assert shown == [
         ("repo_path", "repo_path", "str", True, False, None),
@@ -284,14 +284,14 @@ def test_schemas_are_given_as_they_came():
 
 def test_what_a_schema_allows_besides_is_a_keyword_parameter():
     schema = {"properties": {"kwargs": {}}, "additionalProperties": {"type": "integer"}}
-    *_, rest = describe.signature(make("x", schema=schema)).params
+    *_, rest = signatures.signature(make("x", schema=schema)).params
     assert (rest.py_name, rest.annotation, rest.kind) == ("extra_kwargs", "int", "var_keyword")
     assert "**extra_kwargs: int" in describe.render(make("x", schema=schema))
 
 
 def test_parameters_whose_names_collide_get_distinct_ones():
     schema = {"properties": {"a-b": {}, "a_b": {}, "class": {}, "class_": {}, "": {}}}
-    names = {p.json_name: p.py_name for p in describe.signature(make("x", schema=schema)).params}
+    names = {p.json_name: p.py_name for p in signatures.signature(make("x", schema=schema)).params}
     assert len(set(names.values())) == 5
     assert (names["a_b"], names["class_"]) == ("a_b", "class_")
 
@@ -383,7 +383,7 @@ HOSTILE = [
 def test_no_schema_makes_a_description_raise_or_run_away(number):
     schema = HOSTILE[number]
     tool = make("x", "words " * 100_000, schema=schema, output=schema)
-    json.dumps(describe.signature(tool).record())
+    json.dumps(signatures.signature(tool).record())
     json.dumps(describe.proxy_row(tool))
     assert len(describe.line(tool).replace("x" * 100_000, "")) < 1_000
     assert len(describe.render(tool).replace("x" * 100_000, "")) < 20_000

@@ -19,7 +19,7 @@ from crash_fixtures import LONG
 from sandbox_fixtures import RUNTIME
 from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401  (fixtures)
 
-from mcp_bridge.cli.asking import login_name
+from mcp_bridge.cli.terminal_prompts import login_name
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.ledger.log.recorder import SqliteRecorder

@@ -30,7 +30,7 @@ from registered_fixtures import fault, one, own_declarations, refused, registry 
 from typing_extensions import TypedDict
 
 import mcp_bridge
-from mcp_bridge.downstream.catalog import describe
+from mcp_bridge.downstream.catalog import describe, signatures
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.registered.declaring import DECLARATIONS_NAME
@@ -493,7 +493,7 @@ def test_the_described_return_type_is_the_value_that_comes_back(annotation, show
     f.__annotations__["return"] = annotation
     mcp_bridge.tool(f)
     [row] = registry().listing().tools
-    rendered = describe.signature(row).returns
+    rendered = signatures.signature(row).returns
     assert rendered.replace("?", "") == shown
     assert row.output_schema["type"] == "object"
 

@@ -105,7 +105,7 @@ class Cells:
         return "things[len(things)] = Base(n=len(log), own=set('abc'), more=[dict(a=1)])\n"
 
     def _loop(self):
-        return "for n in set('abcdefgh'): note(n + str(hash(n)))\n"
+        return "for n in set('abcdefgh'): note(n + hex(hash(n)))\n"
 
     def _redefine(self):
         return "old = note\ndef note(value, old=old):\n    return old(value)\n"

@@ -12,6 +12,7 @@ DOCUMENTS = [
     *sorted({path.name for path in REPOSITORY.glob("*.md")} - {"README.md"}),
     "examples/README.md",
     "examples/clients/README.md",
+    "examples/compose/README.md",
     "examples/team/README.md",
     "benchmarks/README.md",
 ]

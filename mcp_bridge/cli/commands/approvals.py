@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import asking, configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
 from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.cli.terminal_prompts import login_name
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_invisible, escape_name
 from mcp_bridge.executions.decision_comments import check_text
@@ -149,7 +150,7 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
 
         async def decided(database: Database) -> tuple[ApprovalRequest, str]:
             row, ident = await _find(database, approval)
-            await decide(ProgramStore(database), row, approved=approved, by=asking.login_name(), comment=reason)
+            await decide(ProgramStore(database), row, approved=approved, by=login_name(), comment=reason)
             return row, ident
 
         row, ident = run_with_database(loaded.settings, decided)

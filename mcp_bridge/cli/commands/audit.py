@@ -367,7 +367,7 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
     """Go on although the clock is behind the last entry: it is right now, and was ahead before."""
 
     def work() -> int:
-        from mcp_bridge.cli.asking import login_name
+        from mcp_bridge.cli.terminal_prompts import login_name
         from mcp_bridge.ledger.admin import accepted_clock
 
         async def accepted(database: Database) -> float:
@@ -389,7 +389,7 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
     """
 
     def work() -> int:
-        from mcp_bridge.cli.asking import login_name
+        from mcp_bridge.cli.terminal_prompts import login_name
         from mcp_bridge.ledger.admin import recorded_losses
         from mcp_bridge.private_files import state_directory
 

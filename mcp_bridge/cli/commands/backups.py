@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import configuring, exit_statuses, inputs, showing, verifying
-from mcp_bridge.cli.asking import login_name
+from mcp_bridge.cli import configuring, exit_statuses, showing, verifying
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.cli.terminal_prompts import login_name, read_secret
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def restore(
 
         settings = configuring.load(config or ctx.obj).settings
         means = restoring.Means(
-            lambda: inputs.read_secret(f"Passphrase of {file}: ", "bad_passphrase", twice=False),
+            lambda: read_secret(f"Passphrase of {file}: ", "bad_passphrase", twice=False),
             _identities(identity or ()),
             keys,
             frozenset(lost or ()),
@@ -183,7 +183,7 @@ def backup_key(
 def _new_passphrase() -> str:
     from mcp_bridge.policy.secrets.strength import MIN_BITS, bits
 
-    passphrase = inputs.read_secret("Passphrase of the backup: ", "bad_passphrase")
+    passphrase = read_secret("Passphrase of the backup: ", "bad_passphrase")
     if not passphrase:
         raise BridgeError("bad_passphrase", "The passphrase is empty.", hint="Nothing was written.")
     if bits(passphrase) < MIN_BITS:

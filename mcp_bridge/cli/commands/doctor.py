@@ -13,7 +13,7 @@ import anyio
 from rich.console import Console
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuring, environment_variables, exit_statuses
+from mcp_bridge.cli import configuring, exit_statuses, network_variables
 from mcp_bridge.downstream.configuration.discovery import user_servers
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.downstream.configuration.remote_entries import is_in_the_clear, shown_url
@@ -51,7 +51,7 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
         for file in configuration.ignored_files:
             names = f" Left out: {', '.join(file.servers)}." if file.servers else ""
             find("warning", file.code, f"{file.message}{names}", file.hint)
-        findings += [finding.record() for finding in environment_variables.findings(os.environ)]
+        findings += [finding.record() for finding in network_variables.findings(os.environ)]
         _servers(configuration, find)
         with console.status("Probing the container engine…"):
             prepared = anyio.run(_prepare, configuration)

@@ -33,7 +33,7 @@ def erase(
     Raises:
         BridgeError: `bad_argument`; as `executions.erasure.erase`.
     """
-    from mcp_bridge.cli.asking import login_name
+    from mcp_bridge.cli.terminal_prompts import login_name
     from mcp_bridge.executions.artifacts import Files
     from mcp_bridge.executions.erasure import erase as work
     from mcp_bridge.ledger.storage.execution_store import ProgramStore

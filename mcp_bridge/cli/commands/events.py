@@ -56,7 +56,7 @@ def send(
         value = None if payload is None else inputs.json_value(payload, "--payload")
 
         async def sent(bridge: Bridge) -> list[tuple[dict[str, Any], str]]:
-            from mcp_bridge.cli.asking import terminal
+            from mcp_bridge.cli.terminal_prompts import terminal
             from mcp_bridge.executions.waits.sending import executions_awaiting
 
             store = bridge.programs.store

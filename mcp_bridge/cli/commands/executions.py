@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import asking, configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli import configuring, exit_statuses, inputs, showing, terminal_prompts
 from mcp_bridge.cli.opening import drive, finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -280,7 +280,7 @@ def resumed(
     Raises:
         BridgeError: As `inputs.execution` and `Programs.resume`.
     """
-    from mcp_bridge.cli.asking import terminal
+    from mcp_bridge.cli.terminal_prompts import terminal
 
     async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)
@@ -339,7 +339,7 @@ def _settlement(
         raise BridgeError("bad_argument", "--value belongs to --happened.")
     for text, option in ((failed, "--failed"), (reason, "--reason")):
         check_text(text, option)
-    by = asking.login_name()
+    by = terminal_prompts.login_name()
     if failed is not None:
         return Settlement("failed", by, message=failed, comment=reason)
     if not_done:
@@ -351,7 +351,7 @@ def _settlement(
 def _settled(
     named: Path | None, execution: str, doubt: str | None, settlement: Settlement, *, and_resume: bool, as_json: bool
 ) -> int:
-    from mcp_bridge.cli.asking import terminal
+    from mcp_bridge.cli.terminal_prompts import terminal
 
     async def work(bridge: Bridge) -> dict[str, Any]:
         row = await inputs.execution(bridge.programs.store, execution)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import asking, exit_statuses, showing
+from mcp_bridge.cli import exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, Installations, hash_of
 from mcp_bridge.cli.configuration_edits.planned_changes import planned
@@ -134,4 +134,4 @@ def _confirm(question: str, command: str) -> bool:
     refusal = BridgeError(
         "not_asked", "Nothing was written: there is no terminal to ask in.", hint=f"Write `{command}`."
     )
-    return asking.confirm(question, refusal)
+    return terminal_prompts.confirm(question, refusal)

@@ -54,7 +54,7 @@ def run(
 
     def work() -> int:
         from mcp_bridge.cli import program_sources
-        from mcp_bridge.cli.asking import terminal
+        from mcp_bridge.cli.terminal_prompts import terminal
 
         values = inputs.json_object(context, "--context")
         if key == "":

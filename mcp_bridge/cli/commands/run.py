@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import asking, configuring, exit_statuses, opening
+from mcp_bridge.cli import configuring, exit_statuses, opening, terminal_prompts
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.plans.plan import is_of_plan
 from mcp_bridge.executions.record import GIVEN_BEFORE
 from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
 from mcp_bridge.server import displays
@@ -104,6 +105,7 @@ def run(
     key: str | None = None,
     session: str | None = None,
     fork: str | None = None,
+    dry_run: bool = False,
     as_json: bool,
 ) -> int:
     """Run a script; return the exit status."""
@@ -113,7 +115,7 @@ def run(
         script = read_script(file, code)
         configuration = configuring.configure(config)
         configuring.refuse_nesting(configuration)
-        record = anyio.run(_run, configuration, script, servers, timeout, _Named(key, session, fork), live)
+        record = anyio.run(_run, configuration, script, servers, timeout, _Named(key, session, fork, dry_run), live)
     except BridgeError as exc:
         if as_json:
             _print_json({"status": "refused", "exit_code": exit_statuses.exit_code(exc), "error": exc.record()})
@@ -136,11 +138,12 @@ def run(
 
 
 class _Named(NamedTuple):
-    """The names that a script was given: as `Bridge.run`."""
+    """How a script is run, and under which names: as `Bridge.run`."""
 
     key: str | None
     session: str | None
     fork: str | None
+    dry_run: bool
 
 
 async def _run(
@@ -158,7 +161,7 @@ async def _run(
     """
 
     async def work(bridge: Bridge) -> ExecutionRecord:
-        asker = asking.terminal()
+        asker = terminal_prompts.terminal()
         return await bridge.run(
             script,
             servers=servers or None,
@@ -166,6 +169,7 @@ async def _run(
             key=named.key,
             session=named.session,
             fork=named.fork,
+            dry_run=named.dry_run,
             starter="operator",
             notify=_print_progress,
             asker=asker,
@@ -205,7 +209,13 @@ def _print(record: ExecutionRecord, terminal: Terminal) -> None:
         out.append(record.value)
     if (error := record.error) is not None and record.status != "exit":
         hint = f" {error['hint']}" if error.get("hint") else ""
-        err.append(str(error.get("traceback") or f"mcp-bridge: {error['code']}: {error['message']}{hint}"))
+        if record.planned:
+            # What was asked for.
+            out.append(error["message"])
+            err.append(f"mcp-bridge:{hint}")
+        else:
+            err.append(str(error.get("traceback") or f"mcp-bridge: {error['code']}: {error['message']}{hint}"))
+    err += [f"mcp-bridge: {notice}" for notice in record.notices if is_of_plan(notice)]
     if record.given_before:
         err.append(f"mcp-bridge: {GIVEN_BEFORE.format(record.execution)}")
     err += [f"artifact {row['name']}: {row['path']}" for row in record.artifacts]

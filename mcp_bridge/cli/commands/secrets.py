@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli import configuring, exit_statuses, showing
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
+from mcp_bridge.cli.terminal_prompts import read_secret
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Confi
 
     def work() -> int:
         vault, configs = _vault(configuring.load(config or ctx.obj))
-        where = vault.set(name, inputs.read_secret(f"Value of {name}: ", "bad_secret"), "keyring" if keyring else None)
+        where = vault.set(name, read_secret(f"Value of {name}: ", "bad_secret"), "keyring" if keyring else None)
         showing.echo(f"{name} is kept in the {where}")
         if name not in configs:
             showing.echo_err(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import asking, exit_statuses, showing
+from mcp_bridge.cli import exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.opening import print_json
 from mcp_bridge.downstream.configuration import client_file_reading
 from mcp_bridge.downstream.configuration.discovery import folder_table, missing_servers_problem
@@ -216,7 +216,7 @@ def _confirm() -> bool:
         "Nothing was trusted: there is no terminal to ask in.",
         hint="Run it in a terminal, or with --yes once you have looked at what is there.",
     )
-    return asking.confirm("Trust exactly this content? A changed byte asks again.", refusal)
+    return terminal_prompts.confirm("Trust exactly this content? A changed byte asks again.", refusal)
 
 
 def revoke(loaded: settings.Loaded, folder: Path) -> int:

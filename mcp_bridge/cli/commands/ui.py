@@ -8,10 +8,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from mcp_bridge.cli import configuring, exit_statuses, showing
-from mcp_bridge.cli.asking import login_name
 from mcp_bridge.cli.browser import page_that_leads_to
 from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.cli.opening import run_with_database
+from mcp_bridge.cli.terminal_prompts import login_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

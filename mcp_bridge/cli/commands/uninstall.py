@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import asking, configuring, exit_statuses, showing
+from mcp_bridge.cli import configuring, exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.commands.image_prune import Engine, engines, print_left, remove_images
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.settings import user_file
@@ -205,4 +205,4 @@ def _confirm(*, state: bool) -> bool:
         "Nothing was removed: there is no terminal to ask in.",
         hint=f"Write `mcp-bridge uninstall{' --state' if state else ''} --yes`.",
     )
-    return asking.confirm("Remove all of this?", refusal)
+    return terminal_prompts.confirm("Remove all of this?", refusal)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import escaping, settings
-from mcp_bridge.cli import asking, exit_statuses, showing
+from mcp_bridge.cli import exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.configuration_edits.file_edits import ConfigurationFile
 from mcp_bridge.cli.configuration_edits.installation_records import Installations
 from mcp_bridge.cli.configuration_edits.server_entries import NotTransferableError, as_table
@@ -108,7 +108,7 @@ def import_(
         "Nothing was written: there is no terminal to ask in.",
         hint=f"Write `mcp-bridge servers import {client.name} --yes`.",
     )
-    if not yes and not asking.confirm("Write this?", refusal):
+    if not yes and not terminal_prompts.confirm("Write this?", refusal):
         showing.echo_err("mcp-bridge: nothing was written.")
         return exit_statuses.REFUSED
     # What only the user could read in the client's file stays so.

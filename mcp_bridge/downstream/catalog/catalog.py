@@ -18,7 +18,9 @@ from mcp_bridge.downstream.search.index_cache import IndexStore
 from mcp_bridge.downstream.search.meaning import FUSED
 from mcp_bridge.downstream.search.meaning_search import MeaningSearch
 from mcp_bridge.downstream.search.search import Hit, SearchIndex, ordered
+from mcp_bridge.downstream.search.words import split
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.near_names import did_you_mean
 from mcp_bridge.offload import is_large, on_blocking_thread, on_thread
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ LOCAL = "local"
 """The server name under which the host's own tools are listed."""
 
 _SMALL_FILE_BYTES = 256 << 10
+
+# For a wrong name: how many characters of it are looked at, and how many tools are named.
+_NAME_CHARS, _MEANT = 200, 3
 
 # Up to so many tools are saved on the event loop, and more on a thread.
 _FEW_TOOLS = 200
@@ -177,6 +182,25 @@ class Catalog:
         Raises:
             BridgeError: As `tool`.
         """
+        try:
+            return await self._bind(server, name)
+        except BridgeError as exc:
+            if exc.code == "unknown_tool" and not exc.details.get("nearest"):
+                await self._add_meant(exc, server, name)
+            raise
+
+    async def _add_meant(self, error: BridgeError, server: str, name: str) -> None:
+        """Add the tools that the words of a name find, where none is spelled like it."""
+        # The words that all of them have say nothing.
+        said = {*split(server), "server", "tool"}
+        words = [word for word in split(name[:_NAME_CHARS]) if word not in said]
+        if not words:
+            return
+        found = await self.search(" ".join(words), _MEANT, servers=[server], wait=0)
+        if close := [hit.tool.name for hit in found.hits if hit.score > 0]:
+            error.hint, error.details["nearest"] = did_you_mean(close, close), close
+
+    async def _bind(self, server: str, name: str) -> BoundTool:
         if server == LOCAL and self._local is not None:
             return self._local.bind(name)
         downstream = self._fleet.server(server)

@@ -1,16 +1,14 @@
-"""Descriptions of a tool at four levels: one line, a Python signature, the full documentation, its schemas."""
+"""Descriptions of a tool at four levels, as text: one line, a signature, the full documentation, its schemas."""
 
 from __future__ import annotations
 
 import re
 import sys
 import textwrap
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from mcp_bridge.downstream.catalog.aliases import assign
-from mcp_bridge.downstream.catalog.results import is_wrapped
-from mcp_bridge.downstream.catalog.schema_types import TypeRenderer, object_shape, resolve
+from mcp_bridge.downstream.catalog.schema_types import object_shape
+from mcp_bridge.downstream.catalog.signatures import Param, documentation, one_line, signature
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,66 +27,11 @@ _PARAMS = 250
 _RENDERED = 450
 _LEAST_DOC = 80
 _LEAST_PARAM_DOC = 40
-# What is kept of a parameter's description, for proxies.
-_PARAM_DESCRIPTION = 400
 _DEFAULT = 40
 _RENDERED_PARAMS = 40
 _CALL = 1_500
 
-# How many references are followed to find a default.
-_HOPS = 8
-
-# Further parameters are left out of the signature; `.raw` can still send them.
-_MAX_PARAMS = 200
-
-# The type of a result without a schema: text, a list of blocks if there is anything but text, or nothing.
-_UNSTRUCTURED = "str | list | None"
-
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])|\n")
-_SPACE = re.compile(r"\s+")
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """One parameter.
-
-    Attributes:
-        py_name: Name in Python.
-        json_name: Name on the wire; differs if that isn't a Python identifier or is a keyword.
-        annotation: Type, as text.
-        required: Whether a call without it is refused. A parameter that the schema requires may be omitted if it has a
-            default: the host then sends the default.
-        default: The schema's default if `has_default`. It is shown, and sent only for required parameters.
-        has_default: Whether the schema has a default. If not, an optional parameter shows `...`.
-        description: For people and models.
-        kind: `positional_or_keyword`, or `var_keyword` for additional names that the schema allows.
-    """
-
-    py_name: str
-    json_name: str
-    annotation: str
-    required: bool
-    default: Any
-    has_default: bool
-    description: str
-    kind: Literal["positional_or_keyword", "var_keyword"] = "positional_or_keyword"
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """A tool as a Python function.
-
-    Required parameters come first, then those that are required and have a default, then optional ones, each group in
-    the schema's order.
-    """
-
-    params: list[Param]
-    returns: str
-    doc: str
-
-    def record(self) -> dict[str, Any]:
-        """The signature as a JSON object."""
-        return asdict(self)
 
 
 def line(tool: ToolInfo) -> str:
@@ -117,36 +60,6 @@ def _line(tool: ToolInfo) -> tuple[str, bool]:
     head = f"{tool.server_alias}.{tool.alias}({', '.join(texts)})"
     text = f"{head} — {summary}" if summary else head
     return text, len(params) > _LINE_PARAMS or summary.endswith("…") or any(map(_elides_default, params[:_LINE_PARAMS]))
-
-
-def signature(tool: ToolInfo) -> Signature:
-    """The tool's signature; never raises, whatever its schemas are."""
-    renderer = TypeRenderer(tool.input_schema)
-    shape = object_shape(tool.input_schema)
-    names = list(shape.properties)[:_MAX_PARAMS]
-    python_names = assign(names)
-    params = []
-    documented = {name: _documentation(tool.input_schema, shape.properties[name]) for name in names}
-    # A null default is not sent.
-    needed = {name for name in names if name in shape.required and documented[name].get("default") is None}
-    for name in sorted(names, key=lambda name: (name not in needed, name not in shape.required)):
-        schema = shape.properties[name]
-        plain = schema if isinstance(schema, dict) else {}
-        params.append(
-            Param(
-                py_name=python_names[name],
-                json_name=name,
-                annotation=renderer.render(schema),
-                required=name in needed,
-                default=documented[name].get("default"),
-                has_default="default" in documented[name],
-                description=_one_line(plain.get("description"), _PARAM_DESCRIPTION),
-            )
-        )
-    if shape.extra is not None:
-        rest = next(name for name in ("kwargs", "extra_kwargs", "extra_kwargs_") if name not in python_names.values())
-        params.append(Param(rest, "", renderer.render(shape.extra), False, None, False, "", "var_keyword"))  # noqa: FBT003
-    return Signature(params, _returns(tool), tool.description.strip() or (tool.title or ""))
 
 
 def render(tool: ToolInfo) -> str:
@@ -180,7 +93,7 @@ def _rendered(tool: ToolInfo) -> tuple[str, bool]:
         shown.append(f"… {len(sig.params) - len(params)} more")
     lines = [f"await {tool.server_alias}.{tool.alias}({', '.join(shown)}) -> {sig.returns}"]
     room = _RENDERED - len(lines[0])
-    doc = _one_line(sig.doc, max(_LEAST_DOC, min(_DOC, room)))
+    doc = one_line(sig.doc, max(_LEAST_DOC, min(_DOC, room)))
     if doc:
         lines.append(f"  {doc}")
     room -= len(doc)
@@ -197,7 +110,7 @@ def _rendered(tool: ToolInfo) -> tuple[str, bool]:
 
 
 def _param_doc(param: Param, most: int) -> str:
-    about = _one_line(param.description, most)
+    about = one_line(param.description, most)
     return f"  {param.py_name}: {about}" if about else ""
 
 
@@ -221,7 +134,7 @@ def full(tool: ToolInfo) -> str:
         lines.append(textwrap.indent(sig.doc, "  "))
     shape = object_shape(tool.input_schema)
     for param in sig.params:
-        about = _documentation(tool.input_schema, shape.properties.get(param.json_name)).get("description")
+        about = documentation(tool.input_schema, shape.properties.get(param.json_name)).get("description")
         if isinstance(about, str) and about.strip():
             lines.append(f"  {param.py_name}: {textwrap.indent(about.strip(), '    ').strip()}")
     lines.append(f"  As JSON Schema: {_detail_hint(tool, 'schema')}")
@@ -248,19 +161,6 @@ def call_hint(tool: ToolInfo) -> str:
 
 def _detail_hint(tool: ToolInfo, detail: str) -> str:
     return f'await runtime.describe("{tool.server_alias}.{tool.alias}", "{detail}")'
-
-
-def _documentation(root: dict[str, Any], schema: Any) -> dict[str, Any]:
-    """The default and description of a parameter, its own or those of the schema that it refers to."""
-    keywords: dict[str, Any] = {}
-    for _ in range(_HOPS):
-        if not isinstance(schema, dict):
-            break
-        for name in {"default", "description"} & schema.keys():
-            keywords.setdefault(name, schema[name])
-        reference = schema.get("$ref")
-        schema = resolve(root, reference) if isinstance(reference, str) else None
-    return keywords
 
 
 def proxy_row(tool: ToolInfo) -> dict[str, Any]:
@@ -291,17 +191,6 @@ def proxy_row(tool: ToolInfo) -> dict[str, Any]:
 def schemas(tool: ToolInfo) -> dict[str, Any]:
     """`{"input": …, "output": …}` as the server sent them; output is None if there is none."""
     return {"input": tool.input_schema, "output": tool.output_schema}
-
-
-def _returns(tool: ToolInfo) -> str:
-    output = tool.output_schema
-    if output is None:
-        return _UNSTRUCTURED
-    if is_wrapped(output):
-        properties = output.get("properties")
-        inner = properties.get("result", True) if isinstance(properties, dict) else True
-        return TypeRenderer(output).render(inner)
-    return TypeRenderer(output).render(output)
 
 
 def _short(param: Param) -> str:
@@ -335,12 +224,4 @@ def _elides_default(param: Param) -> bool:
 def _summary(tool: ToolInfo) -> str:
     text = tool.description.strip() or (tool.title or "")
     first = _SENTENCE_END.split(text, maxsplit=1)[0] if text else ""
-    return _one_line(first, _LINE_SUMMARY).rstrip(".")
-
-
-def _one_line(text: Any, limit: int) -> str:
-    if not isinstance(text, str):
-        return ""
-    # Cut before white space is folded: the text may contain megabytes of it.
-    flat = _SPACE.sub(" ", text[: 4 * limit]).strip()
-    return flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
+    return one_line(first, _LINE_SUMMARY).rstrip(".")

@@ -19,7 +19,7 @@ from mcp_bridge.downstream.catalog.listing_limits import MAX_LISTING_BYTES, MAX_
 from mcp_bridge.downstream.configuration.remote_entries import RESERVED_HEADERS, is_header_name
 from mcp_bridge.downstream.openapi.document_parts import Document
 from mcp_bridge.downstream.openapi.document_text import DocumentError, parse
-from mcp_bridge.downstream.openapi.naming import Names
+from mcp_bridge.downstream.openapi.operation_names import Names
 from mcp_bridge.downstream.openapi.operations import Limits, compile_operation
 from mcp_bridge.downstream.openapi.plan import Order, Outcome, SecurityScheme, Service
 from mcp_bridge.downstream.openapi.references import Node, References

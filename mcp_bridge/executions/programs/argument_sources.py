@@ -13,7 +13,8 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from mcp_bridge.kernel.language.references import MISSING, Template, TextTooLongError, walk, written
+from mcp_bridge.kernel.language.references import MISSING, Template, TextTooLongError, walk
+from mcp_bridge.kernel.language.value_texts import written
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.policy.secrets.vault_uris import REFERENCE
 

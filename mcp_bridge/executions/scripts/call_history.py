@@ -15,6 +15,7 @@ from mcp_bridge.ledger.log.payloads import (
     CallOutcome,
     CallRef,
     Failure,
+    Planned,
     Request,
     RequestIntent,
     RequestOutcome,
@@ -122,6 +123,11 @@ class RecordedCall:
         """Whether the script was given an answer."""
         return self.outcome is not None and self.outcome.result.status != TAKEN_BACK
 
+    def has_failed_with(self, code: str) -> bool:
+        """Whether the script was given an error with this code."""
+        result = None if self.outcome is None else self.outcome.result
+        return isinstance(result, Failure) and result.code == code
+
     def answer(self) -> Any:
         """The answer that the script was given.
 
@@ -141,6 +147,8 @@ class RecordedCall:
                 error = BridgeError(cast("Code", code), message, hint=hint)
                 error.details = {name: value for name, value in details.items() if name != "raw"}
                 raise error
+            case Planned(number):
+                return {"planned": number}
         raise ValueError(f"the call {self.call} was given no answer")
 
 
@@ -154,17 +162,28 @@ class CallHistory:
         calls: By id.
         answers: The number of outcomes.
         held: The requests that a person was asked about, by the calls' ids. None of these calls was made then.
+        after_dry_run: Whether a dry run was before these calls. What it did isn't among them: the run reads anew.
     """
 
     def __init__(self, entries: Iterable[Recorded] = ()) -> None:
         self.calls: dict[str, RecordedCall] = {}
         self.answers = 0
         self.held: dict[str, CallRequest] = {}
+        self.after_dry_run = False
         self._run_began: float | None = None
+        is_dry = has_listed = False
         for row in entries:
             match understood(row):
-                case ScriptStart() | Resumption():
+                case ScriptStart(dry_run=is_dry):
                     self._run_began = row.time
+                case Resumption():
+                    self._run_began = row.time
+                    if is_dry and not self.after_dry_run:
+                        # It has done nothing that is to be repeated: it is run anew, or the run begins.
+                        self.after_dry_run = has_listed
+                        self.calls, self.answers, self.held = {}, 0, {}
+                case ScriptSuspension(planned=int()):
+                    has_listed = True
                 case ScriptSuspension(held=held):
                     self.held |= {call: CallRequest.of(request) for call, request in held.items()}
                 case ToolIntent(call=CallRef(id=call), request=request) | RequestIntent(request, call):
@@ -199,6 +218,11 @@ class CallHistory:
         elif status == TAKEN_BACK:
             # The script cancelled it when its answer was already on the way.
             known.outcome, known.ended = outcome, row.time
+
+    def planned(self) -> list[Planned]:
+        """The calls that a dry run has listed, in the order of the list."""
+        results = [call.outcome.result for call in self.calls.values() if call.outcome is not None]
+        return sorted((one for one in results if isinstance(one, Planned)), key=lambda one: one.number)
 
     def doubtful(self) -> list[RecordedCall]:
         """The calls that have an intent and no outcome."""

@@ -18,6 +18,7 @@ from mcp_bridge.ledger.log.payloads import (
     Denial,
     Failure,
     NoAnswer,
+    Planned,
     Question,
     RequestIntent,
     RequestOutcome,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.bound_tool import ToolResult
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.executions.scripts.call_history import RecordedCall
+    from mcp_bridge.gate.planned_calls import PlannedCallError
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.log.payload_base import Payload
     from mcp_bridge.ledger.log.payloads import QuestionFields, Result, ToolIntent
@@ -228,6 +230,23 @@ class CallRecorder:
     def succeeded_with(self, value: Any, asked: CallRequest) -> None:
         """As `succeeded`, for arguments that are projected already."""
         self._end(self._of_asked(asked, Success(value)))
+
+    async def planned(self, number: int, error: PlannedCallError) -> dict[str, Any]:
+        """Record that a dry run has listed the call. Returns the answer to the script."""
+        asks = error.question
+        planned = Planned(
+            number,
+            asks["tool"],
+            asks["arguments"],
+            asks.get("filled", ()),
+            asks.get("announced", {}),
+            asks.get("why", ""),
+            error.listed,
+            error.asks,
+        )
+        self._log.keep([planned.given, planned.announced])
+        self._end(self._of_asked(await self.asked(), planned))
+        return {"planned": number}
 
     async def failed(self, error: BridgeError) -> None:
         """Record that the call failed or was refused; when the script is run again, the call is refused again."""

@@ -26,6 +26,8 @@ class Job:
         client: Who has it run.
         cell: Its place in a session, or None.
         head: Of a new cell: the session's last one, which it follows; empty for a new session.
+        dry_run: Whether it is only to read, and to list what else it would call. A stored one that began with a dry run
+            may be past it.
         blocked: Of a new cell: why none can begin now, but one that waits can go on; or None.
     """
 
@@ -36,10 +38,12 @@ class Job:
     cell: Cell | None = None
     head: str = ""
     blocked: BridgeError | None = None
+    dry_run: bool = False
 
     @classmethod
     def from_stored(cls, stored: StoredExecution, client: Client) -> Job:
         """A stored script for a client. Code, servers, time and starter are those that it was started with."""
         bundle = stored.bundle
         client = replace(client, starter=stored.starter)
-        return cls(bundle["code"], bundle["servers"], bundle["timeout"], client, Cell.of(stored))
+        cell, dry_run = Cell.of(stored), bundle.get("dry_run", False)
+        return cls(bundle["code"], bundle["servers"], bundle["timeout"], client, cell, dry_run=dry_run)

@@ -10,6 +10,8 @@ import contextlib
 import hashlib
 import logging
 import secrets
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
@@ -28,7 +30,20 @@ from mcp_bridge.executions.idempotency.runs_without_key import (
     suspended_run_of_code,
 )
 from mcp_bridge.executions.lifecycle import new_execution
-from mcp_bridge.executions.readiness import can_resume, earliest_due, last_looked
+from mcp_bridge.executions.plans.plan import (
+    NOTHING_LISTED,
+    STEP,
+    TOO_LARGE,
+    left_to_make,
+    nothing_bound,
+    of_approvals,
+    question,
+    rows,
+    unused_notices,
+    waiting_row,
+)
+from mcp_bridge.executions.plans.plan import error as plan_error
+from mcp_bridge.executions.readiness import can_resume, waits_for_plan
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.held_calls import ask
@@ -36,8 +51,10 @@ from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost, lost_if_not_waiting, run_through_losses
 from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
+from mcp_bridge.executions.scripts.settling import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
+from mcp_bridge.executions.waits.due import earliest_due, last_looked
 from mcp_bridge.ledger.log.payloads import (
     Request,
     RequestIntent,
@@ -114,7 +131,13 @@ class SandboxRunner(Protocol):
         """SHA-256, in hexadecimal, of the configurations of all servers that scripts may use."""
 
     def gate(
-        self, execution: str, client: Client, servers: Sequence[str] | None = None, recorder: Recorder | None = None
+        self,
+        execution: str,
+        client: Client,
+        servers: Sequence[str] | None = None,
+        recorder: Recorder | None = None,
+        *,
+        dry_run: bool = False,
     ) -> Gate:
         """The gate for an execution's calls.
 
@@ -123,6 +146,7 @@ class SandboxRunner(Protocol):
             client: Who has it run.
             servers: Names or aliases of the servers that it may use; None for all.
             recorder: Records the calls; by default the bridge's.
+            dry_run: Whether calls that don't only read are listed, and not made.
         """
 
     async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
@@ -170,7 +194,10 @@ class Scripts:
             named = await whole_key(Key(key, job.client.starter), values.project, values.values_behind)
         else:
             names = names_of_code(requests[0], self._runner.servers(job))
-            waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, names)
+            if job.dry_run:
+                await self._withdraw_plans(job, names)
+            else:
+                waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, names)
             if waiting is not None and waiting.key is not None:
                 named = Key(waiting.key, job.client.starter)
         request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests)
@@ -230,12 +257,17 @@ class Scripts:
         was, now = await values.project(known.bundle.get("code")), await values.project(code)
         return equal_by_values(was, now, values.values_behind([was, now]))
 
+    async def is_past_dry_run(self, known: StoredExecution) -> bool:
+        """Whether an execution that began with a dry run would go on with the run."""
+        history = CallHistory(await self.lifecycle.recorder.read(known.id))
+        return history.after_dry_run or waits_for_plan(known.record or {})
+
     async def start(self, job: Job, key: Key | None, request: str) -> ActiveScript | None:
         """Start an execution; None if its key has one already."""
         if job.blocked is not None:
             raise job.blocked
         execution = secrets.token_hex(8)
-        gate = self._runner.gate(execution, job.client, job.servers)
+        gate = self._runner.gate(execution, job.client, job.servers, dry_run=job.dry_run)
         if gate.allowance is not None:
             await gate.allowance.require()
         # As they are resolved now: another server may have that name by the time that the script goes on.
@@ -250,10 +282,13 @@ class Scripts:
             job.client.starter,
             None if key is None else key.text,
             None if job.cell is None else job.cell.ref(await gate.values.project(job.cell.session)),
+            job.dry_run,
         )
         bundle: dict[str, Any] = {"code": job.code, "servers": servers, "timeout": job.timeout}
         if job.cell is not None:
             bundle["cell"] = job.cell.to_bundle()
+        if job.dry_run:
+            bundle["dry_run"] = True
         row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
         entry = self.lifecycle.entry(began, execution)
         values, recorded = gate.values.values_behind(code), None
@@ -292,7 +327,9 @@ class Scripts:
             return None
         try:
             history = await self.lifecycle.recorder.read(known.id)
-            gate = self._runner.gate(known.id, job.client, job.servers)
+            calls = CallHistory(history)
+            job = replace(job, dry_run=job.dry_run and not calls.after_dry_run)
+            gate = self._runner.gate(known.id, job.client, job.servers, dry_run=job.dry_run)
             if gate.allowance is not None:
                 gate.allowance.stored = await self._store.recorded_bytes(known.id)
             gate.values.adopt(await self._store.values(known.id))
@@ -302,7 +339,9 @@ class Scripts:
                 gate.adopt(self.lifecycle.usage(await self.lifecycle.recorder.read(execution)), execution)
             # Now: no call passes another that waits for it while it is compared with what is recorded.
             await gate.values.projector()
-            script = self._script(known.id, gate, known.key, CallHistory(history))
+            if calls.after_dry_run and not await self._take_plan(known.id, gate, history):
+                return await self._denied_as_a_whole(known.id)
+            script = self._script(known.id, gate, known.key, calls)
             doubtful = await in_doubt(script.history, gate)
             if not doubtful:
                 return ActiveScript(script, gate, job, known.record)
@@ -313,6 +352,73 @@ class Scripts:
             await self._interrupt(known.id, known.record)
             raise
         return record
+
+    async def _take_plan(self, execution: str, gate: Gate, history: Sequence[Recorded]) -> bool:
+        """Have what is left of an execution's plan be made without another question, if a person has approved it.
+
+        Returns:
+            False if a person has denied it.
+        """
+        asked = of_approvals(await self._store.approvals(execution))
+        if asked is None or asked.decision is None:
+            return True
+        if asked.decision["approved"]:
+            gate.approved = left_to_make(asked.question, history)
+        return bool(asked.decision["approved"])
+
+    async def _denied_as_a_whole(self, execution: str) -> ExecutionRecord:
+        """End an execution whose plan was denied. Nothing of it was run but its dry run."""
+        error = BridgeError("denied", "A person has denied the calls that the dry run of this script has listed.")
+        refused = _refused(execution, error)
+        entry = self.lifecycle.entry(ScriptEnd(refused["status"], error=RunError.of(refused["error"])), execution)
+        await self.lifecycle.leave(execution, entry, status=refused["status"], record=refused)
+        return ExecutionRecord.from_json(refused)
+
+    async def _withdraw_plans(self, job: Job, names: list[str]) -> None:
+        """End what waits after earlier dry runs of the same code: the list that is made now takes its place."""
+        for known in await self._store.by_keys(self._principal, names, job.client.starter):
+            if effective_status(known) == "suspended" and waits_for_plan(known.record or {}):
+                # Somebody may have gone on with it just now.
+                with contextlib.suppress(BridgeError):
+                    await cancel_script(self.lifecycle, known, "there is a later dry run of the same code")
+                    await self._release_key(known.id)
+
+    async def _suspend_with_plan(self, active: ActiveScript, record: ExecutionRecord) -> bool:
+        """Suspend an execution whose dry run has ended, until a person has decided on what it has listed.
+
+        Returns:
+            False if it is no dry run, or hasn't ended by itself; or if there is nothing to decide, or too much to be
+            shown whole.
+        """
+        script = active.script
+        execution = script.execution
+        if not script.is_dry or record.status not in OWN_END:
+            return False
+        calls = CallHistory(await self.lifecycle.recorder.read(execution))
+        planned = calls.planned()
+        if any(call.has_failed_with("plan_too_large") for call in calls.calls.values()):
+            record.notices.append(TOO_LARGE)
+            return False
+        if not planned:
+            record.notices.append(NOTHING_LISTED)
+            return False
+        ended = None if record.status == "success" else record.error
+        record.planned = rows(planned)
+        if not any(one.listed for one in planned):
+            record.error = nothing_bound(planned, ended)
+            return False
+        asked = question(planned, None if ended is None else ended["message"])
+        number = 1 + max((row.effect for row in await self._store.approvals(execution)), default=0)
+        await self._store.ask(execution, number, asked)
+        script.generate_key()
+        if script.made_now is not None:
+            await assign_generated_key(self._store, execution, script.made_now, active.job.client.starter)
+        record.waiting = [waiting_row(number, time.time())]
+        record.error = plan_error(execution, number, planned, ended)
+        record.status, record.exit_code = "suspended", 0
+        entry = self.lifecycle.entry(ScriptSuspension("suspended", planned=len(planned)), execution)
+        await self.lifecycle.leave(execution, entry, status="suspended", record=record.to_keep())
+        return True
 
     async def _is_last(self, cell: Cell, execution: str) -> bool:
         return self._heads is not None and await self._heads.head(self._principal, cell.session) == execution
@@ -374,7 +480,8 @@ class Scripts:
         if not is_lost(record) or script.course.divergence or script.has_unnamed or script.hold.calls:
             # What waits is asked about now, and goes on when it can.
             return False
-        return not await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
+        past = CallHistory(await self.lifecycle.recorder.read(script.execution))
+        return script.is_dry or not await in_doubt(past, active.gate)
 
     async def _recovered(self, active: ActiveScript, lost: ExecutionRecord | None, cause: str) -> ActiveScript | None:
         """The same execution, from its record; None if it can't be run again."""
@@ -383,8 +490,17 @@ class Scripts:
         execution = active.script.execution
         logger.warning("the execution %s is run again from its record: %s", execution, cause)
         self.lifecycle.recorder.post(self.lifecycle.entry(Resumption(recovered=True), execution))
-        past = CallHistory(await self.lifecycle.recorder.read(execution))
-        return active._replace(script=self._script(execution, active.gate, active.script.kept_key, past))
+        history = await self.lifecycle.recorder.read(execution)
+        past = CallHistory(history)
+        gate, job = active.gate, active.job
+        if past.after_dry_run:
+            await self._take_plan(execution, gate, history)
+        elif job.dry_run:
+            # By the rules that count calls, none has been made.
+            gate = self._runner.gate(execution, job.client, job.servers, dry_run=True)
+            gate.values.adopt(await self._store.values(execution))
+            gate.adopt(self.lifecycle.usage(history))
+        return active._replace(script=self._script(execution, gate, active.script.kept_key, past), gate=gate)
 
     async def _keep(self, active: ActiveScript, record: ExecutionRecord) -> None:
         """Take down how a run has ended."""
@@ -405,22 +521,34 @@ class Scripts:
                 why = ScriptSuspension("interrupted", RunError.of(record.error))
                 entry = self.lifecycle.entry(why, script.execution)
                 # What it waited for before, it waits for still.
-                await self.lifecycle.leave(script.execution, entry, status="interrupted", record=active.last_record)
+                before = active.last_record
+                due, after = earliest_due(before), last_looked(before)
+                execution = script.execution
+                await self.lifecycle.leave(execution, entry, status="interrupted", record=before, due=due, after=after)
                 return
+        if divergence is None and await self._suspend_with_plan(active, record):
+            return
+        unused = None
+        if active.gate.approved is not None:
+            unused = len(active.gate.approved.left)
+            record.notices += unused_notices(active.gate.approved)
         outputs = {}
         for name in ("stdout", "stderr", "value"):
             if (text := getattr(record, name)) is not None:
                 outputs[name] = hashlib.sha256(text if isinstance(text, bytes) else text.encode()).hexdigest()
         rebuilt = None if record.session is None else record.session.get("rebuilt")
-        end = ScriptEnd(record.status, record.exit_code, RunError.of(record.error), outputs, rebuilt)
+        end = ScriptEnd(record.status, record.exit_code, RunError.of(record.error), outputs, rebuilt, unused)
         entry = self.lifecycle.entry(end, script.execution)
         await self.lifecycle.leave(script.execution, entry, status=record.status, record=record.to_keep())
+        if script.is_dry and script.kept_key is not None:
+            # It was only a dry run: the key is for the run.
+            await self._release_key(script.execution)
 
     async def _rest(self, active: ActiveScript, record: ExecutionRecord) -> None:
         """Suspend a run that has a key, if something of it is in doubt, or waits."""
         script = active.script
         doubtful: list[RecordedCall] = []
-        if record.status not in OWN_END:
+        if record.status not in OWN_END and not script.is_dry:
             # Its calls were cut short: nobody knows whether they have happened.
             doubtful = await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
         held = {held.call: held for held in script.lent.values()}
@@ -442,7 +570,7 @@ class Scripts:
         kept = record.to_keep()
         due, after = earliest_due(kept), last_looked(kept)
         servers = None if due is None and after is None else self._runner.servers_digest()
-        suspension = ScriptSuspension("suspended", RunError.of(record.error), asked, servers)
+        suspension = ScriptSuspension("suspended", RunError.of(record.error), asked, servers=servers)
         entry = self.lifecycle.entry(suspension, record.execution)
         await self.lifecycle.leave(record.execution, entry, status="suspended", record=kept, due=due, after=after)
 
@@ -488,15 +616,20 @@ class _Request(NamedTuple):
 
     @property
     def asker(self) -> Asker | None:
-        return self.job.client.asker
+        # A dry run makes nothing, whatever a person says.
+        return None if self.job.dry_run else self.job.client.asker
 
     async def start(self) -> ActiveScript | ExecutionRecord | None:
         return await self.scripts.start(self.job, self.key, self.requests[0])
 
     async def resume(self, known: StoredExecution) -> ActiveScript | ExecutionRecord | None:
+        if self.job.dry_run and await self.scripts.is_past_dry_run(known):
+            return _stored_record(known)
         return await self.scripts.resume_from_record(known, self.job.client)
 
     async def is_same(self, known: StoredExecution) -> bool:
+        if self.job.dry_run and not known.bundle.get("dry_run"):
+            return False
         if known.request:
             return known.request in self.requests
         # Forgotten, with a value that was written out in it.
@@ -515,7 +648,7 @@ _AT_REST = frozenset({"suspended", "timeout"})
 
 def _still_waiting(record: dict[str, Any] | None, history: CallHistory) -> list[WaitingRow]:
     """What a run waited for and waits for still, when it can't go on for another reason."""
-    rows: list[WaitingRow] = (record or {}).get("waiting", [])
+    rows: list[WaitingRow] = [row for row in (record or {}).get("waiting", []) if row["step"] != STEP]
     return [row for row in rows if row["call"] not in history.calls or history.calls[row["call"]].outcome is None]
 
 

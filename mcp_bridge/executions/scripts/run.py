@@ -21,6 +21,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.runs_without_key import generated_key
+from mcp_bridge.executions.plans.plan import MAX_PLANNED, MAX_PLANNED_BYTES, plan_bytes, too_large
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.divergence import Divergence, RecordedCourse
@@ -28,8 +29,10 @@ from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same
 from mcp_bridge.executions.status import UNFINISHED
 from mcp_bridge.executions.waits.events import untaken
 from mcp_bridge.executions.waits.script_waits import ScriptWaits
+from mcp_bridge.gate.planned_calls import PlannedCallError
 from mcp_bridge.gate.policy_check import ApprovalNeededError
 from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, Violation, to_entry
+from mcp_bridge.offload import off_loop
 from mcp_bridge.wire.messages import NAMES, ProgramResume
 
 if TYPE_CHECKING:
@@ -130,11 +133,20 @@ class ScriptRun:
         self._is_caught_up = not self.history.calls
         self._programs: dict[str, tuple[CallRecorder, CallRequest]] = {}
         """The calls of programs that are under way or in `lent`, by the programs' executions."""
+        listed = self.history.planned()
+        self._listed = len(listed)
+        """How many calls its dry run has listed."""
+        self._listed_bytes = sum(plan_bytes(one.given) for one in listed)
         self._next = 0
         """The place of the next recorded answer to give."""
         self._given: set[int] = set()
         self._turns: dict[int, anyio.Event] = {}
         self._last = _Given("", 0.0)
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether it is a dry run: it may only read, and what else it asks for is listed."""
+        return self._gate.is_dry
 
     # --- requests of the sandbox ---
 
@@ -159,6 +171,8 @@ class ScriptRun:
         try:
             tool = await self._gate.tools.catalog.bind(server, asked.tool)
             result = await self._gate.call(tool, asked.arguments, call, raw=asked.raw)
+        except PlannedCallError as exc:
+            return await self._planned(call, exc)
         except ApprovalNeededError as exc:
             if call.call is None:
                 raise
@@ -177,6 +191,33 @@ class ScriptRun:
         if call.is_pending:
             await self._wait(call, request, "tool")
         return {"raw": result.raw} if asked.raw else {"value": result.value}
+
+    async def list_program(self, call: CallRecorder) -> Any:
+        """List the start of a program, or that one is to go on, in a dry run. No approval of the list covers its steps.
+
+        Raises:
+            BridgeError: As `call`; `plan_too_large`.
+        """
+        if (answer := await self._answered_already(call)) is not None:
+            return answer
+        asked = await call.asked()
+        return await self._planned(call, PlannedCallError({"tool": call.name, "arguments": asked.arguments}))
+
+    async def _planned(self, call: CallRecorder, planned: PlannedCallError) -> dict[str, Any]:
+        """List a call of a dry run. What is given for its result stands for it in the arguments of other calls.
+
+        Raises:
+            BridgeError: `plan_too_large`.
+        """
+        asks = planned.question
+        size = await off_loop(asks["arguments"], plan_bytes, asks["arguments"])
+        if self._listed >= MAX_PLANNED or self._listed_bytes + size > MAX_PLANNED_BYTES:
+            error = too_large()
+            await call.failed(error)
+            raise error
+        self._listed += 1
+        self._listed_bytes += size
+        return await call.planned(self._listed, planned)
 
     async def answer(self, call: CallRecorder, do: Callable[[], Awaitable[Any]]) -> Any:
         """Answer any other call: from the record, or by `do`, recording the outcome.
@@ -258,7 +299,7 @@ class ScriptRun:
         return None
 
     def _check_unnamed(self, call: str | None) -> None:
-        if call is None and self.key is None and self.live:
+        if call is None and self.key is None and self.live and not self.is_dry:
             self.has_unnamed = True
             return
         message = "a call has no name" if call is None else f"two calls have the name {call}"

@@ -8,7 +8,8 @@ from typing import Any
 
 from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
 from mcp_bridge.kernel.language.conditions import ConditionError, Reference
-from mcp_bridge.kernel.language.references import MISSING, Lookup, quoted
+from mcp_bridge.kernel.language.references import MISSING, Lookup
+from mcp_bridge.kernel.language.value_texts import quoted
 from mcp_bridge.kernel.values import canonical
 
 _SHOWN_CHARS = 60

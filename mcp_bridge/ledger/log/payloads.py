@@ -49,6 +49,9 @@ TAKEN_BACK = "interrupted"
 NOT_DONE = "not_done"
 """The status of a call that has an intent and did not happen: it counts as never made."""
 
+PLANNED = "planned"
+"""The status of a call that a dry run has listed, and not made."""
+
 PENDING = "pending"
 """The status of a call whose tool announced that its outcome comes later."""
 
@@ -242,7 +245,57 @@ class NoAnswer:
         return {"status": self.status}
 
 
-Result: TypeAlias = Success | Failure | NoAnswer
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A call of a dry run was decided, checked and listed, and not made.
+
+    Attributes:
+        number: Its number in the list, from 1.
+        tool: The tool's exact name, after its server's.
+        given: The arguments that the tool would get, projected.
+        filled, announced, why: As `QuestionFields`.
+        listed: SHA-256, in hexadecimal, of the tool as its server listed it. Empty for a call that needs the result of
+            another one of the list: no approval of the list covers it.
+        asks: Whether the policy wants a person asked about it.
+    """
+
+    number: int
+    tool: str
+    given: Any
+    filled: Sequence[str] = ()
+    announced: Any = field(default_factory=dict)
+    why: str = ""
+    listed: str = ""
+    asks: bool = False
+
+    @property
+    def status(self) -> str:
+        """As it is recorded."""
+        return PLANNED
+
+    def encode(self) -> dict[str, Any]:
+        """The part of a payload that has the result."""
+        planned: dict[str, Any] = {"number": self.number, "tool": self.tool, "given": self.given}
+        planned |= {"filled": list(self.filled), "announced": self.announced, "why": self.why}
+        return {"status": PLANNED, "planned": planned | {"listed": self.listed, "asks": self.asks}}
+
+    @classmethod
+    def decode(cls, payload: Object) -> Self:
+        """The result in a payload."""
+        planned = payload["planned"]
+        return cls(
+            planned["number"],
+            planned["tool"],
+            planned["given"],
+            planned["filled"],
+            planned["announced"],
+            planned["why"],
+            planned["listed"],
+            planned["asks"],
+        )
+
+
+Result: TypeAlias = Success | Failure | NoAnswer | Planned
 
 
 def _result(payload: Object) -> Result:
@@ -252,6 +305,8 @@ def _result(payload: Object) -> Result:
         case "failed":
             hint, details = payload.get("hint"), payload.get("details", {})
             return Failure(payload.get("code", ""), payload.get("message", ""), hint, details)
+        case "planned":
+            return Planned.decode(payload)
         case status:
             return NoAnswer(status)
 
@@ -299,6 +354,7 @@ class ScriptStart(Payload):
         starter: Who started it; None in entries of version 0.1.0.
         key: Its idempotency key, projected, or None.
         cell: Its place in a session, or None.
+        dry_run: Whether it begins with a dry run.
     """
 
     KIND = "start"
@@ -310,6 +366,7 @@ class ScriptStart(Payload):
     starter: str | None = None
     key: str | None = None
     cell: CellRef | None = None
+    dry_run: bool = False
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -319,7 +376,8 @@ class ScriptStart(Payload):
     def encode(self) -> dict[str, Any]:
         encoded = {"code": self.code, "hash": self.hash, "servers": _listed(self.servers), "timeout": self.timeout}
         encoded |= _given(starter=self.starter, key=self.key)
-        return encoded if self.cell is None else encoded | self.cell.encode()
+        encoded |= {} if self.cell is None else self.cell.encode()
+        return encoded | {"dry_run": True} if self.dry_run else encoded
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
@@ -331,6 +389,7 @@ class ScriptStart(Payload):
             payload.get("starter"),
             payload.get("key"),
             CellRef.decode(payload),
+            payload.get("dry_run", False),
         )
 
 
@@ -696,6 +755,7 @@ class QuestionFields(TypedDict, total=False):
         program, step: The program and the step that ask.
         call: Of a script's call that waits: its name in the call history.
         origin: Who wrote the program, `operator` or `agent`; only while a person is asked.
+        listed: Of the calls that a dry run has listed, which are in `details`: as `Planned.listed`, of each.
     """
 
     tool: str
@@ -709,6 +769,7 @@ class QuestionFields(TypedDict, total=False):
     step: str
     call: str
     origin: str
+    listed: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -1028,6 +1089,7 @@ class ScriptSuspension(Payload):
         status: `suspended` or `interrupted`.
         error: The reason; None if a settlement or an event has changed what it waits for.
         held: The calls that a person is asked about, without their arguments, by their ids.
+        planned: How many calls its dry run, which is over, has listed; None if it isn't suspended for that.
         servers: SHA-256, in hexadecimal, of the servers that there were, if it waits for a time or an event: a bridge
             that goes on by itself has to have the same. None otherwise.
     """
@@ -1037,6 +1099,7 @@ class ScriptSuspension(Payload):
     status: str
     error: RunError | None = None
     held: Mapping[str, Request] = field(default_factory=dict)
+    planned: int | None = None
     servers: str | None = None
 
     def encode(self) -> dict[str, Any]:
@@ -1045,12 +1108,13 @@ class ScriptSuspension(Payload):
             encoded |= self.error.encode()
         if self.held:
             encoded["held"] = [request.encode() | {"call": call} for call, request in self.held.items()]
-        return encoded | _given(servers=self.servers)
+        return encoded | _given(planned=self.planned, servers=self.servers)
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
         held = {row["call"]: Request.decode(row) for row in payload.get("held", ())}
-        return cls(payload["status"], _run_error(payload, "held", "servers"), held, payload.get("servers"))
+        error = _run_error(payload, "held", "planned", "servers")
+        return cls(payload["status"], error, held, payload.get("planned"), payload.get("servers"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -1113,6 +1177,7 @@ class ScriptEnd(Payload):
         error: The record's error; None without a record.
         outputs: SHA-256, in hexadecimal, of the record's `stdout`, `stderr` and `value`.
         rebuilt: How many cells of its session were run again from their records before it began; None for none.
+        unused: How many of the calls that were approved after its dry run it hasn't made; None without a dry run.
     """
 
     KIND = "end"
@@ -1122,18 +1187,20 @@ class ScriptEnd(Payload):
     error: RunError | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
     rebuilt: int | None = None
+    unused: int | None = None
 
     def encode(self) -> dict[str, Any]:
         encoded = {"status": self.status} | _given(exit_code=self.exit_code)
         if self.error is not None:
             encoded |= self.error.encode()
-        return {**encoded, **self.outputs, **_given(rebuilt=self.rebuilt)}
+        return {**encoded, **self.outputs, **_given(rebuilt=self.rebuilt, unused=self.unused)}
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
         outputs = {name: payload[name] for name in _OUTPUTS if name in payload}
-        error = _run_error(payload, "exit_code", "rebuilt", *_OUTPUTS)
-        return cls(payload["status"], payload.get("exit_code"), error, outputs, payload.get("rebuilt"))
+        error = _run_error(payload, "exit_code", "rebuilt", "unused", *_OUTPUTS)
+        rest = payload.get("rebuilt"), payload.get("unused")
+        return cls(payload["status"], payload.get("exit_code"), error, outputs, *rest)
 
 
 def _run_error(payload: Object, *others: str) -> RunError | None:

@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mcp_bridge.errors import BridgeError
+
 if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
@@ -21,21 +23,6 @@ RESERVE_BYTES = 64 << 20
 
 MAX_QUEUED_BYTES = 32 << 20
 """Limit of what is queued to be written. While it is exceeded, new calls wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """The limits of a file.
-
-    Attributes:
-        max_bytes: The largest size of its content; None for no limit.
-        max_run_bytes: The most that one run may record.
-        min_free_bytes: The free space that its disk must have before anything begins.
-    """
-
-    max_bytes: int | None = None
-    max_run_bytes: int = 512 << 20
-    min_free_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +40,56 @@ class Measured:
     unused: int
     free: int
     gives_back: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The limits of a file.
+
+    Attributes:
+        max_bytes: The largest size of its content; None for no limit.
+        max_run_bytes: The most that one run may record.
+        min_free_bytes: The free space that its disk must have before anything begins.
+    """
+
+    max_bytes: int | None = None
+    max_run_bytes: int = 512 << 20
+    min_free_bytes: int = 0
+
+    def has_room(self, measured: Measured, more: int) -> bool:
+        """Whether so many more bytes than were measured fit, the reserve included."""
+        return (self.max_bytes is None or measured.used + more <= self.max_bytes + RESERVE_BYTES) and (
+            measured.free - more > self.min_free_bytes - RESERVE_BYTES
+        )
+
+    def exceeded(self, path: Path, measured: Measured, unmeasured: int, more: int) -> BridgeError | None:
+        """The error of new work while a limit is exceeded; None where there is room.
+
+        Args:
+            path: The file.
+            measured: How large it was.
+            unmeasured: Bytes that were written since then.
+            more: Bytes by which the limits may be exceeded.
+        """
+        used, free = measured.used + unmeasured, measured.free - unmeasured
+        if self.max_bytes is not None and used > self.max_bytes + more:
+            return BridgeError(
+                "ledger_full",
+                f"The record of executions, {path}, has {used} bytes; its limit is {self.max_bytes}.",
+                hint="Nothing new begins. What to do: erase executions (mcp-bridge erase), raise max_size in [ledger],"
+                " or put the state directory away whole and begin a new one.",
+                used=used,
+                limit=self.max_bytes,
+            )
+        if free < self.min_free_bytes - more:
+            return BridgeError(
+                "ledger_full",
+                f"The disk of {path} has {free} bytes left, and less than {self.min_free_bytes}.",
+                hint="Nothing new begins. Make room on the disk, or lower min_free in [ledger].",
+                free=free,
+                limit=self.min_free_bytes,
+            )
+        return None
 
 
 def journal_bytes(path: Path) -> int:

@@ -24,7 +24,6 @@ from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.fair_share import charge
 from mcp_bridge.ledger.log.quota import (
     MAX_QUEUED_BYTES,
-    RESERVE_BYTES,
     Measured,
     Quota,
     RunUsage,
@@ -303,33 +302,10 @@ class Database:
 
     def has_room_for(self, size: int) -> bool:
         """Whether `size` more bytes fit into the quota and its reserve."""
-        quota = self.quota
-        more = self._unmeasured + self._queued + size
-        return (quota.max_bytes is None or self._measured.used + more <= quota.max_bytes + RESERVE_BYTES) and (
-            self._measured.free - more > quota.min_free_bytes - RESERVE_BYTES
-        )
+        return self.quota.has_room(self._measured, self._unmeasured + self._queued + size)
 
     def _full(self, more: int) -> BridgeError | None:
-        quota = self.quota
-        used, free = self._measured.used + self._unmeasured, self._measured.free - self._unmeasured
-        if quota.max_bytes is not None and used > quota.max_bytes + more:
-            return BridgeError(
-                "ledger_full",
-                f"The record of executions, {self._path}, has {used} bytes; its limit is {quota.max_bytes}.",
-                hint="Nothing new begins. What to do: erase executions (mcp-bridge erase), raise max_size in [ledger],"
-                " or put the state directory away whole and begin a new one.",
-                used=used,
-                limit=quota.max_bytes,
-            )
-        if free < quota.min_free_bytes - more:
-            return BridgeError(
-                "ledger_full",
-                f"The disk of {self._path} has {free} bytes left, and less than {quota.min_free_bytes}.",
-                hint="Nothing new begins. Make room on the disk, or lower min_free in [ledger].",
-                free=free,
-                limit=quota.min_free_bytes,
-            )
-        return None
+        return self.quota.exceeded(self._path, self._measured, self._unmeasured, more)
 
     def _post(self, statement: Statement) -> None:
         _check_texts(statement.parameters)

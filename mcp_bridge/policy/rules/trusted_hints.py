@@ -18,6 +18,12 @@ def is_trusted_read_only(snapshot: PolicySnapshot, call: Call) -> bool:
     return call.hints.get("readOnlyHint") is True and call.hints.get("destructiveHint") is not True
 
 
+def only_reads(snapshot: PolicySnapshot, call: Call) -> bool:
+    """As `is_trusted_read_only`, by the policy and by every floor beneath it."""
+    is_read = is_trusted_read_only(snapshot, call)
+    return is_read and (snapshot.floor is None or only_reads(snapshot.floor, call))
+
+
 def is_trusted_idempotent(snapshot: PolicySnapshot, server: str, hints: Mapping[str, object]) -> bool:
     """Whether a server that the policy, and the floor beneath it, trust says that the tool is idempotent.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import ipaddress
 import logging
 import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +26,7 @@ from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.http.connections import MAX_HEADER_BYTES, ConnectionLimits
 from mcp_bridge.server.http.draining import LOOK_SECONDS, RunningCalls, drain
 from mcp_bridge.server.http.hosts import AllowedHosts
+from mcp_bridge.server.http.listener_check import check_listener
 from mcp_bridge.server.http.open_files import allow_descriptors, needed_descriptors
 from mcp_bridge.server.http.refusals import refused
 from mcp_bridge.server.http.request_admission import Endpoint
@@ -169,26 +169,6 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
-
-
-def is_loopback(listener: socket.socket) -> bool:
-    """Whether only this machine can reach a listening socket."""
-    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
-
-
-def check_listener(listener: socket.socket, authenticator: Authenticator) -> None:
-    """Refuse to listen beyond this machine without authentication.
-
-    Raises:
-        BridgeError: `authentication_needed`.
-    """
-    if not authenticator.authenticates and not is_loopback(listener):
-        raise BridgeError(
-            "authentication_needed",
-            f"{listener.getsockname()[0]} can be reached from other machines, and anybody there could run code here: "
-            "no authentication is configured.",
-            hint="Use --host 127.0.0.1, or make a token with `mcp-bridge principal add NAME`.",
-        )
 
 
 async def serve_http(

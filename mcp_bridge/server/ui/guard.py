@@ -1,8 +1,8 @@
 """Access control for the viewer, and restrictions on what browsers may do with its responses.
 
-All users of the machine, and all web pages in the user's browser, can reach a loopback port. So there is no response
-without the token, which no other page has and no browser sends by itself; none under a host name that isn't the
-machine's (DNS rebinding); and no change by another page.
+All users of the machine, and all web pages in the user's browser, can reach a loopback port. So `mcp-bridge ui` gives
+no response without the token, which no other page has and no browser sends by itself; none under a host name that isn't
+the machine's (DNS rebinding); and no change by another page. Over HTTP, requests have been authenticated before.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_bridge.executions.approvals import ApprovalRequest
-    from mcp_bridge.ledger.audit.evidence import Evidence
+    from mcp_bridge.ledger.audit.inclusion_evidence import Evidence
     from mcp_bridge.ledger.audit.overview import EntryCounts
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.storage.execution_store import StoredExecution

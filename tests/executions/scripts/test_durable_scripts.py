@@ -307,7 +307,7 @@ def left(status, **fields):
 
 async def test_a_replay_that_can_not_be_says_why_and_what_helps():
     class Runner:
-        def gate(self, *_):
+        def gate(self, *_, **__):
             raise BridgeError("unknown_server", "There is no server 'gone'.", server="gone")
 
     for stored, words in (

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from kernel_driver import run
 
 from mcp_bridge.kernel.language.conditions import MAX_CHARS, MAX_DEPTH, Condition, ConditionError, ConditionSyntaxError
-from mcp_bridge.kernel.language.references import MISSING, walk, written
+from mcp_bridge.kernel.language.references import MISSING, walk
+from mcp_bridge.kernel.language.value_texts import written
 from mcp_bridge.kernel.state import dump, restore, told_rows
 
 

@@ -8,15 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_driver import run
 
-from mcp_bridge.kernel.language.references import (
-    MAX_FILLED,
-    MAX_TEXT_CHARS,
-    MISSING,
-    Template,
-    TextTooLongError,
-    walk,
-    written,
-)
+from mcp_bridge.kernel.language.references import MAX_FILLED, MAX_TEXT_CHARS, MISSING, Template, TextTooLongError, walk
+from mcp_bridge.kernel.language.value_texts import written
 from mcp_bridge.kernel.values import MAX_DEPTH, normal
 
 DATA = {"a": {"b": 5, "c": [1, {"d": "x"}]}, "t": "text", "n": None, "f": 1.5, "yes": True, "output": "odd"}

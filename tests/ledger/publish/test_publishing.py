@@ -35,12 +35,12 @@ from mcp_bridge.ledger.proofs import note_files
 from mcp_bridge.ledger.proofs.note_files import notes_in
 from mcp_bridge.ledger.proofs.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
+from mcp_bridge.ledger.publish import checkpoints_seen as asking
 from mcp_bridge.ledger.publish import http_client, publish_loop, to_file
-from mcp_bridge.ledger.publish import target_checks as asking
+from mcp_bridge.ledger.publish.checkpoints_seen import check_targets
 from mcp_bridge.ledger.publish.open_publisher import open_publisher as publishing_bridge
 from mcp_bridge.ledger.publish.protocol import Published, TargetState
 from mcp_bridge.ledger.publish.publish_loop import Publisher
-from mcp_bridge.ledger.publish.target_checks import check_targets
 from mcp_bridge.ledger.publish.target_state import PublishedLog, acknowledge, read_states
 from mcp_bridge.ledger.publish.targets import PublishingConfig, Target
 from mcp_bridge.ledger.publish.to_target import publish

@@ -233,10 +233,13 @@ def test_a_subject_s_name_in_the_store_tells_nothing_without_the_key():
 
 # --- values in rows ---
 
-TEXTS = st.text(st.characters(), max_size=20) | st.binary(max_size=12)
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | TEXTS, lambda some: st.lists(some) | st.dictionaries(st.text(), some)
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(), max_size=20),
+    lambda some: st.lists(some) | st.dictionaries(st.text(), some),
 )
+MEMBERS = st.dictionaries(st.text(), JSON_VALUES | st.binary(max_size=12))
+VALUES = JSON_VALUES | st.dictionaries(st.text(), st.lists(MEMBERS) | MEMBERS | st.binary(max_size=12))
+"""What a record has: bytes no deeper than in its displays."""
 
 
 def read(value):

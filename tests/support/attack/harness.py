@@ -177,8 +177,8 @@ class CaseBridge(Bridge):
     latest: Any = None
     latest_execution = ""
 
-    def gate(self, execution: str, *arguments: Any) -> Any:
-        self.latest, self.latest_execution = super().gate(execution, *arguments), execution
+    def gate(self, execution: str, *arguments: Any, **more: Any) -> Any:
+        self.latest, self.latest_execution = super().gate(execution, *arguments, **more), execution
         return self.latest
 
 

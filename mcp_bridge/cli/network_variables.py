@@ -1,4 +1,4 @@
-"""Checks of environment variables for `mcp-bridge doctor`: wrong values break the bridge or its servers."""
+"""Checks of the environment variables for proxies and certificates, for `mcp-bridge doctor`."""
 
 from __future__ import annotations
 

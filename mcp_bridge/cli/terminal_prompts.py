@@ -1,7 +1,8 @@
-"""Asks the person at the terminal while a script or program waits."""
+"""Asks the person at the terminal: for an approval while a script or program waits, for a yes, for a secret."""
 
 from __future__ import annotations
 
+import getpass
 import os
 import pwd
 import select
@@ -15,9 +16,10 @@ import anyio.to_thread
 
 from mcp_bridge import escaping
 from mcp_bridge.cli import showing
+from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from mcp_bridge.errors import BridgeError
+    from mcp_bridge.error_codes import Code
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.ledger.log.payloads import QuestionFields
 
@@ -31,6 +33,9 @@ MAX_ANSWER_BYTES = 1024
 MAX_SHOWN_CHARS = 4000
 MAX_SHOWN_LINES = 100
 """Limits on a question: the beginning of a longer one would scroll away, and be approved unseen."""
+
+_MAX_HIDDEN_BYTES = 1 << 20
+"""How much is read of a secret, far more than its limit."""
 
 _ANSWERS = {"y": True, "yes": True, "n": False, "no": False, "l": None, "later": None}
 
@@ -127,6 +132,33 @@ def confirm(question: str, refusal: BridgeError) -> bool:
     sys.stdout.write(f"{question} [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def read_secret(prompt: str, code: Code, *, twice: bool = True) -> str:
+    """A secret, typed without echo or read from standard input, without a trailing newline.
+
+    Args:
+        prompt: The prompt at a terminal.
+        code: The code of errors.
+        twice: Whether it must be typed twice.
+
+    Raises:
+        BridgeError: With that code.
+    """
+    if sys.stdin.isatty():
+        try:
+            value = getpass.getpass(prompt)
+            again = getpass.getpass("Again: ") if twice else value
+        except EOFError:
+            raise BridgeError(code, "Nothing was typed.") from None
+        if value != again:
+            raise BridgeError(code, "The two are not the same.", hint="Nothing was kept.")
+        return value
+    data = sys.stdin.buffer.read(_MAX_HIDDEN_BYTES)
+    try:
+        return data.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise BridgeError(code, "Standard input is not UTF-8 text.", hint="Encode it, as base64 perhaps.") from None
 
 
 def login_name() -> str:

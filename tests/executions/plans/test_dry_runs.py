@@ -1,0 +1,496 @@
+"""Dry runs: what only reads is done, what else is asked for is listed, approved as a whole, and then made."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+from execution_fixtures import printed
+
+from mcp_bridge.downstream.configuration.spec import ServerSpec
+from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.approvals import approval_requests, decide
+from mcp_bridge.executions.plans.plan import NOTHING_LISTED
+from mcp_bridge.gate.planned_calls import RELISTED, UNPLANNED
+from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.governance.principals import Principal
+from mcp_bridge.views.timeline import timeline, totals
+
+pytestmark = pytest.mark.usefixtures("whole_ledgers")
+
+RECORDING = Path(__file__).parents[2] / "support" / "servers" / "recording.py"
+
+
+def tool(name, **annotations):
+    schema = {"type": "object", "properties": {"what": {}, "to": {"type": "string"}}}
+    return {"name": name, "description": f"Does {name}.", "inputSchema": schema, "annotations": annotations}
+
+
+TOOLS = [tool("look", readOnlyHint=True), tool("put"), tool("drop", destructiveHint=True), tool("relist")]
+
+ASKS = {"preset": "approve-writes", "trust_hints": ["shop"]}
+ALLOWS = {"preset": "open", "trust_hints": ["shop"]}
+
+
+@dataclass
+class Shop:
+    """A server that writes down what reaches it, and bridges over it."""
+
+    folder: Path
+    sandboxes: object
+
+    def open(self, policy=ASKS, **more):
+        tables = {"policy": policy} | more.pop("tables", {})
+        spec = ServerSpec(
+            name="shop", command=sys.executable, args=(str(RECORDING), str(self.listing), str(self.folder / "calls"))
+        )
+        governance = load_governance(tables, None, self.folder, self.sandboxes.settings.state_dir)
+        return self.sandboxes.open(spec, governance=governance, **more)
+
+    @property
+    def listing(self):
+        return self.folder / "listing.json"
+
+    def list(self, tools):
+        self.listing.write_text(json.dumps(tools))
+
+    @property
+    def calls(self):
+        path = self.folder / "calls"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def writes(self):
+        return [(call["tool"], call["arguments"]) for call in self.calls if call["tool"] != "look"]
+
+
+@pytest.fixture
+def shop(tmp_path, sandboxes):
+    made = Shop(tmp_path, sandboxes)
+    made.list(TOOLS)
+    return made
+
+
+async def decided(bridge, *, approved=True, principal="local"):
+    """Decide on the only open question; the question."""
+    (asked,) = [
+        row for row in await approval_requests(bridge.programs.store, principal, open_only=True) if row.status == "open"
+    ]
+    await decide(bridge.programs.store, asked, approved=approved, by="anna", comment=None)
+    return asked.question
+
+
+CODE = """
+from mcp.servers import shop
+seen = await shop.look(what="stock")
+await shop.put(what=seen["what"], to="a")
+await shop.put(what=2, to="b")
+print("done", seen)
+"""
+
+WRITES = [("put", {"what": "stock", "to": "a"}), ("put", {"what": 2, "to": "b"})]
+
+
+@pytest.mark.parametrize("policy", [ASKS, ALLOWS])
+@pytest.mark.parametrize("key", [None, "order-7"])
+async def test_what_a_dry_run_lists_is_made_once_a_person_has_approved_it(shop, policy, key):
+    async with shop.open(policy) as bridge:
+        dry = await bridge.run(CODE, dry_run=True, key=key)
+        assert shop.writes == []
+        assert [call["tool"] for call in shop.calls] == ["look"]
+        assert (dry.status, dry.exit_code, dry.calls) == ("suspended", 0, 1)
+        assert dry.stdout == b"done {'what': 'stock'}\n"
+        assert [(row["tool"], row["arguments"]) for row in dry.planned] == [
+            (f"shop.{name}", arguments) for name, arguments in WRITES
+        ]
+        assert '1. shop.put {"what": "stock", "to": "a"}\n2. shop.put {"what": 2, "to": "b"}' in dry.error["message"]
+        if policy is ASKS:
+            waits = await bridge.run(CODE, key=key)
+            assert (waits.status, waits.execution) == ("suspended", dry.execution)
+            assert shop.writes == []
+        asked = await decided(bridge)
+        assert asked["details"]["calls"] == [
+            {"tool": f"shop.{name}", "arguments": arguments} for name, arguments in WRITES
+        ]
+        made = await bridge.run(CODE, key=key)
+        assert printed(made) == "done {'what': 'stock'}\n"
+        assert (made.execution, made.notices) == (
+            dry.execution,
+            [] if key else [notice for notice in made.notices if "which had waited" in notice],
+        )
+        assert shop.writes == WRITES
+
+
+async def test_the_result_of_a_listed_call_can_be_given_to_others_which_are_asked_about_when_they_are_made(shop):
+    code = """
+from mcp.servers import shop
+made = await shop.put(what=7)
+print(made, made["what"], f"{made['what']}!")
+await shop.put(what=made["what"], to="next")
+await shop.put(what=f"after {made.get('what')}")
+await shop.look(what=made)
+"""
+    async with shop.open(ALLOWS) as bridge:
+        dry = await bridge.run(code, dry_run=True)
+        assert shop.calls == []
+        assert dry.stdout == b"<result of call 1> <result of call 1>['what'] <result of call 1>['what']!\n"
+        assert [(row["tool"], row["bound"], row["arguments"]) for row in dry.planned] == [
+            ("shop.put", True, {"what": 7}),
+            ("shop.put", False, {"what": "<result of call 1>['what']", "to": "next"}),
+            ("shop.put", False, {"what": "after <result of call 1>['what']"}),
+            ("shop.look", False, {"what": "<result of call 1>"}),
+        ]
+        asked = await decided(bridge)
+        assert asked["details"]["calls"] == [{"tool": "shop.put", "arguments": {"what": 7}}]
+        assert len(asked["details"]["asked_when_made"]) == 3
+        waits = await bridge.run(code)
+        assert (waits.status, shop.writes) == ("suspended", [("put", {"what": 7})])
+        asked = await decided(bridge)
+        assert (asked["arguments"], asked["why"]) == ({"what": 7, "to": "next"}, UNPLANNED)
+        assert (await bridge.run(code)).status == "suspended"
+        await decided(bridge)
+        assert (await bridge.run(code)).status == "success"
+        assert shop.calls[-1] == {"tool": "look", "arguments": {"what": {"what": 7}}}
+        assert len(shop.calls) == 4
+
+
+USES = (
+    "if made: pass",
+    "made + 1",
+    "made == 7",
+    "len(made)",
+    "for one in made: pass",
+    "made.keys()",
+    "'x' in made",
+    "{made}",
+    "f'{made:>9}'",
+    "int(made['what'])",
+    "made['what'].upper()",
+    "await made",
+)
+
+
+async def test_a_dry_run_ends_where_a_result_that_is_not_there_is_needed(shop):
+    async with shop.open(ALLOWS, bounded=False) as bridge:
+        for use in USES:
+            code = (
+                "from mcp.servers import shop\nawait shop.put(what=1)\nmade = await shop.put(what=2)\ntry:\n"
+                f"    {use}\nexcept Exception as exc:\n    print('caught', exc)\nawait shop.put(what=3)\n"
+            )
+            dry = await bridge.run(code, dry_run=True)
+            assert [row["arguments"] for row in dry.planned] == [{"what": 1}, {"what": 2}], use
+            assert dry.stdout == b""
+            assert "The dry run ended there: PlannedValueError: <result of call 2>" in dry.error["message"]
+        assert shop.writes == []
+
+
+SWITCHED = """
+from mcp.servers import shop
+for what in await runtime.load_memory("whats", ["a", "a", "b"]):
+    await shop.put(what=what)
+print("done")
+"""
+
+
+async def switch(bridge, *whats):
+    """What the script does in its next run."""
+    assert (await bridge.run(f'await runtime.save_memory("whats", {list(whats)!r})')).status == "success"
+
+
+@pytest.mark.parametrize("policy", [ASKS, ALLOWS])
+@pytest.mark.parametrize(
+    ("whats", "made"),
+    [
+        (["a", "a", "a", "b"], ["a", "a"]),
+        (["b", "a", "a"], ["b", "a", "a"]),
+        (["a", "A"], ["a"]),
+        (["b"], ["b"]),
+        ([{"a": 1}], []),
+    ],
+)
+async def test_another_call_than_was_approved_is_asked_about(shop, policy, whats, made):
+    async with shop.open(policy) as bridge:
+        dry = await bridge.run(SWITCHED, dry_run=True)
+        assert [row["arguments"]["what"] for row in dry.planned] == ["a", "a", "b"]
+        await decided(bridge)
+        await switch(bridge, *whats)
+        ran = await bridge.run(SWITCHED)
+        assert [arguments["what"] for _, arguments in shop.writes] == made
+        if len(made) < len(whats):
+            assert (ran.status, ran.error["code"]) == ("suspended", "approval_needed")
+            asked = await decided(bridge)
+            assert asked["arguments"] == {"what": whats[len(made)]}
+            assert asked["why"] == UNPLANNED
+            await bridge.run(SWITCHED)
+            assert [arguments["what"] for _, arguments in shop.writes][: len(made) + 1] == whats[: len(made) + 1]
+        else:
+            assert ran.status == "success"
+            left = 3 - len(made)
+            told = [notice for notice in ran.notices if "were not made" in notice]
+            assert [notice.partition(" of")[0] for notice in told] == ([f"dry run: {left}"] if left else [])
+            entries = [row.entry for row in await bridge.programs.recorder.read(ran.execution)]
+            assert entries[-1].payload["unused"] == left
+
+
+async def test_a_plan_is_for_one_run(shop):
+    async with shop.open() as bridge:
+        await bridge.run(CODE, dry_run=True)
+        await decided(bridge)
+        assert (await bridge.run(CODE)).status == "success"
+        again = await bridge.run(CODE)
+        assert (again.status, again.error["code"]) == ("suspended", "approval_needed")
+        assert shop.writes == WRITES
+
+
+async def test_concurrent_runs_share_no_plan(shop):
+    async with shop.open(ASKS) as bridge:
+        dry = await bridge.run(CODE, dry_run=True)
+        await decided(bridge)
+        found = []
+
+        async def run():
+            try:
+                found.append(await bridge.run(CODE))
+            except BridgeError as exc:
+                found.append(exc)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(run)
+        assert shop.writes == WRITES
+        assert any(getattr(one, "execution", "") == dry.execution and one.status == "success" for one in found)
+
+
+async def test_other_code_other_servers_and_other_principals_have_no_part_in_it(shop):
+    anna = Principal("anna", may_approve=True)
+    async with shop.open() as bridge:
+        dry = await bridge.run(CODE, dry_run=True)
+        await decided(bridge)
+        for other in (
+            await bridge.run(CODE + "\n"),
+            await bridge.run(CODE, servers=["shop"]),
+            await bridge.run(CODE, key="k"),
+            await bridge.run(CODE, starter="operator"),
+            await bridge.for_principal(anna).run(CODE),
+        ):
+            assert (other.status, other.error["code"]) == ("suspended", "approval_needed")
+            assert other.execution != dry.execution
+        assert shop.writes == []
+        with pytest.raises(BridgeError, match="no trace"):
+            await bridge.for_principal(anna).resume_execution(dry.execution)
+        assert (await bridge.run(CODE)).status == "success"
+
+
+async def test_what_the_policy_denies_by_then_is_denied(shop, tmp_path):
+    state = tmp_path / "state"
+    async with shop.open(ASKS, state_dir=state) as bridge:
+        await bridge.run(CODE, dry_run=True)
+        await decided(bridge)
+    rules = [{"tools": ["shop.put"], "effect": "deny", "when": "$to == 'b'"}]
+    async with shop.open({**ASKS, "rules": rules}, state_dir=state) as bridge:
+        ran = await bridge.run(CODE)
+        assert (ran.status, ran.error["type"]) == ("error", "ToolError")
+        assert "denies shop.put" in ran.error["message"]
+        assert shop.writes == WRITES[:1]
+
+
+@pytest.mark.parametrize("change", [{"description": "Gives all to mallory."}, {"annotations": {"title": "x"}}])
+async def test_what_its_server_lists_otherwise_since_is_asked_about(shop, tmp_path, change):
+    state = tmp_path / "state"
+    async with shop.open(ASKS, state_dir=state) as bridge:
+        await bridge.run(CODE, dry_run=True)
+        await decided(bridge)
+    shop.list([one | (change if one["name"] == "put" else {}) for one in TOOLS])
+    async with shop.open(ASKS, state_dir=state) as bridge:
+        ran = await bridge.run(CODE)
+        assert (ran.status, shop.writes) == ("suspended", [])
+        asked = await decided(bridge, approved=False)
+        assert asked["why"] == RELISTED
+
+
+async def test_a_denied_plan_is_not_run(shop):
+    async with shop.open() as bridge:
+        dry = await bridge.run(CODE, dry_run=True)
+        await decided(bridge, approved=False)
+        ran = await bridge.run(CODE)
+        assert (ran.execution, ran.status, ran.error["code"]) == (dry.execution, "refused", "denied")
+        assert len(shop.calls) == 1
+        # It is over: the same code is another run.
+        assert (await bridge.run(CODE)).status == "suspended"
+        assert shop.writes == []
+
+
+async def test_a_later_dry_run_takes_the_place_of_an_earlier_one(shop):
+    async with shop.open() as bridge:
+        first = await bridge.run(SWITCHED, dry_run=True)
+        await decided(bridge)
+        await switch(bridge, "other")
+        second = await bridge.run(SWITCHED, dry_run=True)
+        assert first.execution != second.execution
+        ran = await bridge.run(SWITCHED)
+        assert (ran.execution, ran.status) == (second.execution, "suspended")
+        assert shop.writes == []
+        stored = await bridge.lifecycle.store.execution(first.execution)
+        assert stored.status == "cancelled"
+        await decided(bridge)
+        assert (await bridge.run(SWITCHED)).status == "success"
+        assert shop.writes == [("put", {"what": "other"})]
+
+
+async def test_a_dry_run_under_a_key_makes_nothing_of_another_run(shop):
+    async with shop.open() as bridge:
+        dry = await bridge.run(CODE, dry_run=True, key="k")
+        await decided(bridge)
+        # The list is decided, and a dry run doesn't go on with it.
+        again = await bridge.run(CODE, dry_run=True, key="k")
+        assert (again.execution, again.status, shop.writes) == (dry.execution, "suspended", [])
+        assert (await bridge.run(CODE, key="k")).status == "success"
+        waits = await bridge.run(CODE, key="other")
+        assert waits.status == "suspended"
+        await decided(bridge)
+        with pytest.raises(BridgeError) as refused:
+            await bridge.run(CODE, dry_run=True, key="other")
+        assert refused.value.code == "key_conflict"
+        assert shop.writes == WRITES
+        # One that has listed nothing leaves its key to the run.
+        code = 'print("nothing")'
+        assert (await bridge.run(code, dry_run=True, key="n")).notices == [NOTHING_LISTED]
+        assert not (await bridge.run(code, key="n")).given_before
+
+
+async def test_what_a_dry_run_does_inside_the_bridge_is_thrown_away(shop):
+    code = """
+import pathlib
+await runtime.save_memory("k", {"a": 1})
+await runtime.update_memory("k", {"b": 2})
+print(await runtime.load_memory("k"), list(await runtime.list_memories()))
+print(await runtime.delete_memory("old"), await runtime.load_memory("old", "gone"))
+pathlib.Path("/tmp/f").write_text("x")
+artifact("/tmp/f")
+"""
+    async with shop.open() as bridge:
+        assert (await bridge.run('await runtime.save_memory("old", 1)')).status == "success"
+        dry = await bridge.run(code, dry_run=True)
+        assert printed(dry) == "{'a': 1, 'b': 2} ['k', 'old']\nTrue gone\n"
+        assert "dry run: these memories are as they were: k, old" in dry.notices
+        assert "dry run: 1 artifacts were not kept" in dry.notices
+        assert dry.artifacts == []
+        assert printed(await bridge.run("print(list(await runtime.list_memories()))")) == "['old']\n"
+        assert await bridge.own_files.artifacts() == []
+
+
+REFUSED = (
+    "await programs.save('p', {'name': 'p', 'steps': [{'id': 'a', 'type': 'tool', 'tool': 'shop.put'}]})",
+    "await runtime.end_session('s')",
+)
+
+
+async def test_what_a_dry_run_neither_does_nor_lists_is_refused(shop):
+    async with shop.open(ALLOWS) as bridge:
+        for line in REFUSED:
+            dry = await bridge.run(f"from mcp import programs\n{line}", dry_run=True)
+            assert dry.status == "error"
+            assert "A dry run doesn't do this" in dry.error["message"], line
+        with pytest.raises(BridgeError) as refused:
+            await bridge.run("x = 1", session="s", dry_run=True)
+        assert refused.value.code == "bad_arguments"
+        assert shop.writes == []
+
+
+async def test_a_program_is_listed_and_its_steps_are_asked_about_when_they_are_made(shop):
+    code = """
+from mcp import programs
+from mcp.servers import shop
+await shop.put(what="own")
+steps = [{"id": "put", "type": "tool", "tool": "shop.put", "args": {"what": "$what"}}]
+trace = await programs.run({"name": "p", "steps": steps}, {"what": "own"})
+print(trace.output if isinstance(trace, programs.Trace) else trace["output"])
+"""
+    async with shop.open(ALLOWS) as bridge:
+        dry = await bridge.run(code, dry_run=True)
+        assert dry.stdout == b"<result of call 2>['output']\n"
+        assert [(row["tool"], row["bound"]) for row in dry.planned] == [("shop.put", True), ("program.start", False)]
+        assert dry.planned[1]["arguments"]["context"] == {"what": "own"}
+        asked = await decided(bridge)
+        assert asked["details"]["asked_when_made"][0]["arguments"]["program"]["name"] == "p"
+        # The same call as the script's own: the list's approval is used up, and isn't a step's.
+        waits = await bridge.run(code)
+        assert (waits.status, shop.writes) == ("suspended", [("put", {"what": "own"})])
+        (asked,) = await approval_requests(bridge.programs.store, None, open_only=True)
+        assert (asked.question["tool"], asked.question["why"]) == ("shop.put", UNPLANNED)
+        await decide(bridge.programs.store, asked, approved=True, by="anna", comment=None)
+        assert (await bridge.run(code)).status == "success"
+        assert shop.writes == [("put", {"what": "own"})] * 2
+        only = code.replace('await shop.put(what="own")', "")
+        dry = await bridge.run(only, dry_run=True)
+        assert (dry.status, [row["tool"] for row in dry.planned]) == ("success", ["program.start"])
+        assert await approval_requests(bridge.programs.store, None, open_only=True) == []
+
+
+async def test_what_would_be_denied_or_fails_the_check_fails_in_the_dry_run(shop):
+    rules = [
+        {"tools": ["shop.drop"], "effect": "deny"},
+        {"tools": ["shop.put"], "effect": "allow", "max_calls": 1},
+    ]
+    code = """
+from mcp.servers import shop
+for call in (shop.drop(), shop.put(what=1), shop.put(what=2), shop.put(to=3)):
+    try:
+        print(await call)
+    except Exception as exc:
+        print(exc.code)
+"""
+    async with shop.open({**ALLOWS, "rules": rules}) as bridge:
+        dry = await bridge.run(code, dry_run=True)
+        assert dry.stdout == b"denied\n<result of call 1>\ndenied\ndenied\n"
+        assert [row["arguments"] for row in dry.planned] == [{"what": 1}]
+        await decided(bridge)
+        assert (await bridge.run(code)).stdout == b"{'what': 1}\n".join([b"denied\n", b"denied\ndenied\n"])
+        assert shop.calls == [{"tool": "put", "arguments": {"what": 1}}]
+
+
+async def test_only_believed_hints_make_a_call_a_read(shop):
+    code = "from mcp.servers import shop\nprint(await shop.look(what=1))"
+    async with shop.open({"preset": "open"}) as bridge:
+        dry = await bridge.run(code, dry_run=True)
+        assert [row["tool"] for row in dry.planned] == ["shop.look"]
+    asks = {**ASKS, "rules": [{"tools": ["shop.look"], "effect": "approve"}]}
+    async with shop.open(asks) as bridge:
+        dry = await bridge.run(code, dry_run=True)
+        assert [row["asks"] for row in dry.planned] == [True]
+        await decided(bridge)
+        assert printed(await bridge.run(code)) == "{'what': 1}\n"
+    assert len(shop.calls) == 1
+
+
+async def test_the_record_has_listed_calls_as_listed_and_no_intent_of_them(shop):
+    async with shop.open() as bridge:
+        dry = await bridge.run(CODE, dry_run=True)
+        entries = [row.entry for row in await bridge.programs.recorder.read(dry.execution)]
+        assert [entry.payload["tool"] for entry in entries if entry.kind == "intent"] == ["shop.look"]
+        planned = [entry.payload["planned"] for entry in entries if entry.payload.get("status") == "planned"]
+        assert [one["given"] for one in planned] == [arguments for _, arguments in WRITES]
+        assert entries[0].payload["dry_run"] is True
+        assert entries[-1].payload == {"status": "suspended", "planned": 2}
+        rows = timeline(await bridge.programs.recorder.read(dry.execution))
+        assert [(row.what, row.status) for row in rows if row.kind == "call"] == [
+            ("shop.look", "ok"),
+            ("shop.put", "planned"),
+            ("shop.put", "planned"),
+        ]
+        assert totals(rows).calls == 1
+
+
+async def test_a_list_that_cannot_be_shown_whole_is_not_asked(shop):
+    code = 'from mcp.servers import shop\nfor n in range(5):\n    await shop.put(what="x" * 1_000_000)\n'
+    async with shop.open(ALLOWS) as bridge:
+        dry = await bridge.run(code, dry_run=True)
+        assert (dry.status, dry.planned) == ("error", [])
+        assert "[plan_too_large]" in dry.error["message"] or "at most 1000 calls" in dry.error["message"]
+        assert await bridge.programs.store.approvals() == []
+        many = "from mcp.servers import shop\nfor n in range(1001):\n    await shop.put(what=n)\n"
+        dry = await bridge.run(many, dry_run=True)
+        assert (dry.status, dry.planned) == ("error", [])
+        assert shop.writes == []
