@@ -8,43 +8,20 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.executions.status import effective_status
+from mcp_bridge.executions.waits.due import EVENT
 from mcp_bridge.kernel.machine import IN_DOUBT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.executions.record import WaitingRow
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
 PROGRAM = "program"
 """The kind of a script's wait for a program that it has started; the other kinds are those of a program's steps."""
 
-EVENT = "event"
-"""The kind of a script's wait for an event."""
-
 PLAN = "dry run"
 """A plan's name among what an execution waits for."""
-
-
-def earliest_due(record: Mapping[str, Any] | None) -> float | None:
-    """When a suspended script can go on because time has passed, in seconds since 1970; None if it never can.
-
-    Args:
-        record: The script's record.
-    """
-    if record is None or (record.get("error") or {}).get("calls"):
-        # With a call in doubt it can't go on before a person has said what became of it.
-        return None
-    rows: list[WaitingRow] = record.get("waiting", [])
-    inner = [of for row in rows for of in row.get("waiting", ())]
-    return min((row["due"] for row in [*rows, *inner] if "due" in row and row["kind"] != IN_DOUBT), default=None)
-
-
-def last_looked(record: Mapping[str, Any] | None) -> int | None:
-    """The number of the last event that a suspended script has looked at; None if it waits for no event."""
-    rows: list[WaitingRow] = (record or {}).get("waiting", [])
-    return min((row["after"] for row in rows if "after" in row), default=None)
 
 
 def waits_for_plan(record: Mapping[str, Any]) -> bool:

@@ -42,7 +42,7 @@ from mcp_bridge.executions.plans.plan import (
     waiting_row,
 )
 from mcp_bridge.executions.plans.plan import error as plan_error
-from mcp_bridge.executions.readiness import PLAN, can_resume, earliest_due, last_looked, waits_for_plan
+from mcp_bridge.executions.readiness import PLAN, can_resume, waits_for_plan
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.held_calls import ask
@@ -53,6 +53,7 @@ from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.executions.scripts.settling import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, require_in_session
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
+from mcp_bridge.executions.waits.due import earliest_due, last_looked
 from mcp_bridge.ledger.log.payloads import (
     Request,
     RequestIntent,
@@ -559,7 +560,10 @@ class Scripts:
                 why = ScriptSuspension("interrupted", RunError.of(record.error))
                 entry = self.lifecycle.entry(why, script.execution)
                 # What it waited for before, it waits for still.
-                await self.lifecycle.leave(script.execution, entry, status="interrupted", record=active.last_record)
+                before = active.last_record
+                due, after = earliest_due(before), last_looked(before)
+                execution = script.execution
+                await self.lifecycle.leave(execution, entry, status="interrupted", record=before, due=due, after=after)
                 return
         if divergence is None and await self._suspend_with_plan(active, record):
             return

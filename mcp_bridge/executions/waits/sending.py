@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
-from mcp_bridge.executions.readiness import EVENT
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended, refuse_erased
+from mcp_bridge.executions.waits.due import EVENT
 from mcp_bridge.executions.waits.events import check_name, event_name, open_event_waits, sensitive_name, untaken
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.log.payloads import EventDelivery
