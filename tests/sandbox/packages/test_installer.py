@@ -21,6 +21,7 @@ from mcp_bridge.sandbox.packages.install_settings import InstallSettings
 from mcp_bridge.sandbox.packages.installer import Installer, PackageRights
 from mcp_bridge.sandbox.packages.locked import PackageSet
 from mcp_bridge.sandbox.packages.requirements import AllowList, parse_requirements
+from mcp_bridge.sandbox.packages.wheel_tree import lay_over
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(200)]
 
@@ -247,6 +248,8 @@ async def test_what_an_interpreter_would_run_by_itself_and_programs_are_left_out
         "run.pth": "import os; os.abort()\n",
         "sitecustomize.py": "raise SystemExit\n",
         "usercustomize.py": "raise SystemExit\n",
+        "usercustomize/__init__.py": "raise SystemExit\n",
+        "sitecustomize.abi3.so": "",
         "good-1.0.data/scripts/good": "#!/bin/sh\n",
         "good-1.0.data/data/share/doc.txt": "text",
         "good-1.0.data/purelib/more.py": "y = 1\n",
@@ -409,3 +412,22 @@ async def test_a_stranger_cannot_choose_the_index_by_the_folder_that_the_bridge_
     inside = Set(folder / "state")
     index.add(wheel("shop"))
     assert (await inside.get("shop"))[0].pins == ("shop==1.0",)
+
+
+def test_a_package_that_is_replaced_cannot_name_files_outside_of_its_folder_as_its_own(tmp_path):
+    """What was installed before is removed by its own list of files."""
+    outside, site, tree = tmp_path / "outside.txt", tmp_path / "image/site", tmp_path / "tree"
+    beside, old = tmp_path / "image/beside.txt", site / "shop.py"
+    info = site / "shop-1.0.dist-info"
+    info.mkdir(parents=True)
+    (tree / "shop").mkdir(parents=True)
+    for path in (outside, beside, old, tree / "shop/__init__.py"):
+        path.write_text("")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
+    listed = ("shop.py", str(outside), "../beside.txt", "shop-1.0.dist-info/METADATA")
+    (info / "RECORD").write_text("".join(f"{path},,\n" for path in listed))
+    lay_over(site, tree, "shop")
+    assert not old.exists()
+    assert outside.exists()
+    assert beside.exists()
+    assert (site / "shop/__init__.py").exists()
