@@ -18,7 +18,7 @@ import os
 import shutil
 import time
 import uuid
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -60,6 +60,9 @@ class WheelCache:
         self._state_dir = state_dir
         self._root = state_dir / "packages"
         self._limits = limits
+        self._syncing = anyio.Lock()
+        self._written = self._synced = 0
+        """How many wheels were written, and how many of these are on the disk."""
 
     @asynccontextmanager
     async def in_use(self) -> AsyncGenerator[None]:
@@ -148,8 +151,13 @@ class WheelCache:
         """Whether a wheel is there."""
         return read_manifest(self.folder(package)) is not None
 
-    async def fetch(self, uv: Uv, package: LockedPackage) -> WheelFiles:
+    async def fetch(self, uv: Uv, package: LockedPackage, turns: anyio.CapacityLimiter | None = None) -> WheelFiles:
         """A wheel's files, which are downloaded if they aren't there.
+
+        Args:
+            uv: Downloads them.
+            package: The wheel.
+            turns: How many are downloaded at the same time; None for this one alone.
 
         Raises:
             BridgeError: `package_changed`, `package_unresolved`, `bad_wheel`, `index_unreachable`,
@@ -163,9 +171,23 @@ class WheelCache:
                     os.utime(folder)
                 return known
             async with self.work_directory() as work:
-                files = await self._download(uv, package, work)
-                await anyio.to_thread.run_sync(self._put, work, folder, files)
+                async with turns or nullcontext():
+                    files = await self._download(uv, package, work)
+                await anyio.to_thread.run_sync(_keep_tree_only, work)
+                # The files are on the disk before the manifest that vouches for them.
+                await self._on_disk()
+                await anyio.to_thread.run_sync(_put, work, folder, files)
             return files
+
+    async def _on_disk(self) -> None:
+        """Have what was written until now on the disk. Those who come while that is done share the next time."""
+        self._written += 1
+        mine = self._written
+        async with self._syncing:
+            if self._synced < mine:
+                before = self._written
+                await anyio.to_thread.run_sync(os.sync)
+                self._synced = before
 
     async def _download(self, uv: Uv, package: LockedPackage, work: Path) -> WheelFiles:
         lock = work / "lock.txt"
@@ -182,18 +204,6 @@ class WheelCache:
         if result.returncode != 0:
             raise failure(result)
         return await anyio.to_thread.run_sync(cleaned, work / TREE, package, limit)
-
-    def _put(self, work: Path, folder: Path, files: WheelFiles) -> None:
-        for entry in list(os.scandir(work)):
-            if entry.name != TREE:
-                shutil.rmtree(entry.path) if entry.is_dir() else (work / entry.name).unlink()
-        # The files are on the disk before the manifest that vouches for them.
-        os.sync()
-        write_manifest(work, files)
-        if folder.exists():
-            # Without its manifest: a removal was interrupted.
-            shutil.rmtree(folder)
-        work.rename(folder)
 
     def modules(self) -> Iterator[tuple[str, WheelFiles]]:
         """What is in the cache: each wheel's hash, and what it has."""
@@ -253,6 +263,22 @@ class WheelCache:
         for file in (self._root / "resolved").iterdir():
             if file.stat().st_mtime < oldest:
                 file.unlink(missing_ok=True)
+
+
+def _keep_tree_only(work: Path) -> None:
+    """Remove what uv has written beside a wheel's files."""
+    for entry in list(os.scandir(work)):
+        if entry.name != TREE:
+            shutil.rmtree(entry.path) if entry.is_dir() else (work / entry.name).unlink()
+
+
+def _put(work: Path, folder: Path, files: WheelFiles) -> None:
+    """Put a wheel, whose files are on the disk, into its place."""
+    write_manifest(work, files)
+    if folder.exists():
+        # Without its manifest: a removal was interrupted.
+        shutil.rmtree(folder)
+    work.rename(folder)
 
 
 def request_hash(*parts: object) -> str:

@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 RESOLVES_AT_ONCE = 2
 """Sets of one bridge that are looked for at the same time: the machine is the operator's."""
 
-FETCHES_AT_ONCE = 4
-"""Wheels of one set that are fetched at the same time."""
+FETCHES_AT_ONCE = 8
+"""Wheels of one set that are fetched at the same time: most of what each takes is the index's time."""
 
 PART_BYTES = 512 << 10
 """Bytes of a package's archive in one answer to a sandbox."""
@@ -182,13 +182,11 @@ class Installer:
         failed: list[BridgeError | OSError] = []
 
         async def one(package: LockedPackage) -> None:
-            async with limit:
-                if failed:
-                    return
-                try:
-                    found[package] = await self.cache.fetch(uv, package)
-                except (BridgeError, OSError) as exc:
-                    failed.append(exc)
+            try:
+                found[package] = await self.cache.fetch(uv, package, limit)
+            except (BridgeError, OSError) as exc:
+                failed.append(exc)
+                tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
             for package in packages.packages:

@@ -414,6 +414,44 @@ async def test_a_stranger_cannot_choose_the_index_by_the_folder_that_the_bridge_
     assert (await inside.get("shop"))[0].pins == ("shop==1.0",)
 
 
+async def test_the_disk_is_waited_for_a_few_times_for_a_set_and_before_any_wheel_counts_as_there(
+    index, made, monkeypatch
+):
+    names = [f"part{number}" for number in range(12)]
+    index.add(*(wheel(name) for name in names))
+    sync, synced = os.sync, []
+
+    def slow_sync():
+        # What counts as there now was written before an earlier one began.
+        there = len([*(made.state / "packages/wheels").glob("[!.]*/manifest.json")])
+        sync()
+        time.sleep(1)
+        synced.append(there)
+
+    monkeypatch.setattr(os, "sync", slow_sync)
+    packages, files = await made.get(*names)
+    assert [one.name for one in files] == [one.name for one in packages.packages]
+    assert synced[0] == 0
+    assert len(synced) < len(names) // 2, "one for each wheel"
+
+
+async def test_a_set_ends_with_its_first_wheel_that_fails(index, made):
+    index.add(*(wheel(f"part{number}") for number in range(20)), wheel("bad", files={"mcp_bridge.py": ""}))
+    packages = await made.resolve("bad", *(f"part{number}" for number in range(20)))
+    assert packages.packages[0].name == "bad"
+
+    def slow(path):
+        if "part" in path:
+            time.sleep(1)
+
+    index.before = slow
+    index.asked.clear()
+    with pytest.raises(BridgeError, match="the bridge's own name"):
+        await made.installer.fetch(packages)
+    assert not made.left()
+    assert len(set(index.downloads())) < 20
+
+
 def test_a_package_that_is_replaced_cannot_name_files_outside_of_its_folder_as_its_own(tmp_path):
     """What was installed before is removed by its own list of files."""
     outside, site, tree = tmp_path / "outside.txt", tmp_path / "image/site", tmp_path / "tree"
