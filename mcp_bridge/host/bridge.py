@@ -830,7 +830,8 @@ class Bridge:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
         # A session's cells share a sandbox, and each may have inputs.
-        has_inputs = bool(self._inputs_of(job) if job.cell is None else self._inputs)
+        # What runs again asks for those that it had, and is told where one is there no more.
+        has_inputs = replays or bool(self._inputs_of(job) if job.cell is None else self._inputs)
         # Python needs to know neither.
         language, memory = (None, None) if job.language == "python" else (job.language, self.settings.memory)
         start = messages.ExecutionStart(

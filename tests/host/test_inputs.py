@@ -313,6 +313,32 @@ print(text, await faulty.echo(text))
         assert printed(await bridge.run(code, key="k", files=["a"])) == "before before\n"
 
 
+async def test_a_run_that_goes_on_without_any_input_by_now_is_stopped_there_and_can_go_on_later(sandboxes, data):
+    """It opens what was handed in by its path, as if nothing were configured otherwise."""
+    data.write("a.txt", "before")
+    code = """
+from mcp.servers import faulty
+text = open("/workspace/in/a").read()
+print(text, await faulty.echo(text))
+"""
+    tables = {"policy": {"rules": [{"tools": ["faulty.*"], "effect": "approve"}]}}
+
+    class Yes:
+        may_vanish = False
+
+        async def ask(self, *_):
+            return True
+
+    governance = data.governed(tables, a="a.txt")
+    async with sandboxes.open(faulty(), governance=governance) as bridge:
+        assert (await bridge.run(code, key="k")).status == "suspended"
+        bridge.restrict({"faulty"}, governance.snapshot, inputs={})
+        record = await bridge.run(code, key="k", asker=Yes())
+        assert (record.status, record.error["code"]) == ("error", "input_changed")
+        bridge.restrict({"faulty"}, governance.snapshot, inputs=governance.inputs)
+        assert printed(await bridge.run(code, key="k", asker=Yes())) == "before before\n"
+
+
 HOSTILE = """
 import sys, json
 from mcp_bridge.wire.messages import InputList, InputOpen, InputRead
