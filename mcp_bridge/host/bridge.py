@@ -800,10 +800,8 @@ class Bridge:
         from mcp_bridge.host.guest_bundle import HOST_MAGIC
         from mcp_bridge.host.packages.running_installs import RunningInstalls
 
-        pins = () if job.packages is None else job.packages.pins
-        own = {pin.partition("==")[0] for pin in pins}
         image = prepared.image
-        there = [*pins, *(pin for pin in image.packages if pin.partition("==")[0] not in own)]
+        there = [*(() if job.packages is None else job.packages.pins), *image.packages]
         installer, notify = self.sandboxes.installer, job.client.notify
         return RunningInstalls(installer, self.package_rights, there, notify, is_same_python=image.magic == HOST_MAGIC)
 
