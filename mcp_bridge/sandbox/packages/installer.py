@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
+from packaging.specifiers import SpecifierSet
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.host_tools import disk_full
@@ -152,6 +153,8 @@ class Installer:
         except OSError as exc:
             raise _unwritable(exc) from exc
         rights.require_set(packages)
+        # With the versions that were found: an entry may allow extras of some, and another one other versions.
+        rights.require(_exact(requirements, packages))
         return packages
 
     async def fetch(self, packages: PackageSet, notify: Callable[[str], None] | None = None) -> list[WheelFiles]:
@@ -255,6 +258,12 @@ def _excludes(requirements: Sequence[PackageRequirement], pin: PackageRequiremen
         one.name == pin.name and version is not None and not one.versions.contains(version, prereleases=True)
         for one in requirements
     )
+
+
+def _exact(requirements: Sequence[PackageRequirement], packages: PackageSet) -> list[PackageRequirement]:
+    """Requirements with the versions that a set which meets them has."""
+    versions = {one.name: one.version for one in packages.packages}
+    return [one._replace(versions=SpecifierSet(f"=={versions[one.name]}")) for one in requirements]
 
 
 class _nothing:  # noqa: N801 - as `contextlib.nullcontext`

@@ -156,6 +156,17 @@ async def test_versions_of_the_list_hold_for_what_comes_along_too(index, made):
     assert both.pins == ("strict==1.0", "till==3.0")
 
 
+async def test_extras_are_had_in_the_versions_of_an_entry_that_has_them(index, made):
+    index.add(wheel("shop", "1.0"), wheel("shop", "2.0"))
+    allow = ("shop[all]<2", "shop>=2")
+    assert (await made.refused("shop[all]==2.0", allow=allow)).code == "package_refused"
+    error = await made.refused("shop[all]", allow=allow)
+    assert error.code == "package_refused"
+    assert "shop[all]==2.0" in error.hint
+    assert (await made.resolve("shop[all]<2", allow=allow)).pins == ("shop==1.0",)
+    assert (await made.resolve("shop", allow=allow)).pins == ("shop==2.0",)
+
+
 async def test_with_dependencies_listed_only_what_is_listed_comes_along(index, made):
     index.add(wheel("shop", requires=["till"]), wheel("till"))
     error = await made.refused("shop", only_listed=True)
