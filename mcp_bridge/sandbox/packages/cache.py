@@ -45,6 +45,9 @@ POLL_SECONDS = 0.05
 UNPACKED = 8
 """How many times larger than its wheels a set may be: source code is a fifth of its size when it is packed."""
 
+MAX_RESOLVED = 1000
+"""Most requests of which it is kept what they stand for: a script can think up any number."""
+
 _PARTIAL = ".partial-"
 
 
@@ -260,8 +263,9 @@ class WheelCache:
 
     def _tidy_resolved(self) -> None:
         oldest = time.time() - self._limits.fresh
-        for file in (self._root / "resolved").iterdir():
-            if file.stat().st_mtime < oldest:
+        files = sorted(((file.stat().st_mtime, file) for file in (self._root / "resolved").iterdir()), reverse=True)
+        for number, (modified, file) in enumerate(files):
+            if modified < oldest or number >= MAX_RESOLVED:
                 file.unlink(missing_ok=True)
 
 

@@ -480,3 +480,12 @@ def test_a_package_that_is_replaced_cannot_name_files_outside_of_its_folder_as_i
     assert outside.exists()
     assert beside.exists()
     assert (site / "shop/__init__.py").exists()
+
+
+async def test_what_requests_stand_for_is_kept_of_a_bounded_number(index, made, monkeypatch):
+    """A script can vary what it says that it has, and each variation is another request."""
+    monkeypatch.setattr("mcp_bridge.sandbox.packages.cache.MAX_RESOLVED", 3)
+    index.add(wheel("shop"))
+    for number in range(6):
+        await made.resolve("shop", there=(f"other=={number}",))
+    assert len([*(made.state / "packages/resolved").iterdir()]) == 3
