@@ -726,7 +726,9 @@ class Bridge:
                 requests, record = await self._cells.run(active, artifacts, job.cell)
             else:
                 replays = bool(script.history.calls) or not script.live
-                first = self._start_line(execution, job, replays=replays)
+                # It asks for them again, and is told where one is there no more.
+                had_inputs = any(call.asked.kind == "input" for call in script.history.calls.values())
+                first = self._start_line(execution, job, replays=replays, had_inputs=had_inputs)
                 make_run = functools.partial(self.run_in, active, artifacts)
                 process, acknowledgement, requests, record = await self.sandboxes.run(
                     execution, first, limit, make_run, packages=job.packages
@@ -824,12 +826,11 @@ class Bridge:
         """As `CellHost.cell_line`."""
         return self._start_line(execution, job, replays=replays)
 
-    def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
+    def _start_line(self, execution: str, job: Job, *, replays: bool = False, had_inputs: bool = False) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
         # A session's cells share a sandbox, and each may have inputs.
-        # What runs again asks for those that it had, and is told where one is there no more.
-        has_inputs = replays or bool(self._inputs_of(job) if job.cell is None else self._inputs)
+        has_inputs = had_inputs or bool(self._inputs_of(job) if job.cell is None else self._inputs)
         # Python needs to know neither.
         language, memory = (None, None) if job.language == "python" else (job.language, self.settings.memory)
         start = messages.ExecutionStart(
