@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.artifacts import MAX_POSITION
 from mcp_bridge.sandbox.packages.locked import LockedPackage, PackageSet
 from mcp_bridge.sandbox.packages.requirements import bad_package, parse_requirement, parse_requirements
 
@@ -117,7 +118,7 @@ class RunningInstalls:
             BridgeError: `bad_request`: it isn't of a package that was given; as `Installer.archive_part`.
         """
         package = self._offered.get(sha256)
-        if package is None or start < 0:
+        if package is None or not 0 <= start < MAX_POSITION:
             raise BridgeError("bad_request", "This sandbox was given no such package.")
         data, following = await self._installer.archive_part(package, start)
         return {"base64": base64.b64encode(data).decode(), "next": following}

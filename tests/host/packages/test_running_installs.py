@@ -54,3 +54,13 @@ async def test_a_package_that_the_call_has_replaced_is_there_once_however_its_na
     assert installer.there == [["typing-extensions==4.9", "rich==14", "till==2"]]
     with pytest.raises(BridgeError, match="requirement"):
         await installs.resolve(["shop"], ["http://evil/x.whl"])
+
+
+async def test_a_part_that_no_file_has_is_refused():
+    installs = RunningInstalls(SlowInstaller(), PackageRights((AllowList(["shop"]),)), ())
+    row = {"name": "shop", "version": "1", "file": "shop-1-py3-none-any.whl", "sha256": "0" * 64}
+    await installs.offer([row])
+    for sha256, start in (("0" * 64, -1), ("0" * 64, 1 << 80), ("1" * 64, 0)):
+        with pytest.raises(BridgeError) as caught:
+            await installs.part(sha256, start)
+        assert caught.value.code == "bad_request"
