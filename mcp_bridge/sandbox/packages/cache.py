@@ -18,7 +18,7 @@ import os
 import shutil
 import time
 import uuid
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -168,18 +168,19 @@ class WheelCache:
             OSError: The cache can't be written.
         """
         folder = self.folder(package)
-        async with self.turn(package.sha256):
-            if (known := await anyio.to_thread.run_sync(read_manifest, folder)) is not None:
-                with suppress(OSError):
-                    os.utime(folder)
-                return known
-            async with self.work_directory() as work:
-                async with turns or nullcontext():
-                    files = await self._download(uv, package, work)
-                await anyio.to_thread.run_sync(_keep_tree_only, work)
-                # The files are on the disk before the manifest that vouches for them.
-                await self._on_disk()
-                await anyio.to_thread.run_sync(_put, work, folder, files)
+        async with AsyncExitStack() as held:
+            async with turns or nullcontext():
+                await held.enter_async_context(self.turn(package.sha256))
+                if (known := await anyio.to_thread.run_sync(read_manifest, folder)) is not None:
+                    with suppress(OSError):
+                        os.utime(folder)
+                    return known
+                work = await held.enter_async_context(self.work_directory())
+                files = await self._download(uv, package, work)
+            await anyio.to_thread.run_sync(_keep_tree_only, work)
+            # The files are on the disk before the manifest that vouches for them.
+            await self._on_disk()
+            await anyio.to_thread.run_sync(_put, work, folder, files)
             return files
 
     async def _on_disk(self) -> None:
