@@ -421,6 +421,27 @@ except mcp.MCPError as exc:
         assert lines(await bridge.run(code)) == [str([str(n).encode() for n in range(95, 100)]), "unknown_input"]
 
 
+async def test_a_forked_process_is_told_that_it_gets_no_input_even_while_one_is_fetched(sandboxes, data):
+    data.write("a.txt", "a")
+    code = """
+import gc, os, warnings
+from mcp_bridge.guest.files.inputs import Inputs
+warnings.simplefilter("ignore")
+[inputs] = [thing for thing in gc.get_objects() if type(thing) is Inputs]
+with inputs._turn:
+    child = os.fork()
+    if not child:
+        try:
+            open("/workspace/in/a")
+        except RuntimeError as exc:
+            os._exit(7 if "forked process" in str(exc) else 8)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(open("/workspace/in/a").read())
+"""
+    async with sandboxes.open(governance=data.governed(a="a.txt")) as bridge:
+        assert lines(await bridge.run(code, timeout=10)) == ["7", "a"]
+
+
 async def test_a_stream_of_an_earlier_cell_is_not_read_by_a_later_one(sandboxes, data):
     data.write("a.txt", "x" * 3_000_000)
     async with sandboxes.open(governance=data.governed(a="a.txt")) as bridge:
