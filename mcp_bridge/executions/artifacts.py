@@ -11,6 +11,7 @@ import heapq
 import os
 import re
 import shutil
+from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,10 @@ MAX_POSITION = 1 << 62
 MAX_ARTIFACTS_LISTED = 100
 
 MAX_HASHED_BYTES = 256 << 20
-"""Most bytes that are hashed for one list of artifacts; of those beyond that, the hash isn't listed."""
+"""Most bytes that are hashed for one list of artifacts; of those beyond that, the hash isn't listed yet."""
+
+MAX_DIGESTS = 20 * MAX_ARTIFACTS_LISTED
+"""Most hashes that are kept for further lists, for all principals together."""
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff/\\]{1,200}")
 """No path separator, no character that changes how a terminal displays the rest of a line, no surrogate."""
@@ -106,6 +110,8 @@ class Files:
         self._outputs = state_dir / "outputs"
         self._total = state_dir / TOTAL_NAME
         self._limit = limit
+        self._digests: OrderedDict[tuple[str, tuple[int, ...]], str] = OrderedDict()
+        """The hashes of artifacts that were listed, by their URIs and what a change of the file changes."""
 
     def take(self, size: int) -> bool:
         """Add to the total size, unless that would exceed the limit.
@@ -216,18 +222,27 @@ class Files:
 
     def artifacts(self, executions: Iterable[str]) -> list[StoredArtifact]:
         """Executions' newest artifacts, newest first; at most MAX_ARTIFACTS_LISTED."""
-        rows: list[tuple[float, str, int, Path]] = []
+        rows: list[tuple[float, str, int, tuple[int, ...], Path]] = []
         for execution in executions:
             # Another bridge may remove it meanwhile.
             with suppress(OSError):
                 for path in (self._root / execution).iterdir():
                     if _valid_name(path.name):
                         status = path.stat()
-                        rows.append((status.st_mtime, artifact_uri(execution, path.name), status.st_size, path))
+                        uri = artifact_uri(execution, path.name)
+                        rows.append((status.st_mtime, uri, status.st_size, _identity(status), path))
         found, room = [], MAX_HASHED_BYTES
-        for modified, uri, size, path in heapq.nlargest(MAX_ARTIFACTS_LISTED, rows):
-            room -= size
-            found.append(StoredArtifact(uri, size, modified, _digest(path) if room >= 0 else None))
+        for modified, uri, size, identity, path in heapq.nlargest(MAX_ARTIFACTS_LISTED, rows):
+            key = uri, identity
+            if (known := self._digests.pop(key, None)) is None:
+                room -= size
+                known = _digest(path) if room >= 0 else None
+            if known is not None:
+                self._digests[key] = known
+            found.append(StoredArtifact(uri, size, modified, known))
+        while len(self._digests) > MAX_DIGESTS:
+            with suppress(KeyError):
+                self._digests.popitem(last=False)
         return found
 
     def full(self) -> BridgeError:
@@ -324,6 +339,11 @@ def _whole_characters(data: bytes, *, is_last: bool) -> tuple[str, int]:
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
     text = decoder.decode(data, final=is_last)
     return text, len(data) - len(decoder.getstate()[0])
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    """What a change of a file changes."""
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _digest(path: Path) -> str | None:

@@ -726,7 +726,9 @@ class Bridge:
                 requests, record = await self._cells.run(active, artifacts, job.cell)
             else:
                 replays = bool(script.history.calls) or not script.live
-                first = self._start_line(execution, job, replays=replays)
+                # It asks for them again, and is told where one is there no more.
+                had_inputs = any(call.asked.kind == "input" for call in script.history.calls.values())
+                first = self._start_line(execution, job, replays=replays, had_inputs=had_inputs)
                 make_run = functools.partial(self.run_in, active, artifacts)
                 process, acknowledgement, requests, record = await self.sandboxes.run(
                     execution, first, limit, make_run, packages=job.packages
@@ -800,10 +802,8 @@ class Bridge:
         from mcp_bridge.host.guest_bundle import HOST_MAGIC
         from mcp_bridge.host.packages.running_installs import RunningInstalls
 
-        pins = () if job.packages is None else job.packages.pins
-        own = {pin.partition("==")[0] for pin in pins}
         image = prepared.image
-        there = [*pins, *(pin for pin in image.packages if pin.partition("==")[0] not in own)]
+        there = [*(() if job.packages is None else job.packages.pins), *image.packages]
         installer, notify = self.sandboxes.installer, job.client.notify
         return RunningInstalls(installer, self.package_rights, there, notify, is_same_python=image.magic == HOST_MAGIC)
 
@@ -826,11 +826,11 @@ class Bridge:
         """As `CellHost.cell_line`."""
         return self._start_line(execution, job, replays=replays)
 
-    def _start_line(self, execution: str, job: Job, *, replays: bool = False) -> bytes:
+    def _start_line(self, execution: str, job: Job, *, replays: bool = False, had_inputs: bool = False) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
         seed, number = (None, 0) if job.cell is None else (job.cell.seed, job.cell.number)
         # A session's cells share a sandbox, and each may have inputs.
-        has_inputs = bool(self._inputs_of(job) if job.cell is None else self._inputs)
+        has_inputs = had_inputs or bool(self._inputs_of(job) if job.cell is None else self._inputs)
         # Python needs to know neither.
         language, memory = (None, None) if job.language == "python" else (job.language, self.settings.memory)
         start = messages.ExecutionStart(

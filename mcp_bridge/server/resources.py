@@ -79,7 +79,9 @@ def _artifact_resource(stored: StoredArtifact, keep_days: float | Literal["forev
     if stored.sha256 is not None:
         meta[SHA256_META] = stored.sha256
     if keep_days != "forever":
-        meta[EXPIRES_META] = _time(stored.modified + keep_days * 86400)
+        # After the last year that a date can have, it is as good as kept.
+        with suppress(ValueError, OverflowError, OSError):
+            meta[EXPIRES_META] = _time(stored.modified + keep_days * 86400)
     return types.Resource(
         uri=stored.uri,
         name=unquote(stored.uri.rpartition("/")[2]),

@@ -193,7 +193,7 @@ async def test_figures_are_shown_once_and_large_images_scaled_down(sandboxes):
         assert (rows[0], rows[1].split(), rows[26], rows[-1]) == ("    n", ["0", "0"], "…", "[100 rows, 1 columns]")
         failed = await bridge.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nraise ValueError")
         assert (failed.status, kinds(failed)) == ("error", ["image/png"])
-        many = await shown("for _ in range(24): plt.figure()")
+        many = await shown("for number in range(24): plt.figure().text(0.5, 0.5, str(number))")
         assert len(kinds(many)) == 20
         assert many.stdout.decode() == "[5 more open figures: display(figure) shows one]\n"
         cell = await bridge.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])", session="s")

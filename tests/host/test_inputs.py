@@ -313,6 +313,32 @@ print(text, await faulty.echo(text))
         assert printed(await bridge.run(code, key="k", files=["a"])) == "before before\n"
 
 
+async def test_a_run_that_goes_on_without_any_input_by_now_is_stopped_there_and_can_go_on_later(sandboxes, data):
+    """It opens what was handed in by its path, as if nothing were configured otherwise."""
+    data.write("a.txt", "before")
+    code = """
+from mcp.servers import faulty
+text = open("/workspace/in/a").read()
+print(text, await faulty.echo(text))
+"""
+    tables = {"policy": {"rules": [{"tools": ["faulty.*"], "effect": "approve"}]}}
+
+    class Yes:
+        may_vanish = False
+
+        async def ask(self, *_):
+            return True
+
+    governance = data.governed(tables, a="a.txt")
+    async with sandboxes.open(faulty(), governance=governance) as bridge:
+        assert (await bridge.run(code, key="k")).status == "suspended"
+        bridge.restrict({"faulty"}, governance.snapshot, inputs={})
+        record = await bridge.run(code, key="k", asker=Yes())
+        assert (record.status, record.error["code"]) == ("error", "input_changed")
+        bridge.restrict({"faulty"}, governance.snapshot, inputs=governance.inputs)
+        assert printed(await bridge.run(code, key="k", asker=Yes())) == "before before\n"
+
+
 HOSTILE = """
 import sys, json
 from mcp_bridge.wire.messages import InputList, InputOpen, InputRead
@@ -393,6 +419,27 @@ except mcp.MCPError as exc:
 """
     async with sandboxes.open(governance=data.governed(all="all")) as bridge:
         assert lines(await bridge.run(code)) == [str([str(n).encode() for n in range(95, 100)]), "unknown_input"]
+
+
+async def test_a_forked_process_is_told_that_it_gets_no_input_even_while_one_is_fetched(sandboxes, data):
+    data.write("a.txt", "a")
+    code = """
+import gc, os, warnings
+from mcp_bridge.guest.files.inputs import Inputs
+warnings.simplefilter("ignore")
+[inputs] = [thing for thing in gc.get_objects() if type(thing) is Inputs]
+with inputs._turn:
+    child = os.fork()
+    if not child:
+        try:
+            open("/workspace/in/a")
+        except RuntimeError as exc:
+            os._exit(7 if "forked process" in str(exc) else 8)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(open("/workspace/in/a").read())
+"""
+    async with sandboxes.open(governance=data.governed(a="a.txt")) as bridge:
+        assert lines(await bridge.run(code, timeout=10)) == ["7", "a"]
 
 
 async def test_a_stream_of_an_earlier_cell_is_not_read_by_a_later_one(sandboxes, data):

@@ -13,7 +13,7 @@ import anyio
 from rich.console import Console
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuring, exit_statuses, network_variables
+from mcp_bridge.cli import configuring, exit_statuses, given_to_scripts, network_variables
 from mcp_bridge.downstream.configuration.discovery import user_servers
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.downstream.configuration.remote_entries import is_in_the_clear, shown_url
@@ -53,6 +53,10 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
             find("warning", file.code, f"{file.message}{names}", file.hint)
         findings += [finding.record() for finding in network_variables.findings(os.environ)]
         _servers(configuration, find)
+        inputs = configuration.governance.inputs if configuration.governance else {}
+        findings += [finding.record() for finding in given_to_scripts.files(inputs)]
+        if (packages := anyio.run(given_to_scripts.packages, configuration.settings)) is not None:
+            findings.append(packages.record())
         with console.status("Probing the container engine…"):
             prepared = anyio.run(_prepare, configuration)
         findings += [finding.record() for finding in prepared.report.findings]

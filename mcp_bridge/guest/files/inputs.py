@@ -51,6 +51,11 @@ class Inputs:
         self._fetched: dict[str, str] = {}
         """The versions of what is in `FOLDER`, by name."""
         self._told: set[str] = set()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        # A thread of the parent's may have it, and never gives it back here.
+        self._turn = _thread.allocate_lock()
 
     def files(self, name: str | None = None) -> list[InputRow]:
         """What the operator hands in; with a name, the files of that one.
@@ -336,7 +341,8 @@ _made: dict[int, Inputs] = {}
 
 def of(channel: Channel) -> Inputs:
     """The inputs of a channel's scripts: the same ones for all modules and cells."""
-    return _made.setdefault(id(channel), Inputs(channel))
+    known = _made.get(id(channel))
+    return known or _made.setdefault(id(channel), Inputs(channel))
 
 
 def fetch_on_open(channel: Channel) -> None:

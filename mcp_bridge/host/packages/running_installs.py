@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.artifacts import MAX_POSITION
 from mcp_bridge.sandbox.packages.locked import LockedPackage, PackageSet
 from mcp_bridge.sandbox.packages.requirements import bad_package, parse_requirement, parse_requirements
 
@@ -24,7 +27,7 @@ class RunningInstalls:
     Args:
         installer: Resolves and fetches them.
         rights: What may be asked for.
-        there: What the sandbox began with, as `name==version`.
+        there: What the sandbox began with, as `name==version`; of two of one package, the first is there.
         is_same_python: Whether the sandbox has this host's Python, for which packages are found.
         notify: Told what takes time.
     """
@@ -43,6 +46,8 @@ class RunningInstalls:
         self._there = tuple(there)
         self._is_same_python = is_same_python
         self._notify = notify
+        # A script can ask for many at once, and the bridge looks for few: its own wait for each other.
+        self._turn = anyio.Lock()
         self._offered: dict[str, LockedPackage] = {}
         """The packages whose files the sandbox may have, by their hashes."""
 
@@ -67,8 +72,9 @@ class RunningInstalls:
                 hint="The operator adds them to the image.",
             )
         asked = parse_requirements(requirements)
-        there = [*self._there, *(str(parse_requirement(one)) for one in added)]
-        found = await self._installer.resolve(asked, self._rights, there, self._notify, replaces=False)
+        there = _each_once([*self._there, *added])
+        async with self._turn:
+            found = await self._installer.resolve(asked, self._rights, there, self._notify, replaces=False)
         packages = found.without(there)
         native = [one for one in packages.packages if not one.is_pure]
         if native:
@@ -112,7 +118,16 @@ class RunningInstalls:
             BridgeError: `bad_request`: it isn't of a package that was given; as `Installer.archive_part`.
         """
         package = self._offered.get(sha256)
-        if package is None or start < 0:
+        if package is None or not 0 <= start < MAX_POSITION:
             raise BridgeError("bad_request", "This sandbox was given no such package.")
         data, following = await self._installer.archive_part(package, start)
         return {"base64": base64.b64encode(data).decode(), "next": following}
+
+
+def _each_once(pins: Sequence[str]) -> list[str]:
+    """The first of each package, in normal form: an image has names as their packages write them."""
+    found: dict[str, str] = {}
+    for pin in pins:
+        parsed = parse_requirement(pin)
+        found.setdefault(parsed.name, str(parsed))
+    return list(found.values())

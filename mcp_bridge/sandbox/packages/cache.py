@@ -18,7 +18,7 @@ import os
 import shutil
 import time
 import uuid
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -45,6 +45,9 @@ POLL_SECONDS = 0.05
 UNPACKED = 8
 """How many times larger than its wheels a set may be: source code is a fifth of its size when it is packed."""
 
+MAX_RESOLVED = 1000
+"""Most requests of which it is kept what they stand for: a script can think up any number."""
+
 _PARTIAL = ".partial-"
 
 
@@ -60,6 +63,9 @@ class WheelCache:
         self._state_dir = state_dir
         self._root = state_dir / "packages"
         self._limits = limits
+        self._syncing = anyio.Lock()
+        self._written = self._synced = 0
+        """How many wheels were written, and how many of these are on the disk."""
 
     @asynccontextmanager
     async def in_use(self) -> AsyncGenerator[None]:
@@ -148,8 +154,13 @@ class WheelCache:
         """Whether a wheel is there."""
         return read_manifest(self.folder(package)) is not None
 
-    async def fetch(self, uv: Uv, package: LockedPackage) -> WheelFiles:
+    async def fetch(self, uv: Uv, package: LockedPackage, turns: anyio.CapacityLimiter | None = None) -> WheelFiles:
         """A wheel's files, which are downloaded if they aren't there.
+
+        Args:
+            uv: Downloads them.
+            package: The wheel.
+            turns: How many are downloaded at the same time; None for this one alone.
 
         Raises:
             BridgeError: `package_changed`, `package_unresolved`, `bad_wheel`, `index_unreachable`,
@@ -157,15 +168,30 @@ class WheelCache:
             OSError: The cache can't be written.
         """
         folder = self.folder(package)
-        async with self.turn(package.sha256):
-            if (known := await anyio.to_thread.run_sync(read_manifest, folder)) is not None:
-                with suppress(OSError):
-                    os.utime(folder)
-                return known
-            async with self.work_directory() as work:
+        async with AsyncExitStack() as held:
+            async with turns or nullcontext():
+                await held.enter_async_context(self.turn(package.sha256))
+                if (known := await anyio.to_thread.run_sync(read_manifest, folder)) is not None:
+                    with suppress(OSError):
+                        os.utime(folder)
+                    return known
+                work = await held.enter_async_context(self.work_directory())
                 files = await self._download(uv, package, work)
-                await anyio.to_thread.run_sync(self._put, work, folder, files)
+            await anyio.to_thread.run_sync(_keep_tree_only, work)
+            # The files are on the disk before the manifest that vouches for them.
+            await self._on_disk()
+            await anyio.to_thread.run_sync(_put, work, folder, files)
             return files
+
+    async def _on_disk(self) -> None:
+        """Have what was written until now on the disk. Those who come while that is done share the next time."""
+        self._written += 1
+        mine = self._written
+        async with self._syncing:
+            if self._synced < mine:
+                before = self._written
+                await anyio.to_thread.run_sync(os.sync)
+                self._synced = before
 
     async def _download(self, uv: Uv, package: LockedPackage, work: Path) -> WheelFiles:
         lock = work / "lock.txt"
@@ -182,18 +208,6 @@ class WheelCache:
         if result.returncode != 0:
             raise failure(result)
         return await anyio.to_thread.run_sync(cleaned, work / TREE, package, limit)
-
-    def _put(self, work: Path, folder: Path, files: WheelFiles) -> None:
-        for entry in list(os.scandir(work)):
-            if entry.name != TREE:
-                shutil.rmtree(entry.path) if entry.is_dir() else (work / entry.name).unlink()
-        # The files are on the disk before the manifest that vouches for them.
-        os.sync()
-        write_manifest(work, files)
-        if folder.exists():
-            # Without its manifest: a removal was interrupted.
-            shutil.rmtree(folder)
-        work.rename(folder)
 
     def modules(self) -> Iterator[tuple[str, WheelFiles]]:
         """What is in the cache: each wheel's hash, and what it has."""
@@ -250,9 +264,26 @@ class WheelCache:
 
     def _tidy_resolved(self) -> None:
         oldest = time.time() - self._limits.fresh
-        for file in (self._root / "resolved").iterdir():
-            if file.stat().st_mtime < oldest:
+        files = sorted(((file.stat().st_mtime, file) for file in (self._root / "resolved").iterdir()), reverse=True)
+        for number, (modified, file) in enumerate(files):
+            if modified < oldest or number >= MAX_RESOLVED:
                 file.unlink(missing_ok=True)
+
+
+def _keep_tree_only(work: Path) -> None:
+    """Remove what uv has written beside a wheel's files."""
+    for entry in list(os.scandir(work)):
+        if entry.name != TREE:
+            shutil.rmtree(entry.path) if entry.is_dir() else (work / entry.name).unlink()
+
+
+def _put(work: Path, folder: Path, files: WheelFiles) -> None:
+    """Put a wheel, whose files are on the disk, into its place."""
+    write_manifest(work, files)
+    if folder.exists():
+        # Without its manifest: a removal was interrupted.
+        shutil.rmtree(folder)
+    work.rename(folder)
 
 
 def request_hash(*parts: object) -> str:

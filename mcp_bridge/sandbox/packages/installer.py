@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
+from packaging.specifiers import SpecifierSet
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.host_tools import disk_full
@@ -33,8 +34,8 @@ logger = logging.getLogger(__name__)
 RESOLVES_AT_ONCE = 2
 """Sets of one bridge that are looked for at the same time: the machine is the operator's."""
 
-FETCHES_AT_ONCE = 4
-"""Wheels of one set that are fetched at the same time."""
+FETCHES_AT_ONCE = 8
+"""Wheels of one set that are fetched at the same time: most of what each takes is the index's time."""
 
 PART_BYTES = 512 << 10
 """Bytes of a package's archive in one answer to a sandbox."""
@@ -152,6 +153,8 @@ class Installer:
         except OSError as exc:
             raise _unwritable(exc) from exc
         rights.require_set(packages)
+        # With the versions that were found: an entry may allow extras of some, and another one other versions.
+        rights.require(_exact(requirements, packages))
         return packages
 
     async def fetch(self, packages: PackageSet, notify: Callable[[str], None] | None = None) -> list[WheelFiles]:
@@ -182,13 +185,11 @@ class Installer:
         failed: list[BridgeError | OSError] = []
 
         async def one(package: LockedPackage) -> None:
-            async with limit:
-                if failed:
-                    return
-                try:
-                    found[package] = await self.cache.fetch(uv, package)
-                except (BridgeError, OSError) as exc:
-                    failed.append(exc)
+            try:
+                found[package] = await self.cache.fetch(uv, package, limit)
+            except (BridgeError, OSError) as exc:
+                failed.append(exc)
+                tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
             for package in packages.packages:
@@ -257,6 +258,12 @@ def _excludes(requirements: Sequence[PackageRequirement], pin: PackageRequiremen
         one.name == pin.name and version is not None and not one.versions.contains(version, prereleases=True)
         for one in requirements
     )
+
+
+def _exact(requirements: Sequence[PackageRequirement], packages: PackageSet) -> list[PackageRequirement]:
+    """Requirements with the versions that a set which meets them has."""
+    versions = {one.name: one.version for one in packages.packages}
+    return [one._replace(versions=SpecifierSet(f"=={versions[one.name]}")) for one in requirements]
 
 
 class _nothing:  # noqa: N801 - as `contextlib.nullcontext`

@@ -135,7 +135,8 @@ class AllowList:
             near = spelled_like(asked.name, list(self._by_name), count=1)
             meant = f" Did you mean {near[0]}?" if near else ""
             raise self._refused(f"The package {asked.name} isn't on the operator's list.{meant}", asked.name)
-        if not any(set(asked.extras) <= set(entry.extras) for entry in listed):
+        listed = [entry for entry in listed if set(asked.extras) <= set(entry.extras)]
+        if not listed:
             raise self._refused(
                 f"The operator's list has {asked.name} without {', '.join(asked.extras)}.",
                 f"{asked.name}[{','.join(asked.extras)}]",

@@ -37,8 +37,11 @@ TREE = "tree"
 ARCHIVE = "package.zip"
 _MANIFEST = "manifest.json"
 
-_LEFT_OUT = frozenset({"bin", "share", "include", "__pycache__", "sitecustomize.py", "usercustomize.py", ".lock"})
-"""Of a wheel's top level, what no script needs: programs, documents, and what an interpreter would run by itself."""
+_LEFT_OUT = frozenset({"bin", "share", "include", "__pycache__", ".lock"})
+"""Of a wheel's top level, what no script needs: programs, and documents."""
+
+_RUN_BY_ITSELF = frozenset({"sitecustomize", "usercustomize"})
+"""Modules that an interpreter would run by itself, whether they are files or folders."""
 
 _OURS = frozenset({"mcp_bridge"})
 """Names that the guest has."""
@@ -90,12 +93,13 @@ def cleaned(tree: Path, package: LockedPackage, max_bytes: int) -> WheelFiles:
         OSError: They can't be read.
     """
     for entry in list(os.scandir(tree)):
-        if entry.name in _LEFT_OUT or entry.name.endswith(".pth"):
+        first = entry.name.partition(".")[0]
+        if entry.name in _LEFT_OUT or first in _RUN_BY_ITSELF or entry.name.endswith(".pth"):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
             else:
                 (tree / entry.name).unlink()
-        elif entry.name.partition(".")[0] in _OURS:
+        elif first in _OURS:
             raise _bad(package, f"it has files of the bridge's own name, {entry.name}")
     size = count = 0
     native = False
@@ -189,8 +193,8 @@ def lay_over(site: Path, tree: Path, name: str) -> None:
     for item in importlib.metadata.distributions(path=[str(site)]):
         if canonicalize_name(item.name or "") == name:
             for file in item.files or ():
-                path = site / file
-                if ".." not in file.parts and path.is_file():
+                # The list is the wheel's own word: an absolute path, or one with "..", would be a file of the host's.
+                if not file.is_absolute() and ".." not in file.parts and (path := site / file).is_file():
                     path.unlink()
     shutil.copytree(tree, site, dirs_exist_ok=True, symlinks=True)
 

@@ -21,6 +21,7 @@ from mcp_bridge.sandbox.packages.install_settings import InstallSettings
 from mcp_bridge.sandbox.packages.installer import Installer, PackageRights
 from mcp_bridge.sandbox.packages.locked import PackageSet
 from mcp_bridge.sandbox.packages.requirements import AllowList, parse_requirements
+from mcp_bridge.sandbox.packages.wheel_tree import lay_over
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(200)]
 
@@ -155,6 +156,17 @@ async def test_versions_of_the_list_hold_for_what_comes_along_too(index, made):
     assert both.pins == ("strict==1.0", "till==3.0")
 
 
+async def test_extras_are_had_in_the_versions_of_an_entry_that_has_them(index, made):
+    index.add(wheel("shop", "1.0"), wheel("shop", "2.0"))
+    allow = ("shop[all]<2", "shop>=2")
+    assert (await made.refused("shop[all]==2.0", allow=allow)).code == "package_refused"
+    error = await made.refused("shop[all]", allow=allow)
+    assert error.code == "package_refused"
+    assert "shop[all]==2.0" in error.hint
+    assert (await made.resolve("shop[all]<2", allow=allow)).pins == ("shop==1.0",)
+    assert (await made.resolve("shop", allow=allow)).pins == ("shop==2.0",)
+
+
 async def test_with_dependencies_listed_only_what_is_listed_comes_along(index, made):
     index.add(wheel("shop", requires=["till"]), wheel("till"))
     error = await made.refused("shop", only_listed=True)
@@ -247,6 +259,8 @@ async def test_what_an_interpreter_would_run_by_itself_and_programs_are_left_out
         "run.pth": "import os; os.abort()\n",
         "sitecustomize.py": "raise SystemExit\n",
         "usercustomize.py": "raise SystemExit\n",
+        "usercustomize/__init__.py": "raise SystemExit\n",
+        "sitecustomize.abi3.so": "",
         "good-1.0.data/scripts/good": "#!/bin/sh\n",
         "good-1.0.data/data/share/doc.txt": "text",
         "good-1.0.data/purelib/more.py": "y = 1\n",
@@ -409,3 +423,69 @@ async def test_a_stranger_cannot_choose_the_index_by_the_folder_that_the_bridge_
     inside = Set(folder / "state")
     index.add(wheel("shop"))
     assert (await inside.get("shop"))[0].pins == ("shop==1.0",)
+
+
+async def test_the_disk_is_waited_for_a_few_times_for_a_set_and_before_any_wheel_counts_as_there(
+    index, made, monkeypatch
+):
+    names = [f"part{number}" for number in range(12)]
+    index.add(*(wheel(name) for name in names))
+    sync, synced = os.sync, []
+
+    def slow_sync():
+        # What counts as there now was written before an earlier one began.
+        there = len([*(made.state / "packages/wheels").glob("[!.]*/manifest.json")])
+        sync()
+        time.sleep(1)
+        synced.append(there)
+
+    monkeypatch.setattr(os, "sync", slow_sync)
+    packages, files = await made.get(*names)
+    assert [one.name for one in files] == [one.name for one in packages.packages]
+    assert synced[0] == 0
+    assert len(synced) < len(names) // 2, "one for each wheel"
+
+
+async def test_a_set_ends_with_its_first_wheel_that_fails(index, made):
+    index.add(*(wheel(f"part{number}") for number in range(20)), wheel("bad", files={"mcp_bridge.py": ""}))
+    packages = await made.resolve("bad", *(f"part{number}" for number in range(20)))
+    assert packages.packages[0].name == "bad"
+
+    def slow(path):
+        if "part" in path:
+            time.sleep(1)
+
+    index.before = slow
+    index.asked.clear()
+    with pytest.raises(BridgeError, match="the bridge's own name"):
+        await made.installer.fetch(packages)
+    assert not made.left()
+    assert len(set(index.downloads())) < 20
+
+
+def test_a_package_that_is_replaced_cannot_name_files_outside_of_its_folder_as_its_own(tmp_path):
+    """What was installed before is removed by its own list of files."""
+    outside, site, tree = tmp_path / "outside.txt", tmp_path / "image/site", tmp_path / "tree"
+    beside, old = tmp_path / "image/beside.txt", site / "shop.py"
+    info = site / "shop-1.0.dist-info"
+    info.mkdir(parents=True)
+    (tree / "shop").mkdir(parents=True)
+    for path in (outside, beside, old, tree / "shop/__init__.py"):
+        path.write_text("")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
+    listed = ("shop.py", str(outside), "../beside.txt", "shop-1.0.dist-info/METADATA")
+    (info / "RECORD").write_text("".join(f"{path},,\n" for path in listed))
+    lay_over(site, tree, "shop")
+    assert not old.exists()
+    assert outside.exists()
+    assert beside.exists()
+    assert (site / "shop/__init__.py").exists()
+
+
+async def test_what_requests_stand_for_is_kept_of_a_bounded_number(index, made, monkeypatch):
+    """A script can vary what it says that it has, and each variation is another request."""
+    monkeypatch.setattr("mcp_bridge.sandbox.packages.cache.MAX_RESOLVED", 3)
+    index.add(wheel("shop"))
+    for number in range(6):
+        await made.resolve("shop", there=(f"other=={number}",))
+    assert len([*(made.state / "packages/resolved").iterdir()]) == 3

@@ -1,0 +1,51 @@
+"""The list of artifacts: clients ask for it again and again, and each hash is computed once."""
+
+import hashlib
+
+import pytest
+
+from mcp_bridge.executions import artifacts
+from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+
+ONE, OTHER = "0" * 16, "1" * 16
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """The names of the files that were hashed."""
+    names, digest = [], artifacts._digest
+
+    def noted(path):
+        names.append(path.name)
+        return digest(path)
+
+    monkeypatch.setattr(artifacts, "_digest", noted)
+    return names
+
+
+def keep(files, name, data, execution=ONE):
+    ArtifactWriter(files, execution, 1 << 20).write(name, data, first=True, last=True)
+
+
+def test_an_artifact_is_hashed_once_and_again_when_it_is_replaced(tmp_path, hashed):
+    files = Files(tmp_path)
+    keep(files, "a", b"first")
+    keep(files, "a", b"other", OTHER)
+    for _ in range(3):
+        found = {row.uri: row.sha256 for row in files.artifacts([ONE, OTHER])}
+        assert sorted(found.values()) == sorted(hashlib.sha256(each).hexdigest() for each in (b"first", b"other"))
+    assert len(hashed) == 2
+    keep(files, "a", b"again")
+    assert {row.sha256 for row in files.artifacts([ONE])} == {hashlib.sha256(b"again").hexdigest()}
+    assert len(hashed) == 3
+
+
+def test_large_artifacts_are_hashed_by_and_by_and_what_is_kept_is_bounded(tmp_path, hashed, monkeypatch):
+    monkeypatch.setattr(artifacts, "MAX_HASHED_BYTES", 100)
+    monkeypatch.setattr(artifacts, "MAX_DIGESTS", 3)
+    files = Files(tmp_path)
+    for number in range(4):
+        keep(files, f"{number}", bytes(60))
+    assert [sum(row.sha256 is not None for row in files.artifacts([ONE])) for _ in range(3)] == [1, 2, 3]
+    assert len(files._digests) <= 3
+    assert len(hashed) == 3
