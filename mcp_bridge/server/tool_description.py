@@ -138,7 +138,8 @@ def _taught_javascript(settings: Settings) -> str:
         '`import { NAME } from "mcp/servers"`, then `await NAME.tool({arg: 1})`; top-level await works. '
         "`await runtime.list_tools('NAME')` lists a server's tools, `await runtime.describe('NAME.tool')` says what "
         "one takes, `await runtime.search('words')` searches all servers. `Promise.all` makes calls side by side. A "
-        "call gives plain data: a tool's text stays text (JSON.parse it if it is JSON); a failed one throws a ToolError.\n"
+        "call gives plain data: a tool's text stays text (JSON.parse it if it is JSON); a failed one throws a "
+        "ToolError.\n"
         "The sandbox is sealed: no network, no files of this machine, no packages of npm. Each run starts afresh. "
         "`await runtime.save_memory(key, value)` and `load_memory(key)` keep data, `await artifact(path)` a file.\n"
         "display(x) shows bytes of image files, and images in tools' results. An answer is cut at "
