@@ -6,13 +6,16 @@ is never busy: so it is sent while the script computes, and in order with the fr
 """
 
 import errno
+import functools
 import json
 import os
 import signal
 
-from mcp_bridge.guest.channel import READ_BYTES, Channel
+from mcp_bridge.guest.channel import OWN_IDS, READ_BYTES, Channel
+from mcp_bridge.guest.files.outputs import LeftFiles, keep_file
 from mcp_bridge.guest.javascript.sources import BOOT, MODULES
 from mcp_bridge.guest.output import Capture
+from mcp_bridge.guest.runner import guarded
 from mcp_bridge.wire import jsonrpc
 from mcp_bridge.wire.annotations import NoReturn
 from mcp_bridge.wire.errors import WireError
@@ -36,6 +39,9 @@ LAST_ID = 2**53
 HEAP_EXHAUSTED = b"JavaScript heap out of memory"
 """In V8's last words."""
 
+KEPT = b"!"
+"""How a line begins that isn't for the host: the script has kept a file."""
+
 FINISH_HEAD = 120
 """Where the method's name is in a frame: before its parameters."""
 
@@ -52,7 +58,10 @@ class Node:
         self._channel = channel
         self._capture = capture
         self._finish: int | None = None
+        self._is_ending = False
+        """Whether Node has sent the script's result: it reads nothing from then on."""
         self._frames: int = -1
+        self._left = LeftFiles(functools.partial(keep_file, channel))
 
     def run(self, start: ExecutionStart) -> NoReturn:
         """Run the script to its end. Never returns."""
@@ -64,7 +73,7 @@ class Node:
             self._refuse(exc)
         for fd in (to_node[0], from_node[1], done[0]):
             os.close(fd)
-        self._channel.forward = self._forward
+        self._channel.lend(self._forward)
         self._give(_bundle() + jsonrpc.encode(notification(start)))
         self._pass_on(from_node[0], done[1])
         self._end(pid)
@@ -95,15 +104,17 @@ class Node:
 
     # --- from the host ---
 
-    def _forward(self, line: bytes) -> None:
-        """Pass a frame on to Node (called by the channel's reader)."""
-        if self._finish is not None and self._is_acknowledged(line):
-            os._exit(0)
-        self._give(line + b"\n")
-
-    def _is_acknowledged(self, line: bytes) -> bool:
+    def _forward(self, line: bytes) -> bool:
+        """Pass a frame on to Node (called by the channel's reader); False if it is for this process."""
+        if not self._is_ending:
+            self._give(line + b"\n")
+            return True
         message = jsonrpc.decode(line)
-        return isinstance(message, (jsonrpc.Response, jsonrpc.ErrorResponse)) and message.id == self._finish
+        if not isinstance(message, (jsonrpc.Response, jsonrpc.ErrorResponse)):
+            return True
+        if message.id == self._finish:
+            os._exit(0)
+        return message.id <= OWN_IDS
 
     def _give(self, data: bytes) -> None:
         view = memoryview(data)
@@ -131,6 +142,9 @@ class Node:
                 if not line:
                     os.write(done, b".")
                     continue
+                if line.startswith(KEPT):
+                    self._note_kept(line[len(KEPT) :])
+                    continue
                 self._watch_for_finish(line)
                 self._channel.send_line(line + b"\n")
         if decoder.incomplete:
@@ -139,13 +153,24 @@ class Node:
     def _watch_for_finish(self, line: bytes) -> None:
         if f'"{NAMES[ExecutionFinish]}"'.encode() not in line[:FINISH_HEAD]:
             return
-        self._capture.finish()
         try:
             message = jsonrpc.decode(line)
         except WireError:
             return
-        if isinstance(message, jsonrpc.Request):
+        if isinstance(message, jsonrpc.Request) and not self._is_ending:
+            self._is_ending = True
+            # Whatever is wrong with these, it isn't the script's end.
+            guarded(self._left.keep_all)
+            self._capture.finish()
             self._finish = message.id
+
+    def _note_kept(self, note: bytes) -> None:
+        """Take note of a file that the script itself has kept: its path, and the numbers of `key_of` as texts."""
+        try:
+            path, *key = json.loads(note)
+            self._left.was_kept(path, tuple(map(int, key)))
+        except (ValueError, TypeError, RecursionError):
+            pass  # Not by our own code, then: it is kept once more.
 
     # --- the end ---
 
@@ -164,6 +189,7 @@ class Node:
         os._exit(code if code >= 0 else 128 - code)
 
     def _tell_exhaustion(self) -> NoReturn:
+        self._is_ending = True
         message = "JavaScript heap out of memory"
         error = {"type": "RangeError", "message": message, "line": None, "traceback": f"RangeError: {message}"}
         error["out_of_memory"] = True  # type: ignore[assignment]
