@@ -281,6 +281,23 @@ async def test_every_way_out_is_reported_as_what_it_is(bridge):
     assert by_code["process.abort()"].error["code"] == "interpreter_killed"
 
 
+async def test_an_exhausted_heap_is_told_without_the_engines_own_report(bridge):
+    full = "const x = []; while (true) x.push(new Array(1e5).fill(1.5))"
+    words = "console.error('\\n<--- Last few GCs --->\\n JavaScript heap out of memory');"
+    dead, said, flood, other = await bridge.all(
+        f"console.error('before');\n{full}",
+        f"{words}\nconsole.error('after')",
+        f"{words}\nfor (let n = 0; n < 300; n++) console.error('x'.repeat(999))",
+        f"{words}\nprocess.kill(process.pid, 'SIGTERM')",
+        timeout=20,
+    )
+    assert (dead.status, dead.stderr) == ("out_of_memory", b"before\n"), dead.error
+    shown = b"\n<--- Last few GCs --->\n JavaScript heap out of memory\n"
+    assert (said.status, said.stderr) == ("success", shown + b"after\n"), said.error
+    assert flood.stderr == shown + (b"x" * 999 + b"\n") * 300
+    assert (other.status, other.stderr) == ("killed", shown)
+
+
 async def test_a_killed_child_is_no_fault_of_the_scripts(both):
     record = await run(
         both,

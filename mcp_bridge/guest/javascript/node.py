@@ -36,8 +36,11 @@ DEFAULT_MEMORY = 512 << 20
 LAST_ID = 2**53
 """The id of the one request that this process makes itself, when Node is gone."""
 
+LAST_WORDS = b"\n<--- Last few GCs --->\n"
+"""How V8's report of an exhausted heap begins. It ends with a stack of V8's own, which tells nobody anything."""
+
 HEAP_EXHAUSTED = b"JavaScript heap out of memory"
-"""In V8's last words."""
+"""In that report."""
 
 KEPT = b"!"
 """How a line begins that isn't for the host: the script has kept a file."""
@@ -57,6 +60,7 @@ class Node:
     def __init__(self, channel: Channel, capture: Capture) -> None:
         self._channel = channel
         self._capture = capture
+        capture.last_words = LAST_WORDS
         self._finish: int | None = None
         self._is_ending = False
         """Whether Node has sent the script's result: it reads nothing from then on."""
@@ -176,11 +180,12 @@ class Node:
 
     def _end(self, pid: int) -> NoReturn:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        is_exhausted = code == -signal.SIGABRT and self._capture.take_held(HEAP_EXHAUSTED)
         self._capture.finish()
         if self._finish is not None:
             # The reader ends this process when the host has acknowledged the result.
             signal.pause()
-        if code == -signal.SIGABRT and HEAP_EXHAUSTED in self._capture.tail:
+        if is_exhausted:
             self._tell_exhaustion()
         if code < 0:
             if -code != signal.SIGKILL:
