@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -16,6 +17,7 @@ from mcp import Client
 
 from benchmarks.bridge import CACHE, COMMAND, Bench, client, ours, over_http, run_python, service, without_pool
 from benchmarks.measure import Row, interleaved, timed
+from benchmarks.processes import bridge_among, descendants, processor_ms, runs
 from benchmarks.runtime import UnavailableError, bundle, prepared_engine, sandbox_argv
 
 if TYPE_CHECKING:
@@ -61,13 +63,26 @@ async def noop(bench: Bench) -> list[Row]:
             await bench.settled()
             return await timed(lambda: peer.call_tool("noop", {}))
 
-        p50 = await interleaved(bench.rounds(25), {"run": run, "first": first, "call": call})
+        async def computed() -> float:
+            await bench.settled()
+            return await processor_ms(bridge_pid, lambda: run_python(bridge, "pass"))
+
+        async def peer_computed() -> float:
+            await bench.settled()
+            return await processor_ms(peer_pid, lambda: peer.call_tool("noop", {}))
+
+        children = descendants(os.getpid())
+        bridge_pid = bridge_among(children)
+        (peer_pid,) = [pid for pid in children if runs(pid, "benchmarks.servers.noop")]
+        work = {"run": run, "first": first, "call": call, "computed": computed, "peer computed": peer_computed}
+        p50 = await interleaved(bench.rounds(25), work)
     note = "" if bench.pool else "No pool in this version: a container is started in every call."
     met = p50["run"] <= 2.5 * p50["call"]
     what = '1 run_python("pass") on stdio'
     return [
         Row(what, p50["run"], p50["call"], "ms", "no-op tool, SDK", "≤ 2.5", met, note),
         Row("1 …", p50["run"], p50["first"], "ms", "no-op tool, SDK, after the same pause"),
+        Row("1 … processor time", p50["computed"], p50["peer computed"], "ms", "no-op tool's server, the same"),
     ]
 
 

@@ -20,7 +20,7 @@ async def main(url: str, token: str) -> int:
         if (await http.post(url, json={})).status_code == httpx2.codes.UNAUTHORIZED:
             return 1
         async with Client(streamable_http_client(url, http_client=http)) as client:
-            result = await client.call_tool("run_python", {"code": "import os; print(6 * 7, os.listdir('/workspace'))"})
+            result = await client.call_tool("run_python", {"code": "import os; print(6 * 7, os.listdir('/tmp'))"})
     text = "".join(getattr(block, "text", "") for block in result.content)
     if "42 []" not in text:
         print(text)

@@ -36,6 +36,16 @@ SCALINGS = 8
 """How often an image is scaled down before it is given up."""
 
 
+def _is_used(folder: str) -> bool:
+    """Whether anything is in a folder."""
+    try:
+        with os.scandir(folder) as found:
+            return any(True for _ in found)
+    except OSError:
+        # The script has removed it, or put something else in its place.
+        return os.path.lexists(folder)
+
+
 class Display:
     """The script's output functions, bound to a channel."""
 
@@ -50,6 +60,11 @@ class Display:
         self._documents = 0
         self._left: Any = None
         """Keeps what is left in /workspace/out; None until something of that is known."""
+        try:
+            os.mkdir(OUT)
+        except OSError:
+            # A run that is rebuilt, or no sandbox at all.
+            pass
 
     def begin(self) -> None:
         """Begin a session's cell, which may show again what an earlier one has shown."""
@@ -139,7 +154,7 @@ class Display:
         name = name or os.path.basename(os.fspath(path))
         with open(path, "rb") as file:
             uri = self._keep(file, name)
-            if os.path.isdir(OUT):
+            if _is_used(OUT):
                 from mcp_bridge.guest.files.outputs import key_of
 
                 self._left_files().was_kept(path, key_of(os.fstat(file.fileno())))
@@ -161,7 +176,7 @@ class Display:
 
     def keep_left_files(self) -> None:
         """Keep what is in /workspace/out, at the end of a script or a cell."""
-        if os.path.isdir(OUT):
+        if _is_used(OUT):
             self._left_files().keep_all()
 
     def show(self, value: Any) -> str | None:

@@ -83,7 +83,6 @@ open(out + "bad\\nname", "w").write("x")
 async def test_the_limits_of_artifacts_hold_for_what_is_left(sandboxes):
     code = """
 import os
-os.makedirs("/workspace/out")
 open("/workspace/out/a", "wb").write(bytes(800_000))
 open("/workspace/out/b", "wb").write(bytes(800_000))
 open("/workspace/out/c", "wb").write(bytes(10))
@@ -93,7 +92,7 @@ open("/workspace/out/c", "wb").write(bytes(10))
         assert record.status == "success"
         assert set(kept(record)) == {"a"}
         assert "artifact_too_large" in record.stderr.decode()
-        many = "import os\nos.makedirs('/workspace/out')\nfor n in range(1003): open(f'/workspace/out/{n:04}', 'w').close()"
+        many = "for n in range(1003): open(f'/workspace/out/{n:04}', 'w').close()"
         record = await bridge.run(many)
         assert (record.status, len(record.artifacts)) == ("success", 1000)
         assert "more than 1000 files" in record.stderr.decode()
@@ -105,7 +104,7 @@ async def test_a_cell_keeps_what_is_new_or_has_changed(sandboxes):
         async def cell(code):
             return set(kept(await bridge.run(code, session="s")))
 
-        first = "import os; os.makedirs('out'); open('out/a', 'w').write('1'); open('out/b', 'w').write('1')"
+        first = "open('out/a', 'w').write('1'); open('out/b', 'w').write('1')"
         assert await cell(first) == {"a", "b"}
         assert await cell("1") == set()
         assert await cell("open('out/b', 'w').write('22'); open('out/c', 'w').write('3')") == {"b", "c"}

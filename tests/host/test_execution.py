@@ -562,7 +562,7 @@ async def test_two_runs_share_nothing(sandboxes):
     async with sandboxes.open() as bridge:
         await bridge.run("x = 1\nopen('/tmp/left', 'w').close()\nopen('/workspace/left.py', 'w').close()")
         record = await bridge.run("import os\nprint('x' in globals(), os.listdir('/tmp'), os.listdir('/workspace'))")
-    assert printed(record) == "False [] []\n"
+    assert printed(record) == "False [] ['out']\n"
 
 
 # --- display, progress, artifacts, memories ---

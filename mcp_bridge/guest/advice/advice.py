@@ -381,7 +381,7 @@ def _system(case: Case) -> str | None:
         if path.startswith(("/workspace/in/", "in/")):
             return "There is no such file of the operator's: `runtime.files()` lists those that there are."
         if inside:
-            return f"/workspace and /tmp begin empty with every call: nothing of an earlier one is there. {search}"
+            return f"/workspace and /tmp begin empty with every call: no file of an earlier one is there. {search}"
         return f"No file of the host is here. {search}"
     if isinstance(exc, (FileNotFoundError, PermissionError)) or exc.errno == errno.EROFS:
         return "Only /workspace and /tmp can be written; `artifact(path)` keeps a file from there."

@@ -12,7 +12,7 @@ import os
 import signal
 
 from mcp_bridge.guest.channel import OWN_IDS, READ_BYTES, Channel
-from mcp_bridge.guest.files.outputs import LeftFiles, keep_file
+from mcp_bridge.guest.files.outputs import FOLDER, LeftFiles, keep_file
 from mcp_bridge.guest.javascript.sources import BOOT, MODULES
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.runner import guarded
@@ -69,6 +69,10 @@ class Node:
 
     def run(self, start: ExecutionStart) -> NoReturn:
         """Run the script to its end. Never returns."""
+        try:
+            os.mkdir(FOLDER)
+        except OSError:
+            pass  # As for Python: something else is in its place, or no room.
         to_node, from_node, done = os.pipe(), os.pipe(), os.pipe()
         self._frames = to_node[1]
         try:
