@@ -7,13 +7,20 @@ from pathlib import Path
 
 import anyio
 import yaml
-from echoing_server import echoing
+from echoing_server import STRING, echoing, tool
 from servers.specs import faulty
-from test_wrong_scripts import AT_ONCE, ISSUE
 
 from mcp_bridge.server.render import Answer
 
 TABLE = yaml.safe_load((Path(__file__).parent / "wrong_scripts_javascript.yaml").read_text())
+AT_ONCE = 2
+
+ISSUE = tool(
+    "create_issue",
+    {"title": STRING, "labels": {"type": "array", "items": STRING}, "count": {"type": "integer"}},
+    ["title"],
+)
+
 ROWS = [row for rows in TABLE.values() for row in rows]
 
 
