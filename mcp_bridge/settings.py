@@ -469,6 +469,10 @@ def _laid_over(own: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
     if "client_configs" in table:
         permitted = _read_clients(own.get("client_configs", True))
         values["client_configs"] = [name for name in _read_clients(table["client_configs"]) if name in permitted]
+    if "languages" in own and "languages" in table:
+        allowed, asked = _listed(own["languages"]), _listed(table["languages"])
+        # With none in common, none of the folder's is allowed.
+        values["languages"] = [language for language in allowed if language in asked] or allowed
     if "logins" in table:
         # The user's logins are kept where the user says.
         values["logins"] = own.get("logins", Settings.model_fields["logins"].default)

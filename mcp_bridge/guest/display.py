@@ -5,7 +5,7 @@ import sys
 import types
 
 from mcp_bridge.guest.channel import Channel
-from mcp_bridge.guest.host_requests import MCPError, call_host, notify_host
+from mcp_bridge.guest.host_requests import MCPError, notify_host
 from mcp_bridge.guest.not_awaited import NotAwaitedError
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.runner import cut, printable
@@ -13,9 +13,7 @@ from mcp_bridge.guest.values import blocks
 from mcp_bridge.guest.values.blocks import IMAGE_TYPES
 from mcp_bridge.wire.annotations import Any
 from mcp_bridge.wire.errors import LocalMessageError
-from mcp_bridge.wire.messages import MAX_IMAGE_BYTES, ArtifactWrite, OutputDisplay, ProgressReport
-
-ARTIFACT_CHUNK_BYTES = 512 * 1024
+from mcp_bridge.wire.messages import MAX_IMAGE_BYTES, OutputDisplay, ProgressReport
 
 RICH_METHODS = (
     ("_repr_png_", "image/png"),
@@ -157,17 +155,16 @@ class Display:
         with open(path, "rb") as file:
             uri = self._keep(file, name)
             if _is_used(OUT):
-                self._left_files().was_kept(path, os.fstat(file.fileno()))
+                from mcp_bridge.guest.files.outputs import key_of
+
+                self._left_files().was_kept(path, key_of(os.fstat(file.fileno())))
             return uri
 
     def _keep(self, file: Any, name: str) -> str:
-        chunk, first = file.read(ARTIFACT_CHUNK_BYTES), True
-        while True:
-            following = file.read(ARTIFACT_CHUNK_BYTES)
-            result = call_host(self._channel, ArtifactWrite(name, _encoded(chunk), first, not following))
-            if not following:
-                return str(result["uri"])
-            chunk, first = following, False
+        # Imported late: most scripts keep no file.
+        from mcp_bridge.guest.files.outputs import keep_file
+
+        return keep_file(self._channel, file, name)
 
     def _left_files(self) -> Any:
         if self._left is None:

@@ -19,7 +19,8 @@ from mcp_bridge.wire.messages import OutputWrite
 COALESCE_SECONDS = 0.002
 """How long the pump waits for more small writes: a loop of prints then gives a few messages instead of thousands."""
 
-TAIL_BYTES = 16 << 10
+HELD_BYTES = 16 << 10
+"""The most of standard error that is held back."""
 
 
 class Capture:
@@ -40,8 +41,9 @@ class Capture:
         self._pending = [b"", b""]
         self._pid = os.getpid()
         self.current = 1
-        self.tail = b""
-        """The end of what was written to descriptor 2."""
+        self.last_words = b""
+        """Text at which standard error is held back, as long as little follows: maybe an interpreter's own report of
+        its death. Empty for none."""
         for reader in readers:
             os.set_blocking(reader, False)
 
@@ -73,6 +75,16 @@ class Capture:
         with self._lock:
             for index in (0, 1):
                 self._send(index, final=True)
+
+    def take_held(self, text: bytes) -> bool:
+        """Drop what is held back of standard error if a text is in it; return whether it was."""
+        self.drain()
+        with self._lock:
+            is_in = text in self._pending[1]
+            if is_in:
+                self._sent[1] += len(self._pending[1])
+                self._pending[1] = b""
+        return is_in
 
     def begin_cell(self) -> None:
         """Send what was written before, which belongs to no cell, and count offsets anew."""
@@ -124,6 +136,10 @@ class Capture:
         stream: Any = ("stdout", "stderr")[index]
         # A character that is cut by a read waits for its remaining bytes, so that text stays text.
         cut = len(data) if final else len(data) - _incomplete_tail(data)
+        if index and self.last_words and not final:
+            found = data.find(self.last_words)
+            if 0 <= found < cut and len(data) - found <= HELD_BYTES:
+                cut = found
         whole = data[:cut]
         if not whole:
             return
@@ -135,8 +151,6 @@ class Capture:
             self._channel.notify(OutputWrite(stream, base64=binascii.b2a_base64(whole, newline=False).decode("ascii")))
         # Only now: unsent bytes stay in shared memory, where process 1 finds them.
         self._pending[index] = data[cut:]
-        if index:
-            self.tail = (self.tail + whole)[-TAIL_BYTES:]
         self._sent[index] += cut
 
 

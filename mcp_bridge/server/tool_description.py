@@ -100,12 +100,16 @@ def error_instructions(settings: Settings, error: BridgeError) -> str:
     shown = what if len(what) <= MAX_ERROR_CHARS else what[:MAX_ERROR_CHARS] + "…"
     return _taught(
         settings,
-        f"When this server was started, {TOOL} could run nothing: {escape_invisible(shown)}\n"
+        f"When this server was started, {names(settings)[0]} could run nothing: {escape_invisible(shown)}\n"
         f"Tell your user; once that is mended, the next call works. {BEHIND}",
     )
 
 
 def _taught(settings: Settings, behind: str) -> str:
+    offered = names(settings)
+    if TOOL not in offered:
+        return f"{behind}. {_taught_javascript(settings)}"
+    other = f" {JAVASCRIPT_TOOL} runs JavaScript or TypeScript in the same way." if JAVASCRIPT_TOOL in offered else ""
     return (
         f"{behind}. {TOOL} is the way to all of them, and to computing: one script can find tools, call them, "
         "loop, filter and compare, and prints only what you need to see.\n"
@@ -122,7 +126,25 @@ def _taught(settings: Settings, behind: str) -> str:
         "function for `from mcp.tools import NAME`, artifact(path) keeps a file.\n"
         "display(x) shows figures, PIL images, bytes of image files, and images in tools' results. An answer is cut "
         f"at {settings.max_output_chars} characters, and then says how the next script reads the rest: "
-        "runtime.output(...)."
+        f"runtime.output(...).{other}"
+    )
+
+
+def _taught_javascript(settings: Settings) -> str:
+    """The paragraph where scripts are in JavaScript alone."""
+    return (
+        f"{JAVASCRIPT_TOOL} is the way to all of them, and to computing: one script can find tools, call them, "
+        "loop, filter and compare, and prints only what you need to see.\n"
+        '`import { NAME } from "mcp/servers"`, then `await NAME.tool({arg: 1})`; top-level await works. '
+        "`await runtime.list_tools('NAME')` lists a server's tools, `await runtime.describe('NAME.tool')` says what "
+        "one takes, `await runtime.search('words')` searches all servers. `Promise.all` makes calls side by side. A "
+        "call gives plain data: a tool's text stays text (JSON.parse it if it is JSON); a failed one throws a "
+        "ToolError.\n"
+        "The sandbox is sealed: no network, no files of this machine, no packages of npm. Each run starts afresh. "
+        "`await runtime.save_memory(key, value)` and `load_memory(key)` keep data, `await artifact(path)` a file.\n"
+        "display(x) shows bytes of image files, and images in tools' results. An answer is cut at "
+        f"{settings.max_output_chars} characters, and then says how the next script reads the rest: "
+        "await runtime.output(...)."
     )
 
 

@@ -15,6 +15,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import requests_to
 from mcp_bridge.executions.programs.recovery import apply_recorded
 from mcp_bridge.executions.record import Status as ScriptStatus
+from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel import state
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
+    from mcp_bridge.sandbox.languages import Language
 
 MAX_SEARCHED = 1000
 """Executions that one search looks at; the next goes on from there."""
@@ -161,7 +163,7 @@ class Overview:
                     break
                 searched, before = searched + 1, (started, ident)
                 row = await self.store.execution(ident)
-                if row is not None and asking.wants(row := await self._with_recorded_code(row)):
+                if row is not None and asking.wants(row := await self.as_recorded(row)):
                     rows.append(row)
         counted = await overview.counts(self.database, [row.id for row in rows])
         return Page([(row, counted[row.id]) for row in rows], before if more else None, searched)
@@ -175,15 +177,19 @@ class Overview:
         found = await self.store.execution(ident, self._whose)
         if found is None:
             raise BridgeError("unknown_trace", "There is no such execution.")
-        return await self._with_recorded_code(found)
+        return await self.as_recorded(found)
 
-    async def _with_recorded_code(self, row: StoredExecution) -> StoredExecution:
-        """A script with its code as it was recorded: projected, as what is kept to be run again isn't."""
+    async def as_recorded(self, row: StoredExecution) -> StoredExecution:
+        """A script with its code and session as recorded: projected, as what is kept to be run again isn't."""
         if row.kind != "script" or not row.bundle:
             return row
-        first = await overview.entries(self.database, row.id, limit=1)
-        start = start_of(first)
-        return dataclasses.replace(row, bundle={"code": start.code if isinstance(start, ScriptStart) else ""})
+        start = start_of(await overview.entries(self.database, row.id, limit=1))
+        shown: dict[str, Any] = {"code": ""}
+        if isinstance(start, ScriptStart):
+            shown = {"code": start.code, "language": start.language or "python"}
+            if (cell := start.cell) is not None:
+                shown["cell"] = Cell(cell.session, cell.number, cell.previous or "", cell.seed).to_bundle()
+        return dataclasses.replace(row, bundle=shown)
 
     async def entries(self, execution: StoredExecution) -> list[Recorded]:
         """An execution's entries, in order; those that can't be read say so."""
@@ -244,12 +250,17 @@ def name_of(row: StoredExecution) -> str:
     return next((line for line in lines if not line.startswith(_PREAMBLE)), lines[0] if lines else "script")
 
 
-_PREAMBLE = ("#", "import ", "from ")
+_PREAMBLE = ("#", "//", "import ", "from ")
 
 
 def source_of(row: StoredExecution) -> Any:
     """The script's code, or the program; None once it is erased."""
     return row.bundle.get("code" if row.kind == "script" else "program")
+
+
+def language_of(row: StoredExecution) -> Language | None:
+    """What a script is written in, as `Overview.as_recorded` gives it; None for a program, and once it is erased."""
+    return row.bundle.get("language") if row.kind == "script" else None
 
 
 def searched_text(row: StoredExecution) -> str:

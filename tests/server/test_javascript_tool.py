@@ -5,6 +5,7 @@ import json
 import pytest
 from sandbox_fixtures import knows_the_sandbox
 
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import tool_description
 from mcp_bridge.settings import Settings
 
@@ -52,6 +53,20 @@ def test_its_entry_costs_no_more_than_that_of_python():
     sizes = [len(tool.model_dump_json(exclude_none=True, by_alias=True)) for tool in tool_description.tools(settings)]
     assert sizes[1] <= sizes[0] * 1.05, sizes
     assert tool_description.tools(Settings()) == tool_description.tools(settings)[:1]
+
+
+def test_the_instructions_name_the_tools_that_there_are():
+    python = tool_description.instructions(Settings(), ["git"])
+    assert "run_javascript" not in python
+    both = tool_description.instructions(Settings(languages=("python", "javascript")), ["git"])
+    assert both == python + " run_javascript runs JavaScript or TypeScript in the same way."
+    alone = Settings(languages=("javascript",))
+    failed = tool_description.error_instructions(alone, BridgeError("image_build_failed", "There is none."))
+    for text in (tool_description.instructions(alone, ["git"]), failed):
+        assert "run_javascript" in text
+        for of_python in ("run_python", "from mcp.servers", "asyncio", "session="):
+            assert of_python not in text
+        assert len(text) < 2048
 
 
 def test_the_command_runs_files_by_their_names(configure):

@@ -1,19 +1,22 @@
 """The viewer's server: who may ask it, what it tells, and what it never tells."""
 
+import dataclasses
 import json
 import os
 import signal
 import subprocess
+import uuid
 
 import httpx2
 import pytest
 from typer.testing import CliRunner
-from ui_fixtures import CODE, EVIL, FAILS, viewing
+from ui_fixtures import CODE, EVIL, FAILS, script, viewing
 
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.listening import address, listening
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests
+from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
@@ -302,6 +305,33 @@ async def test_a_scripts_code_is_shown_as_it_was_recorded(viewer, store):
     for path in ("/api/executions", f"/api/executions/{store.script}", f"/api/executions/{store.script}/entries"):
         assert "a secret" not in (await viewer.get(path)).text
     assert (await told(viewer, "/api/executions", query="secret"))["executions"] == []
+
+
+async def test_a_script_is_shown_in_its_language_and_a_cell_in_its_session_as_they_were_recorded(
+    viewer, database, store
+):
+    executions, recorder = ProgramStore(database), SqliteRecorder(database)
+    first, second, other = [uuid.uuid4().hex for _ in range(3)]
+    for number, (ident, before) in enumerate([(first, ""), (second, first)], 1):
+        row = script(ident, f"x = {number}  # a secret that the record doesn't show", record={"value": f"{number}"})
+        cell = Cell("a secret name", number, before, "0" * 64)
+        row = dataclasses.replace(row, bundle=row.bundle | {"cell": cell.to_bundle()})
+        entry = {"code": f"x = {number}", **cell.ref("shown").encode()}
+        await executions.add(row, {}, Entry("start", ident, entry))
+    row = script(other, "")
+    await executions.add(row, {}, Entry("start", other, {"code": "// Adds.\n1 + 1", "language": "javascript"}))
+    await recorder.append()
+    page = await viewer.get(f"/api/executions/{second}")
+    assert "secret" not in page.text
+    facts = page.json()
+    assert (facts["language"], facts["session"]["name"], facts["session"]["cell"]) == ("Python", "shown", 2)
+    assert [(cell["id"], cell["cell"], cell["source"]["text"]) for cell in facts["session"]["before"]] == [
+        (first, 1, "x = 1")
+    ]
+    facts = await told(viewer, f"/api/executions/{other}")
+    assert (facts["language"], facts["name"], facts["session"]) == ("JavaScript", "1 + 1", None)
+    assert (await told(viewer, f"/api/executions/{store.works}"))["language"] is None
+    assert (await told(viewer, f"/api/executions/{store.erased}"))["language"] is None
 
 
 async def test_what_is_erased_is_a_tombstone_everywhere_and_still_proven(viewer, store):

@@ -1,14 +1,19 @@
 """What a script leaves in /workspace/out: kept as artifacts at its end, or at the end of each cell of a session."""
 
+import binascii
 import errno
 import os
 import stat
 import sys
 
-from mcp_bridge.guest.host_requests import MCPError
+from mcp_bridge.guest.channel import Channel
+from mcp_bridge.guest.host_requests import MCPError, call_host
 from mcp_bridge.wire.annotations import Any, Callable, Iterator
+from mcp_bridge.wire.messages import ArtifactWrite
 
 FOLDER = "/workspace/out"
+
+ARTIFACT_CHUNK_BYTES = 512 * 1024
 
 MAX_FILES = 1000
 MAX_LOOKED = 10_000
@@ -34,6 +39,23 @@ def key_of(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
+def keep_file(channel: Channel, file: Any, name: str) -> str:
+    """Keep an opened file beyond the sandbox's end. Returns the URI by which the client can read it.
+
+    Raises:
+        OSError: The file can't be read.
+        MCPError: The host refuses it (its size, its name).
+    """
+    chunk, first = file.read(ARTIFACT_CHUNK_BYTES), True
+    while True:
+        following = file.read(ARTIFACT_CHUNK_BYTES)
+        encoded: Any = binascii.b2a_base64(chunk, newline=False)
+        result = call_host(channel, ArtifactWrite(name, encoded, first, not following))
+        if not following:
+            return str(result["uri"])
+        chunk, first = following, False
+
+
 class LeftFiles:
     """Keeps what is left in /workspace/out.
 
@@ -46,10 +68,10 @@ class LeftFiles:
         self._kept: dict[str, tuple[int, ...]] = {}
         """What was kept already, by path."""
 
-    def was_kept(self, path: Any, status: os.stat_result) -> None:
-        """Note that the script itself has kept a file."""
+    def was_kept(self, path: Any, key: tuple[int, ...]) -> None:
+        """Note that the script itself has kept a file, with what `key_of` gives for it."""
         try:
-            self._kept[os.path.abspath(os.fspath(path))] = key_of(status)
+            self._kept[os.path.abspath(os.fspath(path))] = key
         except (TypeError, ValueError):
             pass
 

@@ -98,7 +98,10 @@ class Display {
         const result = await this.#calls.request(
           'artifact.write', { name, base64: chunk.toString('base64'), first, last },
         );
-        if (last) return result.uri;
+        if (last) {
+          if (typeof file === 'string') this.#channel.kept(path.resolve(file), await opened.stat({ bigint: true }));
+          return result.uri;
+        }
         chunk = following;
       }
     } finally {

@@ -6,13 +6,16 @@ is never busy: so it is sent while the script computes, and in order with the fr
 """
 
 import errno
+import functools
 import json
 import os
 import signal
 
-from mcp_bridge.guest.channel import READ_BYTES, Channel
+from mcp_bridge.guest.channel import OWN_IDS, READ_BYTES, Channel
+from mcp_bridge.guest.files.outputs import FOLDER, LeftFiles, keep_file
 from mcp_bridge.guest.javascript.sources import BOOT, MODULES
 from mcp_bridge.guest.output import Capture
+from mcp_bridge.guest.runner import guarded
 from mcp_bridge.wire import jsonrpc
 from mcp_bridge.wire.annotations import NoReturn
 from mcp_bridge.wire.errors import WireError
@@ -33,8 +36,14 @@ DEFAULT_MEMORY = 512 << 20
 LAST_ID = 2**53
 """The id of the one request that this process makes itself, when Node is gone."""
 
+LAST_WORDS = b"\n<--- Last few GCs --->\n"
+"""How V8's report of an exhausted heap begins. It ends with a stack of V8's own, which tells nobody anything."""
+
 HEAP_EXHAUSTED = b"JavaScript heap out of memory"
-"""In V8's last words."""
+"""In that report."""
+
+KEPT = b"!"
+"""How a line begins that isn't for the host: the script has kept a file."""
 
 FINISH_HEAD = 120
 """Where the method's name is in a frame: before its parameters."""
@@ -51,11 +60,19 @@ class Node:
     def __init__(self, channel: Channel, capture: Capture) -> None:
         self._channel = channel
         self._capture = capture
+        capture.last_words = LAST_WORDS
         self._finish: int | None = None
+        self._is_ending = False
+        """Whether Node has sent the script's result: it reads nothing from then on."""
         self._frames: int = -1
+        self._left = LeftFiles(functools.partial(keep_file, channel))
 
     def run(self, start: ExecutionStart) -> NoReturn:
         """Run the script to its end. Never returns."""
+        try:
+            os.mkdir(FOLDER)
+        except OSError:
+            pass  # As for Python: something else is in its place, or no room.
         to_node, from_node, done = os.pipe(), os.pipe(), os.pipe()
         self._frames = to_node[1]
         try:
@@ -64,7 +81,7 @@ class Node:
             self._refuse(exc)
         for fd in (to_node[0], from_node[1], done[0]):
             os.close(fd)
-        self._channel.forward = self._forward
+        self._channel.lend(self._forward)
         self._give(_bundle() + jsonrpc.encode(notification(start)))
         self._pass_on(from_node[0], done[1])
         self._end(pid)
@@ -95,15 +112,17 @@ class Node:
 
     # --- from the host ---
 
-    def _forward(self, line: bytes) -> None:
-        """Pass a frame on to Node (called by the channel's reader)."""
-        if self._finish is not None and self._is_acknowledged(line):
-            os._exit(0)
-        self._give(line + b"\n")
-
-    def _is_acknowledged(self, line: bytes) -> bool:
+    def _forward(self, line: bytes) -> bool:
+        """Pass a frame on to Node (called by the channel's reader); False if it is for this process."""
+        if not self._is_ending:
+            self._give(line + b"\n")
+            return True
         message = jsonrpc.decode(line)
-        return isinstance(message, (jsonrpc.Response, jsonrpc.ErrorResponse)) and message.id == self._finish
+        if not isinstance(message, (jsonrpc.Response, jsonrpc.ErrorResponse)):
+            return True
+        if message.id == self._finish:
+            os._exit(0)
+        return message.id <= OWN_IDS
 
     def _give(self, data: bytes) -> None:
         view = memoryview(data)
@@ -131,6 +150,9 @@ class Node:
                 if not line:
                     os.write(done, b".")
                     continue
+                if line.startswith(KEPT):
+                    self._note_kept(line[len(KEPT) :])
+                    continue
                 self._watch_for_finish(line)
                 self._channel.send_line(line + b"\n")
         if decoder.incomplete:
@@ -139,23 +161,35 @@ class Node:
     def _watch_for_finish(self, line: bytes) -> None:
         if f'"{NAMES[ExecutionFinish]}"'.encode() not in line[:FINISH_HEAD]:
             return
-        self._capture.finish()
         try:
             message = jsonrpc.decode(line)
         except WireError:
             return
-        if isinstance(message, jsonrpc.Request):
+        if isinstance(message, jsonrpc.Request) and not self._is_ending:
+            self._is_ending = True
+            # Whatever is wrong with these, it isn't the script's end.
+            guarded(self._left.keep_all)
+            self._capture.finish()
             self._finish = message.id
+
+    def _note_kept(self, note: bytes) -> None:
+        """Take note of a file that the script itself has kept: its path, and the numbers of `key_of` as texts."""
+        try:
+            path, *key = json.loads(note)
+            self._left.was_kept(path, tuple(map(int, key)))
+        except (ValueError, TypeError, RecursionError):
+            pass  # Not by our own code, then: it is kept once more.
 
     # --- the end ---
 
     def _end(self, pid: int) -> NoReturn:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        is_exhausted = code == -signal.SIGABRT and self._capture.take_held(HEAP_EXHAUSTED)
         self._capture.finish()
         if self._finish is not None:
             # The reader ends this process when the host has acknowledged the result.
             signal.pause()
-        if code == -signal.SIGABRT and HEAP_EXHAUSTED in self._capture.tail:
+        if is_exhausted:
             self._tell_exhaustion()
         if code < 0:
             if -code != signal.SIGKILL:
@@ -164,6 +198,7 @@ class Node:
         os._exit(code if code >= 0 else 128 - code)
 
     def _tell_exhaustion(self) -> NoReturn:
+        self._is_ending = True
         message = "JavaScript heap out of memory"
         error = {"type": "RangeError", "message": message, "line": None, "traceback": f"RangeError: {message}"}
         error["out_of_memory"] = True  # type: ignore[assignment]

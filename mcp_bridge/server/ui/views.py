@@ -11,7 +11,8 @@ from mcp_bridge.escaping import escape_name
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.sessions import left_by
 from mcp_bridge.executions.status import effective_status
-from mcp_bridge.views.overview import ENDED, name_of, progress, record_of, source_of
+from mcp_bridge.sandbox.languages import SHOWN
+from mcp_bridge.views.overview import ENDED, language_of, name_of, progress, record_of, source_of
 from mcp_bridge.views.timeline import UNDER_WAY, timeline, totals
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def execution(
         "results": [[label, clipped(record[name], MAX_PRINTED_CHARS)] for name, label in _RESULTS if record.get(name)],
         "error": _error(record),
         "source": clipped(source_of(row), MAX_WHOLE_CHARS),
+        "language": None if (language := language_of(row)) is None else SHOWN.get(language, language),
     }
 
 

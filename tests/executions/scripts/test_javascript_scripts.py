@@ -4,9 +4,12 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from script_hosts import make_javascript_hosts, source  # noqa: F401
+from script_hosts import ended, make_javascript_hosts, source  # noqa: F401
 
+from mcp_bridge.executions.programs.from_script import program_from_execution
 from mcp_bridge.executions.status import effective_status
+from mcp_bridge.ledger.log.recorder import SqliteRecorder
+from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
@@ -113,6 +116,25 @@ def test_an_approval_suspends_the_script_and_its_answer_goes_on_with_it(hosts, a
     assert hosts.done == (["once a", "careful b"] if approved else ["once a"])
 
 
+def test_a_call_that_the_policy_denies_is_an_error_that_is_recorded_and_has_no_effect(hosts):
+    code = """
+for (const call of [() => local.forbidden({text: "a"}), () => runtime.call_tool("local", "forbidden", {text: "b"})]) {
+  try { await call() } catch (error) { console.log(error.name, error.code, error.tool) }
+}
+await local.once({text: "c"});
+await local.forbidden({text: "d"});
+"""
+    record = hosts.run(code)
+    assert record["status"] == "error", record
+    assert record["stdout"] == "ToolError denied forbidden\n" * 2
+    assert (record["error"]["type"], record["error"]["line"]) == ("ToolError", 7)
+    assert hosts.done == ["once c"]
+    denied = [entry.payload for entry in asyncio.run(hosts.entries()) if entry.kind == "denial"]
+    assert [row["tool"] for row in denied] == ["local.forbidden"] * 3
+    assert hosts.replay(record["execution"])["difference"] is None
+    assert hosts.done == ["once c"]
+
+
 def test_a_script_that_does_not_do_the_same_again_is_told(hosts):
     record = hosts.run("await local.once({text: String(Math.random())});")
     assert record["status"] == "success"
@@ -177,3 +199,42 @@ def test_the_same_text_without_a_key_goes_on_with_no_run_of_the_other_language(h
     other = hosts.run(code, key=None)
     assert other["status"] == "suspended"
     assert other["execution"] != waiting["execution"]
+
+
+def test_what_waits_goes_on_only_where_its_language_is_allowed(hosts):
+    code = 'console.log(await local.careful({text: "a"}));'
+    waiting = hosts.run(code)
+    assert waiting["status"] == "suspended"
+    hosts.decide(waiting)
+    both, hosts.settings["languages"] = hosts.settings["languages"], ["python"]
+    for _ in range(2):
+        assert ended(hosts.start(resume={"id": waiting["execution"]}))["code"] == "language_unavailable"
+    assert hosts.done == []
+    hosts.settings["languages"] = both
+    assert hosts.run(code)["stdout"] == "careful:a\n"
+    assert hosts.done == ["careful a"]
+
+
+def test_a_program_made_from_a_script_in_javascript_makes_its_calls(hosts):
+    code = """
+const first = await local.once({text: "a"});
+await Promise.all([local.once({text: first}), local.again({text: "x"})]);
+"""
+    record = hosts.run(code)
+    assert record["status"] == "success", record
+
+    async def derive():
+        async with hosts.database() as database:
+            store = ProgramStore(database)
+            stored = await store.execution(record["execution"])
+            return await program_from_execution(store, SqliteRecorder(database), stored)
+
+    made = asyncio.run(derive())
+    first, together = made.data["steps"]
+    assert (first["tool"], first["args"]) == ("once", {"text": "a"})
+    assert [step["tool"] for step in together["parallel_steps"]] == ["once", "again"]
+    assert made.remarks == []
+    done = hosts.done
+    again = ended(hosts.start(program={"program": made.data, "context": {}, "key": "p"}))
+    assert again["status"] == "success", again
+    assert sorted(hosts.done[len(done) :]) == sorted(done)

@@ -222,7 +222,7 @@ export function executionPage(main, id) {
   // --- the program, and the way through it ---
 
   async function showProgram(facts) {
-    const title = facts.kind === "script" ? "Code" : "The program's text";
+    const title = facts.kind === "script" ? (facts.language ? `Code (${facts.language})` : "Code") : "The program's text";
     if (facts.source === null) {
       fill(source, h("h2", { id: "source" }, title), notice("plain", h("code", {}, "[REDACTED_TOMBSTONE]"), " It is erased."));
     } else {
