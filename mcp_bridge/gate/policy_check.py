@@ -357,7 +357,8 @@ class Admission:
                 given = case.filled.arguments if case.is_filled else case.arguments
                 shown = await off_loop(given, projector.person, given, case.names)
                 try:
-                    answer = await self._asker.ask(question | {"arguments": shown, "announced": case.left})
+                    whose = _asking_program(caller.step)
+                    answer = await self._asker.ask(question | whose | {"arguments": shown, "announced": case.left})
                 except anyio.get_cancelled_exc_class():
                     if self._asker.may_vanish:
                         caller.left_open(question)
@@ -367,6 +368,14 @@ class Admission:
             answer = await caller.decide(question, approved=answer)
         if not answer:
             raise BridgeError("denied", f"A person has denied {decision.tool}.", tool=decision.tool)
+
+
+def _asking_program(step: StepContext | None) -> QuestionFields:
+    """What a person is told of the program that asks: the outermost, as of one that waits. A script is none."""
+    if step is None:
+        return {}
+    outermost = step.chain[0]
+    return {"program": outermost.name or outermost.hash[:12], "step": step.path, "origin": outermost.origin}
 
 
 def _plain_case(projector: Projector, tool: BoundTool, arguments: dict[str, Any]) -> _Case | None:
