@@ -12,6 +12,8 @@ from mcp_bridge.executions.waits.going_on import GoingOn, at_once
 from mcp_bridge.executions.waits.sending import executions_awaiting
 from mcp_bridge.governance.principals import Principal
 from mcp_bridge.host import sandbox_run
+from mcp_bridge.ledger.admin.recorded_losses import record_restore
+from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 WAIT = "print(await runtime.wait_event('go'))"
 
@@ -140,6 +142,43 @@ async def test_a_script_is_left_alone_by_a_bridge_with_other_servers(sandboxes, 
         monkeypatch.setattr(type(bridge), "servers_digest", lambda _: "0" * 64)
         await look_once(goes_on(bridge))
         assert await status(bridge, record.execution) == "suspended"
+
+
+async def test_what_was_suspended_before_the_log_was_restored_is_left_to_a_person(sandboxes):
+    path = sandboxes.settings.state_dir / FILE_NAME
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(f"{WAIT}\n{WAIT}", key="k")
+        await bridge.send_event(record.execution, "go", 1, "OPERATOR", and_resume=False)
+    record_restore(path, sandboxes.settings.ledger.master_key, "somebody", None)
+    async with sandboxes.open() as bridge:
+        # Perhaps it has gone on since the backup was made.
+        await look_once(goes_on(bridge))
+        await bridge.send_event(record.execution, "other", 2, "OPERATOR", and_resume=False)
+        await look_once(goes_on(bridge))
+        kinds = [row.entry.kind for row in await bridge.lifecycle.recorder.read(record.execution)]
+        assert "resume" not in kinds
+        await bridge.resume_execution(record.execution)
+        await bridge.send_event(record.execution, "go", 3, "OPERATOR", and_resume=False)
+        await look_once(goes_on(bridge))
+        assert await status(bridge, record.execution) == "success"
+
+
+async def test_a_script_that_can_not_go_on_for_a_fault_of_ours_is_left_alone_for_a_while(sandboxes, monkeypatch):
+    tried = 0
+
+    async def fails(*_):
+        nonlocal tried
+        tried += 1
+        raise ZeroDivisionError
+
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(WAIT, key="k")
+        await bridge.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
+        monkeypatch.setattr(type(bridge), "resume_execution", fails)
+        going_on = goes_on(bridge)
+        for _ in range(3):
+            await look_once(going_on)
+        assert tried == 1
 
 
 async def test_an_owner_who_is_nobody_any_more_does_not_go_on(sandboxes):
