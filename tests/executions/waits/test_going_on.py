@@ -10,6 +10,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.waits import script_waits, sending
 from mcp_bridge.executions.waits.going_on import GoingOn, at_once
 from mcp_bridge.executions.waits.sending import executions_awaiting
+from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import Principal
 from mcp_bridge.host import sandbox_run
 from mcp_bridge.ledger.admin.recorded_losses import record_restore
@@ -61,6 +62,24 @@ async def test_a_due_script_goes_on_and_its_client_gets_its_result_by_the_key(sa
         assert await status(bridge, record.execution) == "success"
         given = await bridge.run(code, key="k")
         assert (given.given_before, given.stdout) == (True, b"over\n")
+
+
+async def test_a_time_that_is_taken_for_a_sensitive_number_is_waited_for(sandboxes, tmp_path):
+    state = sandboxes.settings.state_dir
+    patterns = {"projection": {"patterns": [], "custom": {"account": "[0-9]{10}"}}}
+    governance = load_governance(patterns, None, tmp_path, state)
+    code = (
+        "import asyncio, time\ngot = await asyncio.gather(runtime.sleep_until(time.time() + 1),"
+        " runtime.wait_event('go', timeout=1), return_exceptions=True)\nprint([str(one) for one in got])"
+    )
+    async with sandboxes.open(governance=governance) as bridge:
+        record = await bridge.run(code, key="k")
+        assert record.status == "suspended"
+        await anyio.sleep(max(0.0, max(row["due"] for row in record.waiting) - time.time()) + 0.01)
+        record = await bridge.run(code, key="k")
+        assert record.stdout == b"['None', \"The event 'go' didn't come in time.\"]\n", record
+        told = str([row.entry.payload for row in await bridge.lifecycle.recorder.read(record.execution)])
+        assert str(int(time.time()))[:6] not in told
 
 
 async def test_an_event_wakes_its_script_and_another_event_does_not(sandboxes):
