@@ -1,6 +1,8 @@
 """A bridge that serves goes on with scripts whose wait is over, and with no others."""
 
+import sys
 import time
+from pathlib import Path
 
 import anyio
 import pytest
@@ -134,6 +136,40 @@ async def test_a_script_that_waits_for_a_person_as_well_is_left_to_the_person(sa
         assert await status(bridge, record.execution) == "cancelled"
         assert await bridge.lifecycle.store.due(10) == []
     assert not [row for row in caplog.records if row.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize("ends", ["the bridge", "the command line"])
+async def test_a_cell_that_waits_is_cancelled_with_its_session(sandboxes, ends, tmp_path):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        record = await bridge.run(f"x = 2\n{WAIT}", session="s")
+        assert record.status == "suspended"
+        if ends == "the bridge":
+            assert await bridge.end_session("s")
+        else:
+            config = tmp_path / "config.toml"
+            config.write_text(f"state_dir = {str(bridge.settings.state_dir)!r}\n")
+            command = [
+                str(Path(sys.executable).with_name("mcp-bridge")),
+                "session",
+                "end",
+                "s",
+                "--config",
+                str(config),
+            ]
+            ended = await anyio.run_process(command, check=False)
+            assert ended.returncode == 0, ended
+        assert await status(bridge, record.execution) == "cancelled"
+        assert (await bridge.run("'x' in globals()", session="s")).value == "False"
+
+
+async def test_a_cell_that_came_to_wait_after_its_session_had_ended_is_cancelled_when_it_is_due(sandboxes):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(f"await runtime.end_session()\n{WAIT}", session="s")
+        assert record.status == "suspended"
+        await bridge.send_event(record.execution, "go", 1, "OPERATOR", and_resume=False)
+        await look_once(goes_on(bridge))
+        assert await status(bridge, record.execution) == "cancelled"
 
 
 async def test_a_script_is_left_alone_under_another_policy(sandboxes):
