@@ -53,15 +53,24 @@ class ApprovedCall:
 
     Attributes:
         tool: The tool's exact name, after its server's.
-        arguments: What it gets, projected.
-        announced: The tool's defaults that are left to it, projected.
+        arguments: What it gets, projected, as JSON: a 1 is equal to a true in Python, and means something else.
+        announced: The tool's defaults that are left to it, likewise.
         listed: As `listing_hash`.
     """
 
     tool: str
-    arguments: Any
-    announced: Any
+    arguments: str
+    announced: str
     listed: str
+
+    @classmethod
+    def of(cls, tool: str, arguments: Any, announced: Any, listed: str) -> ApprovedCall:
+        """A call with these values, projected."""
+        return cls(tool, _as_json(arguments), _as_json(announced), listed)
+
+    def is_of(self, tool: str, arguments: Any) -> bool:
+        """Whether it is a call of this tool with these arguments."""
+        return self.tool == tool and self.arguments == _as_json(arguments)
 
 
 class ApprovedCalls:
@@ -89,6 +98,10 @@ class ApprovedCalls:
         """Why a person is asked about a call."""
         is_relisted = any((one.tool, one.arguments) == (call.tool, call.arguments) for one in self.left)
         return RELISTED if is_relisted else UNPLANNED
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def is_read(snapshot: PolicySnapshot, tool: BoundTool, call: Call) -> bool:

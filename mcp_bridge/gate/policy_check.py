@@ -228,7 +228,7 @@ class Admission:
             # It stays counted: what the rules say of the next one is what they would say in a run.
             self._budget.count(decision)
             raise PlannedCallError(question, listing_hash(tool), asks=decision.effect == "approve")
-        approval = self._approval(tool, case, caller, question)
+        approval = await self._approval(tool, case, caller, question)
         if approval is not None or self._covers(agreed, case):
             return case, approval, None
         if caller.approved is not None:
@@ -242,11 +242,14 @@ class Admission:
         if admitted.approval is not None and self.approved is not None:
             self.approved.give_back(admitted.approval)
 
-    def _approval(self, tool: BoundTool, case: _Case, caller: Caller, question: QuestionFields) -> ApprovedCall | None:
+    async def _approval(
+        self, tool: BoundTool, case: _Case, caller: Caller, question: QuestionFields
+    ) -> ApprovedCall | None:
         """Use up the approval that a call has as one of several; None without one, and then the question says so."""
         if self.approved is None:
             return None
-        call = ApprovedCall(str(case.names), case.recorded, case.announced, listing_hash(tool))
+        values = (str(case.names), case.recorded, case.announced, listing_hash(tool))
+        call = await off_loop([case.recorded, case.announced], ApprovedCall.of, *values)
         # The steps of a program weren't listed.
         if caller.step is None and self.approved.take(call):
             return call
@@ -357,7 +360,8 @@ class Admission:
                 given = case.filled.arguments if case.is_filled else case.arguments
                 shown = await off_loop(given, projector.person, given, case.names)
                 try:
-                    answer = await self._asker.ask(question | {"arguments": shown, "announced": case.left})
+                    whose = _asking_program(caller.step)
+                    answer = await self._asker.ask(question | whose | {"arguments": shown, "announced": case.left})
                 except anyio.get_cancelled_exc_class():
                     if self._asker.may_vanish:
                         caller.left_open(question)
@@ -367,6 +371,14 @@ class Admission:
             answer = await caller.decide(question, approved=answer)
         if not answer:
             raise BridgeError("denied", f"A person has denied {decision.tool}.", tool=decision.tool)
+
+
+def _asking_program(step: StepContext | None) -> QuestionFields:
+    """What a person is told of the program that asks: the outermost, as of one that waits. A script is none."""
+    if step is None:
+        return {}
+    outermost = step.chain[0]
+    return {"program": outermost.name or outermost.hash[:12], "step": step.path, "origin": outermost.origin}
 
 
 def _plain_case(projector: Projector, tool: BoundTool, arguments: dict[str, Any]) -> _Case | None:

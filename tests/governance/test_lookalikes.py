@@ -3,10 +3,12 @@
 import json
 import textwrap
 import uuid
+from typing import ClassVar
 
 import mcp_types as types
 import pytest
 
+from mcp_bridge.cli import showing
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
@@ -250,5 +252,41 @@ async def test_a_program_is_said_to_be_the_agents_or_the_operators(opened, conne
                 await client.call_tool("run_program", {"program": program})
         assert [line for told in person.asked for line in told.splitlines() if line.startswith("Program:")] == [
             "Program: payout (the operator's)",
+            "Program: payout (the operator's)",
             "Program: mine (the agent's)",
         ]
+
+
+PAYS = [{"id": "pay", "type": "tool", "tool": "local.pay", "args": {"name": "a"}}]
+
+
+async def test_a_programs_call_that_is_asked_about_while_it_is_made_says_whose_program_asks(opened, connect):
+    async with opened() as bridge:
+        person = Person()
+        async with connect(bridge, programs=True, mode="legacy", elicitation_callback=person) as client:
+            for program in ("payout", {"name": "mine", "steps": PAYS}):
+                await client.call_tool("run_program", {"program": program})
+        [_, operators, agents] = [told.splitlines() for told in person.asked]
+        assert operators[0] == agents[0] == "Allow the call of local.pay?"
+        assert {"Program: payout (the operator's)", "Step: pay"} <= set(operators)
+        assert {"Program: mine (the agent's)", "Step: pay"} <= set(agents)
+
+
+async def test_a_terminal_says_whose_program_asks_for_a_call(opened):
+    class Terminal:
+        may_vanish = False
+        shown: ClassVar[list[str]] = []
+
+        async def ask(self, question):
+            self.shown += showing.question(question)
+            return True
+
+    async with opened() as bridge:
+        mine = {"name": "mine", "steps": [{"id": "all", "type": "program", "program": "payout"}]}
+        await bridge.run_program("payout", asker=Terminal())
+        record = await bridge.run_program(mine, asker=Terminal())
+    assert record["status"] == "success", record
+    told = [line for line in Terminal.shown if line.startswith(("program:", "step:"))]
+    assert told[2:4] == ["program: payout (the operator's)", "step: pay"]
+    # What runs another's program is what asks, as where it waits.
+    assert told[6:] == ["program: mine (the agent's)", "step: all/pay"]

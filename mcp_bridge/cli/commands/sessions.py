@@ -109,14 +109,20 @@ def show(
 def end(
     ctx: typer.Context, name: Name, principal: Principal = None, config: Config = None, as_json: Json = False
 ) -> None:
-    """End a session: its name is free, and what its cells did stays recorded."""
+    """End a session: its name is free, and what its cells did stays recorded. A cell that waits is cancelled."""
 
     def work() -> int:
         async def ended(database: Database) -> None:
-            from mcp_bridge.executions.sessions.sessions import unknown_session
+            from mcp_bridge.executions.idempotency.request_identity import Keys
+            from mcp_bridge.executions.lifecycle import Lifecycle
+            from mcp_bridge.executions.sessions.sessions import end_session, unknown_session
+            from mcp_bridge.ledger.log.recorder import SqliteRecorder
             from mcp_bridge.ledger.log.session_store import SessionStore
+            from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
-            if not await SessionStore(database).remove(principal or LOCAL_PRINCIPAL.name, name):
+            keys = Keys(database.master.requests, database.old_requests)
+            lifecycle = Lifecycle(ProgramStore(database), SqliteRecorder(database), keys)
+            if not await end_session(lifecycle, SessionStore(database), principal or LOCAL_PRINCIPAL.name, name):
                 raise unknown_session(name)
 
         run_with_database(configuring.load(config or ctx.obj).settings, ended)

@@ -134,7 +134,7 @@ def left_to_make(asked: QuestionFields, entries: Iterable[Recorded]) -> Approved
         entries: The execution's. Of a call that is recorded, and may be made again, the approval isn't used up.
     """
     calls = [
-        ApprovedCall(call["tool"], call["arguments"], call.get("left_to_the_tool", {}), listed)
+        ApprovedCall.of(call["tool"], call["arguments"], call.get("left_to_the_tool", {}), listed)
         for call, listed in zip(asked["details"]["calls"], asked["listed"], strict=True)
     ]
     begun: dict[str, ToolIntent] = {}
@@ -151,7 +151,7 @@ def left_to_make(asked: QuestionFields, entries: Iterable[Recorded]) -> Approved
                 if not (isinstance(result, NoAnswer) and result.status == "not_done"):
                     made.append(intent)
     for intent in made:
-        same = (one for one in calls if (one.tool, one.arguments) == (intent.tool, intent.given))
+        same = (one for one in calls if one.is_of(intent.tool, intent.given))
         if (used := next(same, None)) is not None:
             calls.remove(used)
     return ApprovedCalls(calls)

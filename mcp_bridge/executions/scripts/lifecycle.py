@@ -52,6 +52,7 @@ from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.executions.scripts.settling import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, require_in_session
+from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
 from mcp_bridge.executions.waits.due import earliest_due, last_looked
 from mcp_bridge.ledger.log.payloads import (
@@ -361,6 +362,8 @@ class Scripts:
         """
         job = Job.from_stored(known, client)
         if job.cell is not None and not await self._is_last(job.cell, known.id):
+            # The session may have ended while it ran.
+            await cancel_waiting_cell(self.lifecycle, known)
             raise not_suspended(known.id, f"its session {job.cell.session!r} has ended, or has gone on without it")
         if not await self.lifecycle.take(known):
             return None

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
+    from mcp_bridge.policy.secrets.value_references import Scalar
     from mcp_bridge.wire.messages import ToolCall, WaitEvent, WaitUntil
 
 GRACE_SECONDS = 2.0
@@ -442,6 +443,10 @@ class ScriptRun:
     async def last_event(self) -> int:
         """As `WaitingRun.last_event`."""
         return await self._store.last_event(self.execution)
+
+    def values_behind(self, value: Any) -> Mapping[str, Scalar]:
+        """As `WaitingRun.values_behind`."""
+        return self._gate.values.values_behind(value)
 
     async def parked(self, call: CallRecorder, held: HeldCall, pause: Callable[[], Awaitable[None]]) -> None:
         """As `WaitingRun.parked`."""

@@ -8,6 +8,7 @@ outside, or that has ended its sandbox, has left nothing: the session goes on fr
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import anyio
@@ -15,6 +16,7 @@ import anyio
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.run import OWN_END
+from mcp_bridge.executions.scripts.settling import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, Turn
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
@@ -153,8 +155,37 @@ class Sessions:
         return await session_rows(self._lifecycle.store, self._heads, self._principal)
 
     async def end(self, session: str) -> bool:
-        """Forget a session; False if there is none. Its cells stay in the ledger. As `SessionStore.remove`."""
-        return await self._heads.remove(self._principal, session)
+        """As `end_session`."""
+        return await end_session(self._lifecycle, self._heads, self._principal, session)
+
+
+async def end_session(lifecycle: Lifecycle, heads: SessionStore, principal: str, session: str) -> bool:
+    """Forget a session; False if there is none. Its cells stay in the ledger; one that waits is cancelled.
+
+    Args:
+        lifecycle: The lifecycle of executions.
+        heads: Which cell is the last of each session.
+        principal: Whose session it is.
+        session: As `SessionStore.remove`.
+    """
+    head = await heads.head(principal, session)
+    if not await heads.remove(principal, session):
+        return False
+    stored = await lifecycle.store.execution(head or session, principal)
+    if stored is not None:
+        await cancel_waiting_cell(lifecycle, stored)
+    return True
+
+
+async def cancel_waiting_cell(lifecycle: Lifecycle, stored: StoredExecution) -> None:
+    """Cancel a cell that waits, and never goes on: its session has ended.
+
+    One with a call in doubt is left for a person who knows what became of that.
+    """
+    if stored.status == "suspended" and not ((stored.record or {}).get("error") or {}).get("calls"):
+        # Somebody may have just gone on with it.
+        with suppress(BridgeError):
+            await cancel_script(lifecycle, stored, "its session has ended")
 
 
 class SessionRow(NamedTuple):

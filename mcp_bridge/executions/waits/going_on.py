@@ -1,8 +1,9 @@
 """A bridge that serves goes on with suspended scripts by itself: when their time has come, or their event is there.
 
 Only with those that were suspended under the same policy and with the same servers: a state directory may be shared by
-bridges with other configurations, whose scripts this one must not give other servers, or other rights. Others wait for
-who asks for them.
+bridges with other configurations, whose scripts this one must not give other servers, or other rights. And only with
+those that were suspended since the log was last restored from a backup, or has lost entries: what the others have done
+by then isn't known, and would be done again. Others wait for who asks for them.
 """
 
 from __future__ import annotations
@@ -141,6 +142,8 @@ class GoingOn:
         except Exception:
             # A fault of ours must not end the others.
             logger.exception("going on with the script %s failed", execution)
+            with contextlib.suppress(BridgeError):
+                await self._pause(execution)
         finally:
             self._under_way.discard(execution)
 
@@ -153,7 +156,7 @@ class GoingOn:
             return
         await self._refresh()
         owner = self._owner_of(stored)
-        if _is_alike(await self._lifecycle.recorder.read(execution), owner):
+        if _is_alike(await self._lifecycle.recorder.read(execution), owner, await store.last_loss()):
             logger.info("going on with the script %s, whose wait is over", execution)
             await owner.resume_execution(execution)
 
@@ -169,11 +172,12 @@ class GoingOn:
         self._pauses[execution] = _Pause(time.monotonic() + seconds, seconds, left.due)
 
 
-def _is_alike(entries: list[Recorded], owner: Owner) -> bool:
-    """Whether a script was suspended under the policy, and with the servers, that there are now."""
+def _is_alike(entries: list[Recorded], owner: Owner, lost: int) -> bool:
+    """Whether a script was suspended after the entry `lost`, and under the policy and with the servers of now."""
     for row in reversed(entries):
         if isinstance(said := decoded(row.entry), ScriptSuspension) and said.servers is not None:
-            return (row.entry.policy, said.servers) == (owner.lifecycle.policy_hash, owner.servers_digest())
+            is_same = (row.entry.policy, said.servers) == (owner.lifecycle.policy_hash, owner.servers_digest())
+            return is_same and row.sequence > lost
     return False
 
 

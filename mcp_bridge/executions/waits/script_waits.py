@@ -19,15 +19,17 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.held_calls import HeldCall
 from mcp_bridge.executions.waits.events import WAIT, check_name, sensitive_name, untaken
 from mcp_bridge.ledger.log.payloads import EventDelivery
+from mcp_bridge.policy.secrets.value_references import fill_in
 from mcp_bridge.wire.messages import WaitUntil
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from mcp_bridge.executions.scripts.call_history import CallHistory
     from mcp_bridge.executions.scripts.call_recorder import CallRecorder
     from mcp_bridge.executions.waits.events import SentEvent
     from mcp_bridge.ledger.log.entries import Recorded
+    from mcp_bridge.policy.secrets.value_references import Scalar
     from mcp_bridge.wire.messages import WaitEvent
 
 SHORT_WAIT_SECONDS = 2.0
@@ -53,6 +55,9 @@ class WaitingRun(Protocol):
 
     async def last_event(self) -> int:
         """The number of the last event that was sent to the execution; -1 without any."""
+
+    def values_behind(self, value: Any) -> Mapping[str, Scalar]:
+        """The sensitive values that a recorded value refers to, by the ids of their references."""
 
     async def parked(self, call: CallRecorder, held: HeldCall, pause: Callable[[], Awaitable[None]]) -> None:
         """Wait as `pause` does; the script may be suspended meanwhile."""
@@ -119,9 +124,8 @@ class ScriptWaits:
         if call.call is None:
             raise BridgeError("violation", "This is no call of a script: a wait has no name.")
         if call.known is not None:
-            # What was asked for at first counts: the same code may compute another time now.
             call.goes_on()
-            arguments = call.known.asked.arguments
+            arguments = self._first_asked(call.known.asked.arguments, call.arguments)
         else:
             arguments = call.arguments
             self._check(arguments)
@@ -148,6 +152,14 @@ class ScriptWaits:
 
         call.request.on_cancel(taken_back)
         return {"value": event.payload, "event": event.sequence}
+
+    def _first_asked(self, recorded: Any, now: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that count: those of the first time, since the same code may compute another time now.
+
+        The recorded time may be a reference, where the operator's patterns find numbers like it; an erased one is gone.
+        """
+        known: dict[str, Any] = fill_in(recorded, self._run.values_behind(recorded))
+        return now if isinstance(known.get("until"), str) else known
 
     def _check(self, arguments: dict[str, Any]) -> None:
         until = arguments.get("until", 0.0)

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mcp_bridge.ledger.log.entries import TOMBSTONE
+from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log import INSERT_KEY
+from mcp_bridge.ledger.log.log_payloads import AcceptedLoss
 from mcp_bridge.ledger.log.transaction import NewKey, RowMac, Seal, check_row, row_mac
 from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_mac
 from mcp_bridge.ledger.storage.sealed_rows import LIBRARY, label_of, open_sealed, seal, seal_bytes
@@ -365,6 +367,15 @@ class ProgramStore:
         """The number of the last event that was sent to an execution; -1 without any."""
         rows = await self._database.read(
             "SELECT coalesce(max(sequence), -1) FROM entries WHERE execution = ? AND kind = 'event'", (execution,)
+        )
+        last: int = rows[0][0]
+        return last
+
+    async def last_loss(self) -> int:
+        """The number of the entry by which the log was last restored, or said to have lost entries; -1 without any."""
+        rows = await self._database.read(
+            "SELECT coalesce(max(sequence), -1) FROM entries WHERE execution = ? AND kind = ?",
+            (LEDGER, AcceptedLoss.KIND),
         )
         last: int = rows[0][0]
         return last

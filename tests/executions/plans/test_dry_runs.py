@@ -234,6 +234,17 @@ async def test_another_call_than_was_approved_is_asked_about(shop, policy, whats
             assert entries[-1].payload["unused"] == left
 
 
+@pytest.mark.parametrize(("approved", "wanted"), [(1, True), (False, 0), ([{"a": 0}], [{"a": False}])])
+async def test_a_truth_value_is_no_number_that_was_approved(shop, approved, wanted):
+    async with shop.open(ALLOWS) as bridge:
+        await switch(bridge, approved)
+        await bridge.run(SWITCHED, dry_run=True)
+        await decided(bridge)
+        await switch(bridge, wanted)
+        ran = await bridge.run(SWITCHED)
+        assert (ran.status, shop.writes) == ("suspended", [])
+
+
 async def test_a_plan_is_for_one_run(shop):
     async with shop.open() as bridge:
         await bridge.run(CODE, dry_run=True)

@@ -1,6 +1,8 @@
 """A bridge that serves goes on with scripts whose wait is over, and with no others."""
 
+import sys
 import time
+from pathlib import Path
 
 import anyio
 import pytest
@@ -10,8 +12,11 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.waits import script_waits, sending
 from mcp_bridge.executions.waits.going_on import GoingOn, at_once
 from mcp_bridge.executions.waits.sending import executions_awaiting
+from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import Principal
 from mcp_bridge.host import sandbox_run
+from mcp_bridge.ledger.admin.recorded_losses import record_restore
+from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 WAIT = "print(await runtime.wait_event('go'))"
 
@@ -59,6 +64,24 @@ async def test_a_due_script_goes_on_and_its_client_gets_its_result_by_the_key(sa
         assert await status(bridge, record.execution) == "success"
         given = await bridge.run(code, key="k")
         assert (given.given_before, given.stdout) == (True, b"over\n")
+
+
+async def test_a_time_that_is_taken_for_a_sensitive_number_is_waited_for(sandboxes, tmp_path):
+    state = sandboxes.settings.state_dir
+    patterns = {"projection": {"patterns": [], "custom": {"account": "[0-9]{10}"}}}
+    governance = load_governance(patterns, None, tmp_path, state)
+    code = (
+        "import asyncio, time\ngot = await asyncio.gather(runtime.sleep_until(time.time() + 1),"
+        " runtime.wait_event('go', timeout=1), return_exceptions=True)\nprint([str(one) for one in got])"
+    )
+    async with sandboxes.open(governance=governance) as bridge:
+        record = await bridge.run(code, key="k")
+        assert record.status == "suspended"
+        await anyio.sleep(max(0.0, max(row["due"] for row in record.waiting) - time.time()) + 0.01)
+        record = await bridge.run(code, key="k")
+        assert record.stdout == b"['None', \"The event 'go' didn't come in time.\"]\n", record
+        told = str([row.entry.payload for row in await bridge.lifecycle.recorder.read(record.execution)])
+        assert str(int(time.time()))[:6] not in told
 
 
 async def test_an_event_wakes_its_script_and_another_event_does_not(sandboxes):
@@ -115,6 +138,40 @@ async def test_a_script_that_waits_for_a_person_as_well_is_left_to_the_person(sa
     assert not [row for row in caplog.records if row.levelname == "ERROR"]
 
 
+@pytest.mark.parametrize("ends", ["the bridge", "the command line"])
+async def test_a_cell_that_waits_is_cancelled_with_its_session(sandboxes, ends, tmp_path):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        record = await bridge.run(f"x = 2\n{WAIT}", session="s")
+        assert record.status == "suspended"
+        if ends == "the bridge":
+            assert await bridge.end_session("s")
+        else:
+            config = tmp_path / "config.toml"
+            config.write_text(f"state_dir = {str(bridge.settings.state_dir)!r}\n")
+            command = [
+                str(Path(sys.executable).with_name("mcp-bridge")),
+                "session",
+                "end",
+                "s",
+                "--config",
+                str(config),
+            ]
+            ended = await anyio.run_process(command, check=False)
+            assert ended.returncode == 0, ended
+        assert await status(bridge, record.execution) == "cancelled"
+        assert (await bridge.run("'x' in globals()", session="s")).value == "False"
+
+
+async def test_a_cell_that_came_to_wait_after_its_session_had_ended_is_cancelled_when_it_is_due(sandboxes):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(f"await runtime.end_session()\n{WAIT}", session="s")
+        assert record.status == "suspended"
+        await bridge.send_event(record.execution, "go", 1, "OPERATOR", and_resume=False)
+        await look_once(goes_on(bridge))
+        assert await status(bridge, record.execution) == "cancelled"
+
+
 async def test_a_script_is_left_alone_under_another_policy(sandboxes):
     async with sandboxes.open() as bridge:
         record = await bridge.run(WAIT, key="k")
@@ -140,6 +197,43 @@ async def test_a_script_is_left_alone_by_a_bridge_with_other_servers(sandboxes, 
         monkeypatch.setattr(type(bridge), "servers_digest", lambda _: "0" * 64)
         await look_once(goes_on(bridge))
         assert await status(bridge, record.execution) == "suspended"
+
+
+async def test_what_was_suspended_before_the_log_was_restored_is_left_to_a_person(sandboxes):
+    path = sandboxes.settings.state_dir / FILE_NAME
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(f"{WAIT}\n{WAIT}", key="k")
+        await bridge.send_event(record.execution, "go", 1, "OPERATOR", and_resume=False)
+    record_restore(path, sandboxes.settings.ledger.master_key, "somebody", None)
+    async with sandboxes.open() as bridge:
+        # Perhaps it has gone on since the backup was made.
+        await look_once(goes_on(bridge))
+        await bridge.send_event(record.execution, "other", 2, "OPERATOR", and_resume=False)
+        await look_once(goes_on(bridge))
+        kinds = [row.entry.kind for row in await bridge.lifecycle.recorder.read(record.execution)]
+        assert "resume" not in kinds
+        await bridge.resume_execution(record.execution)
+        await bridge.send_event(record.execution, "go", 3, "OPERATOR", and_resume=False)
+        await look_once(goes_on(bridge))
+        assert await status(bridge, record.execution) == "success"
+
+
+async def test_a_script_that_can_not_go_on_for_a_fault_of_ours_is_left_alone_for_a_while(sandboxes, monkeypatch):
+    tried = 0
+
+    async def fails(*_):
+        nonlocal tried
+        tried += 1
+        raise ZeroDivisionError
+
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(WAIT, key="k")
+        await bridge.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
+        monkeypatch.setattr(type(bridge), "resume_execution", fails)
+        going_on = goes_on(bridge)
+        for _ in range(3):
+            await look_once(going_on)
+        assert tried == 1
 
 
 async def test_an_owner_who_is_nobody_any_more_does_not_go_on(sandboxes):
