@@ -158,7 +158,10 @@ def run(
     ] = False,
     package: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Have this package of [install]'s list, such as polars==1.2; repeatable."),
+        typer.Option(
+            metavar="NAME",
+            help="Have this package, such as polars==1.2, of those that install.allow lists; repeatable.",
+        ),
     ] = None,
     language: Annotated[
         Language | None, typer.Option(help="By default by the file's name: JavaScript for .js, .mjs, .ts and .mts.")

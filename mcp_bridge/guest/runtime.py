@@ -550,7 +550,7 @@ class _Functions:
         """End a session, to begin anew under its name; this one without a name. Whether there was one."""
         return bool(self._request(SessionEnd(name))["found"])
 
-    def sleep_until(self, when: Any) -> None:
+    def sleep_until(self, when: Any) -> Any:
         """Wait until a time: a datetime with its zone, seconds since 1970, or an ISO text. A long one suspends the run.
 
         Raises:
@@ -558,7 +558,7 @@ class _Functions:
         """
         from mcp_bridge.guest.waits import waits
 
-        waits.wait(self._channel, waits.until(when))
+        return waits.wait(self._channel, waits.until(when))
 
     def sleep_until_async(self, when: Any) -> Any:
         """Wait until a time: a datetime with its zone, seconds since 1970, or an ISO text. A long one suspends the run.

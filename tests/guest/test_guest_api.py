@@ -220,7 +220,7 @@ async def test_a_wrong_name_is_answered_with_the_right_one_and_what_is_cut_can_b
 from mcp import MCPError
 from mcp.servers import git, odd
 dir(git), dir(odd)
-for name in ("git_log", "gti.git_log", "git.git_lgo", "git.log", "git.history", "gti", "odd.nothing", "github.git_log"):
+for name in ("git_log", "gti.git_log", "git.git_lgo", "git.log", "git.history", "git.xyz", "gti", "odd.nothing", "github.git_log"):
     try:
         print(name, "|", await runtime.describe(name))
     except MCPError as exc:
@@ -238,8 +238,9 @@ for detail in ("signature", "full"):
     assert out["github.git_log"] == "unknown_server There is no server 'github'. Did you mean git.git_log?"
     assert out["git.git_lgo"].startswith("unknown_tool server 'git' has no tool 'git_lgo'. Did you mean git_log")
     assert "Did you mean git_log" in out["git.log"]
-    assert "There are: git_" in out["git.history"]
-    assert "git_log" in out["git.history"]
+    assert out["git.history"].endswith("Did you mean git_log?")
+    assert "There are: git_" in out["git.xyz"]
+    assert "git_log" in out["git.xyz"]
     assert "Did you mean git?" in out["gti"]
     assert out["odd.nothing"] == "unknown_tool server 'odd' has no tool 'nothing'. There are: speak."
     assert lines(record)[-2:] == [

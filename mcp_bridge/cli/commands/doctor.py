@@ -13,7 +13,8 @@ import anyio
 from rich.console import Console
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuring, exit_statuses, given_to_scripts, network_variables
+from mcp_bridge.cli import configuring, exit_statuses
+from mcp_bridge.cli.doctor_checks import given_to_scripts, network_variables
 from mcp_bridge.downstream.configuration.discovery import user_servers
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.downstream.configuration.remote_entries import is_in_the_clear, shown_url

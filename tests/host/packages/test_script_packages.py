@@ -292,7 +292,7 @@ async def test_what_the_configuration_takes_away_holds_at_once_and_what_it_adds_
     index.add(wheel("shop"), wheel("till"))
     async with opened(sandboxes, "shop") as bridge:
         keep = (frozenset(), bridge._governance.snapshot)
-        bridge.restrict(*keep, None, InstallSettings(allow=("till",)))
+        bridge.restrict(*keep, install=InstallSettings(allow=("till",)))
         for name in ("shop", "till"):
             assert (await refused(bridge, packages=[name])).code == "package_refused"
         bridge.restrict(*keep)

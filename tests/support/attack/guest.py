@@ -175,4 +175,4 @@ class Engine:
         """As `host.engine_setup.prepare` gives it."""
         enforced = SimpleNamespace(memory=True, pids=True, cpus=True)
         report = SimpleNamespace(choice=SimpleNamespace(enforced=enforced, seccomp=True), findings=())
-        return Prepared(report, self, SimpleNamespace(magic="", reference="none"))  # type: ignore[arg-type]
+        return Prepared(report, self, SimpleNamespace(magic="", reference="none", packages=()))  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_bridge.cli.network_variables import CERTIFICATE_FILES, findings
+from mcp_bridge.cli.doctor_checks.network_variables import CERTIFICATE_FILES, findings
 
 PEM = "/etc/ssl/certs/ca-certificates.crt"
 EXEMPT = {"NO_PROXY": "localhost,127.0.0.1"}

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from mcp_bridge.cli import given_to_scripts
 from mcp_bridge.cli.commands import doctor
+from mcp_bridge.cli.doctor_checks import given_to_scripts
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.inputs.config import InputSource
 

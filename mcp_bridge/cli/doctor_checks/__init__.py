@@ -1,0 +1,1 @@
+"""What `mcp-bridge doctor` looks at besides containers and servers."""
