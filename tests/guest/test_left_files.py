@@ -52,7 +52,9 @@ raise ValueError("an error keeps what is there")
 async def test_artifacts_are_listed_that_are_kept_for_longer_than_dates_go(sandboxes):
     ledger = sandboxes.settings.ledger.model_copy(update={"keep_files_days": 1e9})
     async with sandboxes.open(ledger=ledger) as bridge:
-        await bridge.run('import os\nos.makedirs("/workspace/out", exist_ok=True)\nopen("/workspace/out/a.txt", "w").write("a")')
+        await bridge.run(
+            'import os\nos.makedirs("/workspace/out", exist_ok=True)\nopen("/workspace/out/a.txt", "w").write("a")'
+        )
         [row] = [row for row in await resources.listed(bridge) if row.name == "a.txt"]
         assert resources.EXPIRES_META not in row.meta
         assert resources.SHA256_META in row.meta

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidName, canonicalize_name
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import spelled_like
@@ -77,8 +77,11 @@ def parse_requirement(text: str) -> PackageRequirement:
         raise bad_package(f"{text!r} has a condition, and each requirement is meant.")
     if any(one.operator not in _OPERATORS for one in parsed.specifier):
         raise bad_package(f"{text!r} compares versions as texts.")
-    extras = tuple(sorted({canonicalize_name(extra) for extra in parsed.extras}))
-    return PackageRequirement(canonicalize_name(parsed.name), extras, parsed.specifier)
+    try:
+        extras = tuple(sorted({canonicalize_name(extra, validate=True) for extra in parsed.extras}))
+        return PackageRequirement(canonicalize_name(parsed.name, validate=True), extras, parsed.specifier)
+    except InvalidName:
+        raise bad_package(f"{text!r} is not the name of a package.") from None
 
 
 def bad_package(message: str) -> BridgeError:
