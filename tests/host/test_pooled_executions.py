@@ -99,7 +99,7 @@ async def test_no_execution_finds_anything_of_another_and_all_that_is_random_dif
         figures = bridge.sandboxes.pool.figures
         assert figures.hits + figures.waits + figures.misses == IN_A_ROW
         # How many depends on how busy the machine is: refilling gives way to what runs.
-    assert figures.hits + figures.waits > 0
+        assert figures.hits + figures.waits > 0
 
 
 async def test_concurrent_executions_find_nothing_of_each_other(sandboxes):
