@@ -89,6 +89,8 @@ async def test_no_execution_finds_anything_of_another_and_all_that_is_random_dif
     seen = {}
     async with sandboxes.open(pooled=True, bounded=False) as bridge:
         for _ in range(IN_A_ROW):
+            # Each gets one of the pool, however busy the machine is.
+            await pooled(bridge)
             found, told = json.loads(printed(await bridge.run(LOOK)))
             assert found == []
             assert told["parent"] == 1
@@ -98,8 +100,7 @@ async def test_no_execution_finds_anything_of_another_and_all_that_is_random_dif
                 values.add(told[name])
         figures = bridge.sandboxes.pool.figures
         assert figures.hits + figures.waits + figures.misses == IN_A_ROW
-        # How many depends on how busy the machine is: refilling gives way to what runs.
-        assert figures.hits + figures.waits > 0
+        assert figures.misses == 0
 
 
 async def test_concurrent_executions_find_nothing_of_each_other(sandboxes):
