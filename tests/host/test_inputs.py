@@ -1,8 +1,11 @@
 """The operator's files in scripts: listed, copied, streamed, narrowed, recorded, and compared when a run is run again."""
 
+import contextlib
 import hashlib
 import json
 import os
+import sqlite3
+import zipfile
 
 import anyio
 import pytest
@@ -180,7 +183,7 @@ print(total)
         out = lines(await bridge.run(code))
         assert out[0].startswith(f"workspace_full 'big' has {9 << 20} bytes, and /workspace has room for ")
         assert "runtime.open_input('big')" in out[0]
-        assert out[1:] == ["[]", str(9 << 20)]
+        assert out[1:] == ["['big']", str(9 << 20)]
 
 
 async def test_a_file_that_changes_while_it_is_read_is_an_error(sandboxes, data):
@@ -477,3 +480,103 @@ async def test_a_cancelled_call_ends_the_hashing_of_a_large_file(sandboxes, data
             await begun.wait()
             tasks.cancel_scope.cancel()
         # Closing the bridge waits for every thread: the hashing would take minutes.
+
+
+NAMES = """
+import csv, ctypes, errno, glob, os, pathlib, shutil, sqlite3, stat, subprocess, sys, zipfile
+at = "/workspace/in"
+print(os.path.exists(f"{at}/a b.csv"), os.path.getsize(f"{at}/big"), os.path.exists(f"{at}/none"), os.access(f"{at}/z", os.R_OK))
+print(sorted(pathlib.Path(at).iterdir())[0].name, [p.name for p in sorted(pathlib.Path(at, "tree").rglob("*.txt"))])
+print(glob.glob("in/tree/**/*.txt", recursive=True) == [f"in/tree/{n}" for n in ("-x.txt",)] + ["in/tree/deep/é.txt"])
+print([(where[len(at):], sorted(names)) for where, _, names in os.walk(f"{at}/tree")])
+libc = ctypes.CDLL(None, use_errno=True)
+def native(path):
+    fd = libc.open(os.fsencode(path), 0)
+    return os.read(fd, 9) if fd >= 0 else errno.errorcode[ctypes.get_errno()]
+print(native(f"{at}/big"), native(f"{at}/tree/-x.txt"))
+print(list(csv.reader(open(f"{at}/a b.csv"))), native(f"{at}/a b.csv"))
+with zipfile.ZipFile(pathlib.Path(at, "z")) as z: print(z.namelist())
+print(sqlite3.connect(f"file:{at}/db?mode=ro", uri=True).execute("SELECT x FROM t").fetchall())
+os.chdir(f"{at}/tree")
+print(shutil.copy("-x.txt", "/tmp/copy"), open("/tmp/copy").read(), os.stat("-x.txt").st_size)
+os.rename("deep/é.txt", "/workspace/moved")
+print(open("/workspace/moved").read(), os.path.exists("deep/é.txt"))
+print(subprocess.run([sys.executable, "-c", "import sys; print(open(sys.argv[1]).read())", f"{at}/child"],
+                     capture_output=True, text=True).stdout.strip())
+print(open(f"{at}/empty").read() == "", os.path.getsize(f"{at}/empty"))
+open(f"{at}/spare", "w").write("own")
+print(open(f"{at}/spare").read())
+"""
+
+
+async def test_what_is_handed_in_is_there_before_it_is_fetched_and_never_reads_as_something_else(sandboxes, data):
+    data.write("a.csv", "1,2\n")
+    for name in ("child", "spare"):
+        data.write(name, name)
+    data.write("empty", "")
+    for name in ("-x.txt", "deep/é.txt"):
+        data.write(f"tree/{name}", name)
+    with (data.folder / "big").open("wb") as file:
+        file.truncate(2 << 30)
+    with zipfile.ZipFile(data.folder / "z", "w") as archive:
+        archive.writestr("inner", "x")
+    with contextlib.closing(sqlite3.connect(data.folder / "db")) as database:
+        database.executescript("CREATE TABLE t (x); INSERT INTO t VALUES (7)")
+    names = {name: name for name in ("child", "spare", "empty", "tree", "big", "z", "db")}
+    async with sandboxes.open(governance=data.governed(**{"a.csv": "a.csv"}, **names)) as bridge:
+        record = await bridge.run(NAMES.replace("a b.csv", "a.csv"), timeout=60)
+        assert lines(record) == [
+            f"True {2 << 30} False True",
+            "a.csv ['-x.txt', 'é.txt']",
+            "True",
+            "[('/tree', ['-x.txt']), ('/tree/deep', ['é.txt'])]",
+            "EACCES EACCES",
+            "[['1', '2']] b'1,2\\n'",
+            "['inner']",
+            "[(7,)]",
+            "/tmp/copy -x.txt 6",
+            "deep/é.txt False",
+            "child",
+            "True 0",
+            "own",
+        ], record.stderr
+        opened = [
+            said.request.name
+            for said in await entries_of(bridge)(record)
+            if isinstance(said, RequestOutcome) and said.request.name == "input.open"
+        ]
+        assert len(opened) == 7, "what nobody opened wasn't read"
+        stored = await bridge.lifecycle.stored(record.execution, "local")
+        assert (await bridge.replay_execution(stored)).difference is None
+
+
+async def test_a_cell_has_the_names_of_its_own_inputs_and_what_earlier_cells_have_fetched(sandboxes, data):
+    for name in ("f", "g", "tree/a", "tree/b"):
+        data.write(name, name)
+    async with sandboxes.open(governance=data.governed(f="f", g="g", tree="tree")) as bridge:
+
+        async def cell(code, **options):
+            return (await bridge.run(f"import os\nos.chdir('/workspace/in')\n{code}", session="s", **options)).value
+
+        assert await cell("open('tree/a').read(), sorted(os.listdir()), sorted(os.listdir('tree'))") == str(
+            ("tree/a", ["f", "g", "tree"], ["a", "b"])
+        )
+        assert await cell("sorted(os.listdir()), os.path.exists('f')", files=["g"]) == str((["g", "tree"], False))
+        assert await cell("sorted(os.listdir('tree')), open('tree/b').read()") == str((["a", "b"], "tree/b"))
+        bridge.end_sessions()
+        assert await cell("sorted(os.listdir('tree')), open('f').read()") == str((["a", "b"], "f"))
+
+
+async def test_an_input_that_is_gone_when_it_is_opened_is_not_found(sandboxes, data):
+    data.write("f", "f")
+    async with sandboxes.open(faulty(), governance=data.governed(f="f")) as bridge:
+        code = (
+            "import os, time\nprint(os.path.exists('/workspace/in/f'))\nprogress(1)\nwhile True:\n"
+            "    try: runtime.input('f')\n    except mcp.MCPError: break\n    time.sleep(0.05)\n"
+            "try: open('/workspace/in/f')\nexcept OSError as exc: print(type(exc).__name__)"
+        )
+
+        def gone(*_):
+            (data.folder / "f").unlink(missing_ok=True)
+
+        assert lines(await bridge.run(code, progress=gone))[-1:] == ["FileNotFoundError"]
