@@ -712,7 +712,7 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(
     engine = sandboxes.prepared.engine
     ways = _ways(engine)
     lost = 0
-    kills = 200 if LONG else 12
+    kills = 200 if LONG else 8
     async with open_desk(pool_min=2 * pooled, pool_max=4 * pooled) as desk:
         if pooled:
             await desk.bridge.sandboxes.start_ahead()

@@ -22,8 +22,8 @@ from mcp_bridge.ledger.admin import recorded_losses
 from mcp_bridge.ledger.admin.accepted_clock import accept_clock
 from mcp_bridge.ledger.admin.key_rotation import replace_lost_key, rotate_key
 from mcp_bridge.ledger.admin.recorded_losses import accept_loss, is_behind
+from mcp_bridge.ledger.audit.execution_queries import entries, newest
 from mcp_bridge.ledger.audit.file_verification import verify_file
-from mcp_bridge.ledger.audit.overview import entries, newest
 from mcp_bridge.ledger.keys.signing_key_files import own_vkey
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
