@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-from mcp_bridge.server.http.events import ReplayMemory, SessionEvents
 from mcp_bridge.server.http.refusals import RefusedRequest, refused
+from mcp_bridge.server.http.stream_resumption import ReplayMemory, SessionEvents
 
 if TYPE_CHECKING:
     from mcp.server import Server

@@ -17,8 +17,8 @@ from http_bridge import ACCEPT, serving
 from mcp.server.streamable_http import GET_STREAM_KEY
 
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.server.http.events import ReplayMemory, SessionEvents
 from mcp_bridge.server.http.rate_limits import client_site
+from mcp_bridge.server.http.stream_resumption import ReplayMemory, SessionEvents
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
 
