@@ -81,6 +81,9 @@ MEASURED_BYTES, MEASURED_SECONDS = 64 << 10, 0.25
 """How much is written, and how much time passes, before the file is measured again; it is counted with what was
 written since."""
 
+FIRST_TOGETHER = 8
+"""Callers that are released at once when their batch is written: each turn of the loop makes a write to a sandbox."""
+
 QUICK_SECONDS = 0.002
 """If the callers that were released together took longer than this, the next one is released alone."""
 
@@ -648,7 +651,9 @@ class Database:
                 run.stored += size
 
 
-def _let_go(waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None, count: int = 1) -> None:
+def _let_go(
+    waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None, count: int = FIRST_TOGETHER
+) -> None:
     """Wake callers whose entries are durable, or failed: `count` now, the others in later iterations of the event loop.
 
     What they do next may take long (a check of large arguments), and sharing a transaction has brought them together.
