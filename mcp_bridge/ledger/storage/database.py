@@ -81,8 +81,8 @@ MEASURED_BYTES, MEASURED_SECONDS = 64 << 10, 0.25
 """How much is written, and how much time passes, before the file is measured again; it is counted with what was
 written since."""
 
-FIRST_TOGETHER = 8
-"""Callers that are released at once when their batch is written: each turn of the loop makes a write to a sandbox."""
+MAX_TOGETHER = 16
+"""Most callers that are released in one turn of the event loop, whose answers are one write to their sandbox."""
 
 QUICK_SECONDS = 0.002
 """If the callers that were released together took longer than this, the next one is released alone."""
@@ -149,6 +149,8 @@ class Database:
         self._count_posted = 0
         self._count_written = 0
         self._writing = False
+        self._together = 1
+        """How many callers are released at once."""
         self._lone = 0
         """How many batches were of one caller each since the last that wasn't; below 0 after a slow one."""
         self._has_written_here = False
@@ -591,11 +593,33 @@ class Database:
                 self._waiting.append((count, written))
             else:
                 go_on.append(written)
-        _let_go(go_on, self._failure)
+        self._let_go(go_on, self._failure)
         if self._waiting:
             self._write()
         # After the next batch, and after the waiters for this one are woken.
         self._measure_if_due()
+
+    def _let_go(self, waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None) -> None:
+        """Wake callers whose entries are durable, or failed: some now, the others in later turns of the event loop.
+
+        What they do next may take long (a check of large arguments), and sharing a transaction has brought them
+        together. As long as it doesn't, more and more of them are woken at once.
+        """
+        loop = asyncio.get_running_loop()
+        for written in waiting[: self._together]:
+            if not written.done():
+                written.set_result(failure)
+        if len(waiting) > 1:
+            # The woken callers run first.
+            loop.call_soon(self._let_others_go, waiting[self._together :], failure, loop.time())
+
+    def _let_others_go(
+        self, left: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None, began: float
+    ) -> None:
+        is_quick = asyncio.get_running_loop().time() - began < QUICK_SECONDS
+        self._together = min(2 * self._together, MAX_TOGETHER) if is_quick else 1
+        if left:
+            self._let_go(left, failure)
 
     def _measure_if_due(self) -> None:
         """Measure the file in the writer's thread, after many writes or some time."""
@@ -649,24 +673,6 @@ class Database:
         for execution, size in stored.items():
             if (run := self._runs.get(execution)) is not None:
                 run.stored += size
-
-
-def _let_go(
-    waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None, count: int = FIRST_TOGETHER
-) -> None:
-    """Wake callers whose entries are durable, or failed: `count` now, the others in later iterations of the event loop.
-
-    What they do next may take long (a check of large arguments), and sharing a transaction has brought them together.
-    As long as it doesn't, more and more of them are woken at once.
-    """
-    loop = asyncio.get_running_loop()
-    for written in waiting[:count]:
-        if not written.done():
-            written.set_result(failure)
-    if left := waiting[count:]:
-        began = loop.time()
-        # The woken callers run first.
-        loop.call_soon(lambda: _let_go(left, failure, 2 * count if loop.time() - began < QUICK_SECONDS else 1))
 
 
 def _open_both(
