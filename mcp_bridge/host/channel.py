@@ -67,7 +67,7 @@ AT_ONCE = 20
 SMALL_FRAME_BYTES = 1 << 10
 """The first step of a request smaller than this takes no longer than other steps of the event loop."""
 
-SMALL_AT_ONCE = 4
+SMALL_AT_ONCE = 8
 """How many small requests are started together; a larger one is started alone. The first step of some, such as a check
 of arguments, takes time, and starting a whole chunk at once would delay every other execution."""
 
@@ -665,7 +665,8 @@ class HostChannel:
     async def _encode(self, answer: jsonrpc.Response | jsonrpc.ErrorResponse) -> bytes:
         if isinstance(answer, jsonrpc.Response) and isinstance(answer.result, base64_frames.Base64):
             return base64_frames.encode(answer.id, answer.result)
-        return await on_thread(_encoded_large, answer) if is_large(answer) else _encoded(answer)
+        given = answer.result if isinstance(answer, jsonrpc.Response) else answer
+        return await on_thread(_encoded_large, answer) if is_large(given) else _encoded(answer)
 
     async def _result(self, request: _Request, params: Any) -> jsonrpc.Response | jsonrpc.ErrorResponse:
         number = request.number
