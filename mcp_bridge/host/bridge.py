@@ -113,6 +113,8 @@ logger = logging.getLogger(__name__)
 
 MAX_CODE_BYTES = 8 << 20
 
+SENDABLE_CHARS = 1 << 20
+"""ASCII of this length can be sent to a sandbox, whatever its characters: that needn't be tried before."""
 
 MAX_IDLE_PRINCIPALS = 1000
 """How many principals' views are kept that nothing uses at the moment."""
@@ -488,7 +490,8 @@ class Bridge:
                 "A session's cell can't be run dry: it would change the session.",
                 hint="Give the code, with what it needs, without session.",
             )
-        self._start_line("", job)
+        if servers is not None or not code.isascii() or len(code) > SENDABLE_CHARS:
+            self._start_line("", job)
         if session is None:
             if fork is not None:
                 raise BridgeError("bad_arguments", "fork= needs session=, the name of the new session.")

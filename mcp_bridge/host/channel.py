@@ -414,36 +414,21 @@ class HostChannel:
             fair_share.current.reset(whose)
 
     async def _serve(self) -> messages.ExecutionFinish | None:
-        decoder = LineDecoder()
-        finish: messages.ExecutionFinish | None = None
         failure: Exception | None = None
+        finish: messages.ExecutionFinish | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._writer.run)
-            try:
-                with self._reading:
-                    while finish is None:
-                        self._deaf = False
-                        self._heard_at = time.monotonic()
-                        chunk = self._ahead.popleft() if self._ahead else await self._stdout.receive()
-                        self._deaf = True
-                        for number, line in enumerate(decoder.feed(chunk), start=1):
-                            self._together = number
-                            finish = await self._take(line, tasks)
-                            if finish is not None:
-                                break
-                            if number % AT_ONCE == 0:
-                                await anyio.lowlevel.checkpoint()
-            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                if decoder.incomplete:
-                    logger.debug("the channel ended within a frame: %s", excerpt(decoder.incomplete))
-            except Exception as exc:  # noqa: BLE001  (raised below: a task group would wrap it in a group)
-                failure = exc
-            if finish is None and failure is None:
-                self._begin_nothing()
-                if await self._on_closed():
-                    for request in list(self.requests.values()):
-                        await request.effect_over()
-            tasks.cancel_scope.cancel()
+            with self._writer.within(tasks):
+                try:
+                    finish = await self._read(tasks)
+                except Exception as exc:  # noqa: BLE001  (raised below: a task group would wrap it in a group)
+                    failure = exc
+                if finish is None and failure is None:
+                    self._begin_nothing()
+                    if await self._on_closed():
+                        for request in list(self.requests.values()):
+                            await request.effect_over()
+            if self._total or self._writer.is_writing:
+                tasks.cancel_scope.cancel()
         if failure is not None:
             try:
                 raise failure
@@ -451,6 +436,28 @@ class HostChannel:
                 # Otherwise the error keeps this stack frame, with the last message, until garbage collection.
                 del failure
         return finish
+
+    async def _read(self, tasks: TaskGroup) -> messages.ExecutionFinish | None:
+        """Take frames until the guest finishes or its end closes (None)."""
+        decoder = LineDecoder()
+        try:
+            with self._reading:
+                while True:
+                    self._deaf = False
+                    self._heard_at = time.monotonic()
+                    chunk = self._ahead.popleft() if self._ahead else await self._stdout.receive()
+                    self._deaf = True
+                    for number, line in enumerate(decoder.feed(chunk), start=1):
+                        self._together = number
+                        finish = await self._take(line, tasks)
+                        if finish is not None:
+                            return finish
+                        if number % AT_ONCE == 0:
+                            await anyio.lowlevel.checkpoint()
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            if decoder.incomplete:
+                logger.debug("the channel ended within a frame: %s", excerpt(decoder.incomplete))
+        return None
 
     def _begin_nothing(self) -> None:
         self._refusing = True
