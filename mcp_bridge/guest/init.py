@@ -220,6 +220,7 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
     # While it waits for an execution there is no heartbeat: a container that is idle takes no processor time.
     next_beat = time.monotonic() + settings.waiting
     watched_in = 0
+    used_before = 0.0
     while True:
         events = dict(poller.poll(max(0.0, next_beat - time.monotonic()) * 1000))
         now = time.monotonic()
@@ -235,6 +236,7 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
             poller.unregister(begun)
             os.close(begun)
             last_heard, next_beat = now, now + BEAT_SECONDS
+            used_before = processor_seconds()
         if events.get(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
             _host_gone(child, left)
         if events.get(0, 0) & select.POLLIN:
@@ -244,7 +246,8 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
             poller.modify(0, watched_in)
         if now >= next_beat:
             next_beat = now + BEAT_SECONDS
-            _report(InitBeat(_count(OOM_KILLS) if left.counts_memory else -1))
+            used = max(0.0, processor_seconds() - used_before)
+            _report(InitBeat(_count(OOM_KILLS) if left.counts_memory else -1, used))
             if frames.count() != last_count:
                 last_count, last_heard = frames.count(), now
             if now - last_heard > settings.silence:
@@ -252,6 +255,21 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
             if not watched_in:
                 watched_in = select.POLLIN
                 poller.modify(0, watched_in)
+
+
+def processor_seconds() -> float:
+    """The processor time of all processes in the sandbox, and of those that have ended and were waited for."""
+    ticks = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    # The command's name, in parentheses, may have any character.
+                    fields = file.read().rpartition(b") ")[2].split()
+                ticks += sum(map(int, fields[11:15]))
+            except (OSError, ValueError):
+                continue  # It has just ended.
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _empty(fd: int) -> None:

@@ -184,6 +184,16 @@ class Requests:
         """Wait until a call of the script waits for what nobody can give it now."""
         await self._script.hold.begun()
 
+    @property
+    def is_on_hold(self) -> bool:
+        """Whether a call waits for what nobody can give it now."""
+        return not self._script.hold.is_empty
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether all such calls are waits for times and events, beside which the script goes on."""
+        return not self._script.hold.calls
+
     async def divergence(self) -> BridgeError:
         """Wait until the script goes another way than it had; what it is told of that."""
         return await self._script.course.diverged()

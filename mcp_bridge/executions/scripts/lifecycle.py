@@ -594,7 +594,7 @@ class Scripts:
             # Its calls were cut short: nobody knows whether they have happened.
             doubtful = await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
         held = {held.call: held for held in script.lent.values()}
-        held |= await script.waiting() if record.status in _AT_REST or is_lost(record) else {}
+        held |= await script.waiting() if _is_at_rest(record) or is_lost(record) else {}
         if doubtful or held:
             if record.status == "suspended":
                 record.error = None
@@ -692,8 +692,14 @@ class _Request(NamedTuple):
         return bool(known.bundle["servers"] == servers and known.bundle.get("files") == files)
 
 
-_AT_REST = frozenset({"suspended", "timeout"})
-"""How a run ends while calls of it wait: by itself, or because what was still under way took too long."""
+def _is_at_rest(record: ExecutionRecord) -> bool:
+    """Whether a run has ended as one does while calls of it wait: by itself, or because the whole took too long.
+
+    A script that has computed for too long has failed, whatever else of it waits: it would do so again.
+    """
+    if record.status == "timeout":
+        return record.error is None or record.error["code"] != "script_timeout"
+    return record.status == "suspended"
 
 
 def _still_waiting(record: dict[str, Any] | None, history: CallHistory) -> list[WaitingRow]:
