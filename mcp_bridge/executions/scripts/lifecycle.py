@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import escape_name
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.idempotency.keyed_requests import KeyedRequest, find_or_start
 from mcp_bridge.executions.idempotency.keys import Key, whole_key
@@ -31,6 +32,7 @@ from mcp_bridge.executions.idempotency.runs_without_key import (
 )
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.plans.plan import (
+    MAX_TOLD,
     NOTHING_LISTED,
     TOO_LARGE,
     left_to_make,
@@ -55,6 +57,7 @@ from mcp_bridge.executions.sessions.cell import Cell, require_in_session
 from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
 from mcp_bridge.executions.waits.due import earliest_due, last_looked
+from mcp_bridge.executions.waits.events import untaken
 from mcp_bridge.ledger.log.payloads import (
     Request,
     RequestIntent,
@@ -134,9 +137,6 @@ class SandboxRunner(Protocol):
     @property
     def max_artifact_size(self) -> int:
         """Most bytes of a run's artifacts together."""
-
-    def servers_digest(self) -> str:
-        """SHA-256, in hexadecimal, of the configurations of all servers that scripts may use."""
 
     async def resolve(self, job: Job) -> PackageSet:
         """The package set that a job's requirements stand for.
@@ -531,7 +531,8 @@ class Scripts:
             return None
         execution = active.script.execution
         logger.warning("the execution %s is run again from its record: %s", execution, cause)
-        self.lifecycle.recorder.post(self.lifecycle.entry(Resumption(recovered=True), execution))
+        resumption = Resumption(recovered=True, servers=self.lifecycle.servers_digest())
+        self.lifecycle.recorder.post(self.lifecycle.entry(resumption, execution))
         history = await self.lifecycle.recorder.read(execution)
         past = CallHistory(history)
         gate, job = active.gate, active.job
@@ -560,7 +561,8 @@ class Scripts:
                 return
             if script.kept_key is not None and record.error is not None and record.error["code"] in UNSPENT_CODES:
                 record.error["hint"] = f"Try again: {goes_on(if_generated(script.key))}, from its record."
-                why = ScriptSuspension("interrupted", RunError.of(record.error))
+                servers = self.lifecycle.servers_digest()
+                why = ScriptSuspension("interrupted", RunError.of(record.error), servers=servers)
                 entry = self.lifecycle.entry(why, script.execution)
                 # What it waited for before, it waits for still.
                 before = active.last_record
@@ -570,6 +572,7 @@ class Scripts:
                 return
         if divergence is None and await self._suspend_with_plan(active, record):
             return
+        record.notices += await self._untaken_events(script)
         unused = None
         if active.gate.approved is not None:
             unused = len(active.gate.approved.left)
@@ -585,6 +588,16 @@ class Scripts:
         if script.is_dry and script.kept_key is not None:
             # It was only a dry run: the key is for the run.
             await self._release_key(script.execution)
+
+    async def _untaken_events(self, script: ScriptRun) -> list[str]:
+        """What is told of events that were sent to a script, and that it hasn't waited for."""
+        if not script.may_have_events:
+            return []
+        left = untaken(await self.lifecycle.recorder.read(script.execution))
+        if not left:
+            return []
+        names = ", ".join(escape_name(event.name) for event in left[:MAX_TOLD])
+        return [f"events that were sent to this run, and that it didn't wait for: {names}"]
 
     async def _rest(self, active: ActiveScript, record: ExecutionRecord) -> None:
         """Suspend a run that has a key, if something of it is in doubt, or waits."""
@@ -611,7 +624,7 @@ class Scripts:
         asked = {call: asked.digested() for call, asked in held.items()}
         kept = record.to_keep()
         due, after = earliest_due(kept), last_looked(kept)
-        servers = None if due is None and after is None else self._runner.servers_digest()
+        servers = self.lifecycle.servers_digest()
         suspension = ScriptSuspension("suspended", RunError.of(record.error), asked, servers=servers)
         entry = self.lifecycle.entry(suspension, record.execution)
         await self.lifecycle.leave(record.execution, entry, status="suspended", record=kept, due=due, after=after)
