@@ -17,6 +17,7 @@ import sys
 import time
 
 from mcp_bridge.guest.unsent_output import Unsent
+from mcp_bridge.guest.waits.processor_time import processor_seconds
 from mcp_bridge.wire import jsonrpc, sandbox_exits
 from mcp_bridge.wire.annotations import TYPE_CHECKING, NamedTuple, NoReturn
 from mcp_bridge.wire.messages import GuestReady, InitBeat, InitExited, OutputWrite, notification
@@ -255,21 +256,6 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
             if not watched_in:
                 watched_in = select.POLLIN
                 poller.modify(0, watched_in)
-
-
-def processor_seconds() -> float:
-    """The processor time of all processes in the sandbox, and of those that have ended and were waited for."""
-    ticks = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    # The command's name, in parentheses, may have any character.
-                    fields = file.read().rpartition(b") ")[2].split()
-                ticks += sum(map(int, fields[11:15]))
-            except (OSError, ValueError):
-                continue  # It has just ended.
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _empty(fd: int) -> None:

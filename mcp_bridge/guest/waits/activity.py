@@ -1,6 +1,6 @@
 """What a script does while it waits: the host asks, and ends no sandbox in which something goes on."""
 
-from mcp_bridge.guest.init import processor_seconds
+from mcp_bridge.guest.waits.processor_time import processor_seconds
 from mcp_bridge.wire.annotations import Any
 from mcp_bridge.wire.messages import ActivityReport
 
