@@ -35,6 +35,7 @@ from mcp_bridge.executions.plans.plan import (
     MAX_TOLD,
     NOTHING_LISTED,
     TOO_LARGE,
+    denied,
     left_to_make,
     nothing_bound,
     of_approvals,
@@ -365,9 +366,10 @@ class Scripts:
             # Now: no call passes another that waits for it while it is compared with what is recorded.
             await gate.values.projector()
             if calls.after_dry_run and not await self._take_plan(known.id, gate, history):
-                return await self._denied_as_a_whole(known.id)
+                return await self._denied_as_a_whole(known.id, history)
             script = self._script(known.id, gate, known.key, calls)
-            doubtful = await in_doubt(script.history, gate)
+            # In a dry run there are reads alone, which are made again.
+            doubtful = [] if job.dry_run else await in_doubt(script.history, gate)
             if not doubtful:
                 return ActiveScript(script, gate, job, known.record)
             record = ExecutionRecord(known.id)
@@ -391,9 +393,11 @@ class Scripts:
             gate.approved = left_to_make(asked.question, history)
         return bool(asked.decision["approved"])
 
-    async def _denied_as_a_whole(self, execution: str) -> ExecutionRecord:
-        """End an execution whose plan was denied. Nothing of it was run but its dry run."""
-        error = BridgeError("denied", "A person has denied the calls that the dry run of this script has listed.")
+    async def _denied_as_a_whole(self, execution: str, history: Sequence[Recorded]) -> ExecutionRecord:
+        """End an execution whose plan was denied: nothing more of it is run."""
+        asked = of_approvals(await self._store.approvals(execution))
+        assert asked is not None  # noqa: S101 - it was denied
+        error = denied(asked.question, history)
         refused = _refused(execution, error)
         entry = self.lifecycle.entry(ScriptEnd(refused["status"], error=RunError.of(refused["error"])), execution)
         await self.lifecycle.leave(execution, entry, status=refused["status"], record=refused)
