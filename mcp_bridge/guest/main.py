@@ -21,6 +21,7 @@ from mcp_bridge.wire.annotations import Any, NoReturn
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.messages import (
     NAMES,
+    ActivityAsk,
     ExecutionBegun,
     ExecutionFinish,
     ExecutionInterrupt,
@@ -67,6 +68,11 @@ def main(
         elif isinstance(message, ExecutionInterrupt):
             for interrupt in interrupts:
                 interrupt(message.execution)
+        elif isinstance(message, ActivityAsk):
+            # Imported late: most scripts don't wait.
+            from mcp_bridge.guest.waits import activity
+
+            channel.notify(activity.report(message.number, channel.loops()))
         elif not isinstance(message, HostBeat):
             os._exit(sandbox_exits.BAD_FRAME)
 

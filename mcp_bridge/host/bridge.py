@@ -372,6 +372,7 @@ class Bridge:
             Keys(self._database.master.requests, self._database.old_requests),
             self._governance.snapshot.hash,
             retry_failed=self.settings.ledger.retry_failed,
+            servers_digest=self._servers_digest,
         )
 
     @functools.cached_property
@@ -688,8 +689,7 @@ class Bridge:
         """As `SandboxRunner.max_artifact_size`."""
         return self.settings.max_artifact_size
 
-    def servers_digest(self) -> str:
-        """As `SandboxRunner.servers_digest`."""
+    def _servers_digest(self) -> str:
         specs = (self.fleet.servers[name].spec for name in self._narrow(None) if name in self.fleet.servers)
         return hashlib.sha256("".join(sorted(spec.fingerprint() for spec in specs)).encode()).hexdigest()
 

@@ -83,6 +83,7 @@ FROM_GUEST = frozenset(
         messages.ExecutionBegun,
         messages.OutputWrite,
         messages.OutputDisplay,
+        messages.ActivityReport,
         messages.ProgressReport,
         messages.RequestCancel,
         messages.CallTaken,
@@ -128,6 +129,7 @@ NOTIFICATIONS = frozenset(
         messages.ExecutionBegun,
         messages.OutputWrite,
         messages.OutputDisplay,
+        messages.ActivityReport,
         messages.ProgressReport,
         messages.RequestCancel,
         messages.CallTaken,
@@ -394,7 +396,11 @@ class HostChannel:
         """
         self.refuse()
         self._interruption = error
-        self._writer.post(jsonrpc.encode(messages.notification(messages.ExecutionInterrupt(execution))))
+        self.notify(messages.ExecutionInterrupt(execution))
+
+    def notify(self, params: Any) -> None:
+        """Send the guest a notification."""
+        self._writer.post(jsonrpc.encode(messages.notification(params)))
 
     def hang_up(self) -> None:
         """Stop reading: the guest can't be reached, even if its end isn't closed."""

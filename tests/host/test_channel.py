@@ -75,6 +75,7 @@ class Waiting:
     """As `Requests`: each call waits for what nobody can give, until it is taken back."""
 
     principal = "local"
+    only_waits = False
 
     def __init__(self):
         self.hold = Hold()

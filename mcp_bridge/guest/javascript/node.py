@@ -20,7 +20,7 @@ from mcp_bridge.wire import jsonrpc
 from mcp_bridge.wire.annotations import NoReturn
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
-from mcp_bridge.wire.messages import NAMES, ExecutionFinish, ExecutionStart, encode_params, notification
+from mcp_bridge.wire.messages import NAMES, ActivityAsk, ExecutionFinish, ExecutionStart, encode_params, notification
 
 NODE = "/usr/local/bin/node"
 
@@ -45,7 +45,7 @@ HEAP_EXHAUSTED = b"JavaScript heap out of memory"
 KEPT = b"!"
 """How a line begins that isn't for the host: the script has kept a file."""
 
-FINISH_HEAD = 120
+METHOD_HEAD = 120
 """Where the method's name is in a frame: before its parameters."""
 
 
@@ -114,6 +114,8 @@ class Node:
 
     def _forward(self, line: bytes) -> bool:
         """Pass a frame on to Node (called by the channel's reader); False if it is for this process."""
+        if f'"{NAMES[ActivityAsk]}"'.encode() in line[:METHOD_HEAD]:
+            return False
         if not self._is_ending:
             self._give(line + b"\n")
             return True
@@ -159,7 +161,7 @@ class Node:
             self._channel.send_line(decoder.incomplete)
 
     def _watch_for_finish(self, line: bytes) -> None:
-        if f'"{NAMES[ExecutionFinish]}"'.encode() not in line[:FINISH_HEAD]:
+        if f'"{NAMES[ExecutionFinish]}"'.encode() not in line[:METHOD_HEAD]:
             return
         try:
             message = jsonrpc.decode(line)

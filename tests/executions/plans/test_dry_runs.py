@@ -12,6 +12,7 @@ from execution_fixtures import printed
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
+from mcp_bridge.executions.erasure import erase
 from mcp_bridge.executions.plans.plan import NOTHING_LISTED
 from mcp_bridge.gate.planned_calls import RELISTED, UNPLANNED
 from mcp_bridge.governance.governance import load_governance
@@ -369,6 +370,27 @@ async def test_a_dry_run_under_a_key_makes_nothing_of_another_run(shop):
         code = 'print("nothing")'
         assert (await bridge.run(code, dry_run=True, key="n")).notices == [NOTHING_LISTED]
         assert not (await bridge.run(code, key="n")).given_before
+
+
+async def test_an_erased_plan_leaves_nothing_that_could_be_decided_or_run(shop):
+    async with shop.open() as bridge:
+        dry = await bridge.run(CODE, dry_run=True, key="k")
+        await erase(bridge.database, bridge.files, "execution", dry.execution, by="anna", reason=None)
+        for asked in await approval_requests(bridge.programs.store, "local"):
+            with pytest.raises(BridgeError) as caught:
+                await decide(bridge.programs.store, asked, approved=True, by="anna", comment=None)
+            assert caught.value.code == "erased"
+            assert "stock" not in str(asked.question)
+        for refused in (
+            bridge.resume_execution(dry.execution),
+            bridge.send_event(dry.execution, "go", 1, "OPERATOR", and_resume=True),
+        ):
+            with pytest.raises(BridgeError) as caught:
+                await refused
+            assert caught.value.code in {"erased", "not_suspended"}
+        told = str([row.entry.payload for row in await bridge.lifecycle.recorder.read(dry.execution)])
+        assert "stock" not in told
+        assert shop.writes == []
 
 
 async def test_what_a_dry_run_does_inside_the_bridge_is_thrown_away(shop):
