@@ -13,7 +13,7 @@ from mcp_bridge.guest import call_ids
 from mcp_bridge.guest.channel import Channel, Pending
 from mcp_bridge.guest.host_requests import MCPError, answered, call_host
 from mcp_bridge.wire.annotations import Any, Iterator
-from mcp_bridge.wire.messages import InputList, InputOpen, InputRead
+from mcp_bridge.wire.messages import CallId, InputList, InputOpen, InputRead
 
 FOLDER = "/workspace/in"
 
@@ -72,15 +72,19 @@ class Inputs:
             start = answer["next"]
         return rows
 
-    def fetch(self, name: str) -> str:
+    def fetch(self, name: str, call: CallId | None = None) -> str:
         """Stream a file or a folder into /workspace/in; returns its path there. What is there already stays.
+
+        Args:
+            name: The input, or a path in it.
+            call: The call's name; by default, of the task or thread that makes it.
 
         Raises:
             MCPError: `workspace_full`; it can't be had, or changes while it is read.
         """
         name = _plain_name(name)
         with self._turn:
-            found = call_host(self._channel, InputOpen(name))
+            found = call_host(self._channel, InputOpen(name, call))
             path = f"{FOLDER}/{name}"
             self._tell(name, found["left_out"])
             if self._fetched.get(name) == found["version"] and os.path.lexists(path):
