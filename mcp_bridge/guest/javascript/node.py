@@ -158,7 +158,7 @@ class Node:
                 # What was printed before it goes before it.
                 self._capture.drain()
                 if not line:
-                    _write_all(self._done, b".")
+                    os.write(self._done, b".")
                     continue
                 if line.startswith(OWN):
                     self._do(line[len(OWN) :])
