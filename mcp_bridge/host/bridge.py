@@ -483,7 +483,7 @@ class Bridge:
         )
         self._require_language(language)
         if language != "python":
-            _require_python(language, session=session, dry_run=dry_run, files=files, packages=packages)
+            _require_python(language, session=session, packages=packages)
         self._check(code, timeout)
         if dry_run and session is not None:
             raise BridgeError(
@@ -839,6 +839,8 @@ class Bridge:
         start = messages.ExecutionStart(
             execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, has_inputs, language, memory
         )
+        if language is not None and job.dry_run:
+            start = start._replace(is_dry=True)
         return start_line(start)
 
     async def run_program(

@@ -69,7 +69,8 @@ class ExecutionStart(NamedTuple):
 
     With `has_inputs`, there are files that the operator hands in.
 
-    `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes.
+    `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes, and `is_dry`
+    says that calls may be listed, and not made.
     """
 
     execution: str
@@ -82,6 +83,7 @@ class ExecutionStart(NamedTuple):
     has_inputs: bool = False
     language: str | None = None
     memory: int | None = None
+    is_dry: bool = False
 
 
 class ExecutionInterrupt(NamedTuple):

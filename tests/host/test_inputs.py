@@ -115,6 +115,132 @@ print([line for line in runtime.open_input("sales.csv", "r")])
         assert content[:30].hex() not in json.dumps([entry.encode() for entry in entries])
 
 
+async def test_a_script_in_javascript_lists_copies_and_streams_them(both, data):
+    content = os.urandom((2 << 20) + 5)
+    data.write("big.bin", content)
+    data.write("sales.csv", "a,b\n1,2\n")
+    for number in range(3):
+        data.write(f"reports/q{number}/r.txt", f"report {number}\n")
+    governance = data.governed(sales__csv="sales.csv", big="big.bin", reports="reports/**/*.txt")
+    async with both.open(governance=governance) as bridge:
+        record = await bridge.run(
+            """
+import fs, { readFileSync } from "node:fs";
+import { readFile } from "node:fs/promises";
+import { createHash } from "node:crypto";
+import { pipeline } from "node:stream/promises";
+console.log(await runtime.files());
+console.log((await runtime.files("reports")).map((row) => row.name).join());
+process.stdout.write(readFileSync("/workspace/in/sales.csv", "utf8"));
+process.stdout.write(await readFile(await runtime.input("reports/q1/r.txt"), "utf8"));
+console.log(await runtime.input("reports"), fs.readdirSync("in/reports", { recursive: true }).length);
+console.log(fs.readdirSync("in").sort().join(), (fs.statSync("in/sales.csv").mode & 0o777).toString(8));
+const file = await runtime.open_input("big");
+const whole = createHash("sha256");
+for await (const part of file) whole.update(part);
+const digest = whole.digest("hex");
+console.log(digest, (await file.read(file.size - 5)).toString("hex"), file.size, file.sha256 === digest);
+const again = createHash("sha256");
+await pipeline(file, again);
+console.log(again.digest("hex") === digest, (await file.read((1 << 20) - 2, (1 << 20) + 3)).toString("hex"));
+console.log(await (await runtime.openInput("sales.csv")).text());
+const copied = createHash("sha256");
+await pipeline(fs.createReadStream("in/big"), copied);
+console.log(copied.digest("hex") === digest);
+""",
+            language="javascript",
+        )
+        out = lines(record)
+        digest = hashlib.sha256(content).hexdigest()
+        middle = content[(1 << 20) - 2 : (1 << 20) + 3].hex()
+        assert out == [
+            f"big: {len(content)} bytes, application/octet-stream",
+            "reports: 3 files, 27 bytes, inode/directory",
+            "sales.csv: 8 bytes, text/csv",
+            ",".join(f"reports/q{number}/r.txt" for number in range(3)),
+            *("a,b", "1,2", "report 1", "/workspace/in/reports 6", "reports,sales.csv 444"),
+            f"{digest} {content[-5:].hex()} {len(content)} true",
+            *(f"true {middle}", "a,b", "1,2", "", "true"),
+        ]
+        stored = await bridge.lifecycle.stored(record.execution, "local")
+        assert (await bridge.replay_execution(stored)).agrees
+
+
+async def test_what_is_not_handed_in_is_missing_in_javascript_too_and_files_narrows(both, data):
+    data.write("a.txt", "a")
+    data.write("b.txt", "b")
+    (data.folder / "link").symlink_to("/etc/passwd")
+    governance = data.governed(alpha="a.txt", beta="b.txt", link="link", gone="gone.txt", folder=".")
+    code = """
+import fs, { promises } from "node:fs";
+for (const name of ["alpha", "beta", "alpa", "link", "gone", "alpha/../beta", "/etc/passwd", 7]) {
+  try { console.log(name, fs.readFileSync(await runtime.input(name), "utf8")) } catch (error) { console.log(name, error.code ?? error.name) }
+}
+const opened = [
+  () => fs.openSync("/workspace/in/beta"), () => promises.readFile("/workspace/in/beta"), () => fs.readdirSync("in/beta"),
+  () => new Promise((done, fail) => fs.readFile("in/beta", (error, data) => (error ? fail(error) : done(data)))),
+  () => fs.readFileSync("/workspace/in/link"), () => promises.open("in/link"),
+  () => fs.writeFileSync("/workspace/in/own", "own"), () => fs.readFileSync("in/own", "utf8"),
+];
+for (const open of opened) try { console.log(await open() ?? "written") } catch (error) { console.log(error.code) }
+try { await runtime.open_input("folder") } catch (error) { console.log(error.code) }
+"""
+    async with both.open(governance=governance) as bridge:
+        out = lines(await bridge.run(code, language="javascript", files=["alpha", "link", "gone", "folder"]))
+        assert out[:8] == [
+            *("alpha a", "beta unknown_input", "alpa unknown_input", "link input_refused", "gone input_unavailable"),
+            *("alpha/../beta input_refused", "/etc/passwd unknown_input", "7 TypeError"),
+        ]
+        assert out[8:] == ["ENOENT"] * 4 + ["input_refused"] * 2 + ["written", "own", "EISDIR"]
+        nothing = await bridge.run("(await runtime.files()).length", language="javascript", files=[])
+        assert nothing.value == "0"
+
+
+async def test_a_run_in_javascript_goes_on_with_its_files_beside_calls(both, data):
+    """Files are fetched while calls are under way, at once and by promises, and are the same ones on every way."""
+    for number in range(4):
+        data.write(f"all/{number}", f"{number}" * 400_000)
+    code = """
+import fs from "node:fs";
+import { faulty } from "mcp/servers";
+const lengths = await Promise.all([0, 1, 2, 3].map(async (n) => {
+  await faulty.echo({ text: `${n}` });
+  const text = n % 2 ? fs.readFileSync(`in/all/${n}`, "utf8") : await fs.promises.readFile(`in/all/${n}`, "utf8");
+  return text.length + (await faulty.echo({ text: text.slice(0, 1) })).length;
+}));
+console.log(lengths.join(), await faulty.sleep({ seconds: 0 }));
+"""
+    tables = {"policy": {"rules": [{"tools": ["faulty.sleep"], "effect": "approve"}]}}
+
+    class Yes:
+        may_vanish = False
+
+        async def ask(self, *_):
+            return True
+
+    async with both.open(faulty(), governance=data.governed(tables, all="all")) as bridge:
+        record = await bridge.run(code, key="k", language="javascript")
+        assert record.status == "suspended", record.error
+        record = await bridge.run(code, key="k", language="javascript", asker=Yes())
+        assert printed(record) == "400001,400001,400001,400001 slept\n"
+        stored = await bridge.lifecycle.stored(record.execution, "local")
+        assert (await bridge.replay_execution(stored)).agrees
+        (data.folder / "all" / "1").write_text("other")
+        assert (await bridge.replay_execution(stored)).difference.what == "input"
+
+
+async def test_a_file_that_does_not_fit_says_so_in_javascript_too(both, data):
+    data.write("big", bytes(9 << 20))
+    code = """
+try { await runtime.input("big") } catch (error) { console.log(error.code, error.details.size) }
+let total = 0;
+for await (const part of await runtime.open_input("big")) total += part.length;
+console.log(total);
+"""
+    async with both.open(governance=data.governed(big="big"), workspace_size=8 << 20) as bridge:
+        assert lines(await bridge.run(code, language="javascript")) == [f"workspace_full {9 << 20}", str(9 << 20)]
+
+
 async def test_what_is_not_handed_in_is_missing_and_the_error_says_what_there_is(sandboxes, data):
     data.write("a.txt", "a")
     data.write("b.txt", "b")

@@ -581,8 +581,6 @@ async def test_javascript_is_off_unless_the_operator_allows_it(sandboxes, both):
 
 PYTHONS_OWN = {
     "session": "s",
-    "dry_run": True,
-    "files": ["data"],
     "packages": ["numpy"],
 }
 

@@ -74,8 +74,12 @@ class Inputs:
             self._tell(name or "", answer["left_out"])
             start = answer["next"]
 
-    def fetch(self, name: str) -> str:
+    def fetch(self, name: str, call: CallId | None = None) -> str:
         """Stream a file or a folder into /workspace/in; returns its path there. What is there already stays.
+
+        Args:
+            name: The input, or a path in it.
+            call: The call's name; by default, of the task or thread that makes it.
 
         Raises:
             MCPError: `workspace_full`; it can't be had, or changes while it is read.
@@ -83,7 +87,7 @@ class Inputs:
         name = _plain_name(name)
         with self._turn:
             self._names.begin_cell()
-            found = call_host(self._channel, InputOpen(name))
+            found = call_host(self._channel, InputOpen(name, call))
             path = f"{FOLDER}/{name}"
             self._tell(name, found["left_out"])
             if self._fetched.get(name) == found["version"] and exists(path) and path not in self._names:

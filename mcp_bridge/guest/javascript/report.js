@@ -11,12 +11,17 @@ const OURS = /^\s+at .*(?:mcp-bridge:|node:|\[eval\]|\(<anonymous>\)|new Promise
 
 const { inspect } = util;
 
-// What the script was given to run: its text as it was written, and what was put before a place of it.
-const source = { text: '', line: 0, column: 0, added: 0 };
+// What the script was given to run: its text as it was written, and what was put into it: `{line, column, text}`, in order.
+const source = { text: '', added: [] };
 
-// A column of the text that runs, as it is in the text that was written.
+// A column of the text that runs, as it is in the text that was written. The first one is 1.
 function column(line, at) {
-  return line === source.line && at > source.column + source.added ? at - source.added : at;
+  let before = 0;
+  for (const one of source.added) {
+    if (one.line !== line || one.column + before >= at - 1) continue;
+    before += Math.min(one.text.length, at - 1 - one.column - before);
+  }
+  return at - before;
 }
 
 function lineOf(stack) {

@@ -1,7 +1,7 @@
 'use strict';
 // The channel: JSON-RPC 2.0, one message a line, as `mcp_bridge/wire` has it. Frames come on descriptor 3 and leave on
 // 4; an empty line on 4 asks for everything that was printed to be sent, which a byte on 5 says is done. A line on 4
-// that begins with ! tells of a file that the script has kept.
+// that begins with ! is for the process between Node and the host, which answers on 3; or on 5, if the id is 0.
 const fs = require('node:fs');
 const net = require('node:net');
 const { LocalError, encodable, parse } = require('./values');
@@ -47,6 +47,17 @@ function send(line) {
   }
 }
 
+// Exactly so many bytes of what the process between Node and the host gives at once.
+function readDone(count) {
+  const data = Buffer.alloc(count);
+  for (let done = 0; done < count;) {
+    const read = readSync(DONE, data, done, count - done, null);
+    if (read === 0) reallyExit(CHANNEL_CLOSED);
+    done += read;
+  }
+  return data;
+}
+
 // The line of a message. Throws LocalError: `not_json`, `frame_too_deep`, `frame_too_large`.
 function encoded(message) {
   const line = Buffer.from(`${stringify(encodable(message))}\n`);
@@ -61,6 +72,7 @@ function encoded(message) {
 class Channel {
   #next = 0;
   #waiting = new Map();
+  #untold = new Set();
   #parts = [];
   #lines = [];
   #isDispatching = false;
@@ -90,15 +102,50 @@ class Channel {
     send(encoded({ jsonrpc: '2.0', method, params }));
   }
 
-  // A request's result. Rejects with RequestError; throws LocalError.
-  request(method, params) {
+  // A request's result; `signal` takes it back. Rejects with RequestError, or the signal's reason; throws LocalError.
+  request(method, params, signal) {
+    signal?.throwIfAborted();
     const id = ++this.#next;
     const line = encoded({ jsonrpc: '2.0', id, method, params });
     return new Promise((resolve, reject) => {
-      this.#waiting.set(id, { resolve, reject, call: params.call });
-      this.#socket.ref();
-      send(line);
+      const takeBack = () => {
+        if (!this.#waiting.delete(id)) return;
+        this.notify('request.cancel', { id });
+        this.rest();
+        reject(signal.reason);
+      };
+      const settled = () => signal?.removeEventListener('abort', takeBack);
+      this.#wait(id, { resolve, reject, settled, call: params.call }, line);
+      signal?.addEventListener('abort', takeBack, { once: true });
     });
+  }
+
+  // What the process between Node and the host gives. Rejects with RequestError.
+  ask(what, name, call) {
+    const id = ++this.#next;
+    const line = Buffer.from(`!${stringify([what, id, name, call])}\n`);
+    return new Promise((resolve, reject) => this.#wait(id, { resolve, reject, call }, line));
+  }
+
+  // As `ask`, while nothing else runs. Throws RequestError.
+  askNow(what, name, call) {
+    // The host waits for these before it answers anything more.
+    for (const taken of [...this.#untold]) this.#tellTaken(taken);
+    send(Buffer.from(`!${stringify([what, 0, name, call])}\n`));
+    const message = JSON.parse(readDone(Number(readDone(12).toString())).toString());
+    if (this.replays) this.notify('call.taken', { call });
+    if (message.error === undefined) return message.result;
+    throw new RequestError(message.error.message, message.error.data ?? {});
+  }
+
+  #wait(id, asked, line) {
+    this.#waiting.set(id, asked);
+    this.#socket.ref();
+    send(line);
+  }
+
+  #tellTaken(call) {
+    if (this.#untold.delete(call)) this.notify('call.taken', { call });
   }
 
   // Send a request to which nothing in here waits for the answer.
@@ -108,13 +155,13 @@ class Channel {
 
   // Tell that a file was kept, as it is now: it isn't kept again at the script's end.
   kept(path, { ino, size, mtimeNs, ctimeNs }) {
-    send(Buffer.from(`!${stringify([path, ...[ino, size, mtimeNs, ctimeNs].map(String)])}\n`));
+    send(Buffer.from(`!${stringify(['kept', path, ...[ino, size, mtimeNs, ctimeNs].map(String)])}\n`));
   }
 
   // Have everything sent that was printed so far.
   flush() {
     send(Buffer.from('\n'));
-    readSync(DONE, Buffer.alloc(1), 0, 1, null);
+    readDone(1);
   }
 
   #received(chunk) {
@@ -154,13 +201,15 @@ class Channel {
     const asked = this.#waiting.get(message.id);
     if (asked === undefined) return false;
     this.#waiting.delete(message.id);
+    asked.settled?.();
     if (message.error === undefined) {
       asked.resolve(message.result);
     } else {
       asked.reject(new RequestError(message.error.message, message.error.data ?? {}));
     }
     if (this.replays && asked.call !== undefined) {
-      setImmediate(() => this.notify('call.taken', { call: asked.call }));
+      this.#untold.add(asked.call);
+      setImmediate(() => this.#tellTaken(asked.call));
     }
     return true;
   }
