@@ -144,17 +144,10 @@ def posted(entry: Entry) -> Posted:
     return Posted(entry, capture(entry.payload), time.time_ns() // 1000)
 
 
-def commit(connection: sqlite3.Connection, log: Log, batch: Sequence[Item], *, waits: bool = True) -> dict[str, int]:
+def commit(connection: sqlite3.Connection, log: Log, batch: Sequence[Item]) -> dict[str, int]:
     """Execute posted items in one transaction. Returns the number of bytes written for each execution.
 
-    Args:
-        connection: The writing connection.
-        log: The log.
-        batch: The items.
-        waits: Whether to wait for another process that writes.
-
     Raises:
-        WouldWaitError: Another process writes, and isn't waited for. Nothing has happened.
         sqlite3.Error: As SQLite raises it. The transaction is rolled back.
         BridgeError: As `Log`. The transaction is rolled back.
         PositionError: The transaction is committed.
@@ -163,19 +156,18 @@ def commit(connection: sqlite3.Connection, log: Log, batch: Sequence[Item], *, w
         if isinstance(item, Append):
             # Encoded before the transaction, because other processes wait for its end.
             _ = item.posted.payload
-    run(connection, log, lambda transaction: _do(transaction, batch), waits=waits)
+    run(connection, log, lambda transaction: _do(transaction, batch))
     return dict(log.stored)
 
 
-def run(connection: sqlite3.Connection, log: Log, work: Callable[[Transaction], T], *, waits: bool = True) -> T:
+def run(connection: sqlite3.Connection, log: Log, work: Callable[[Transaction], T]) -> T:
     """Run work in one transaction.
 
     Raises:
-        WouldWaitError: As `commit`.
         sqlite3.Error, BridgeError: As `commit`, and as the work. The transaction is rolled back.
         PositionError: The transaction is committed.
     """
-    take_turn(connection, waits=waits)
+    take_turn(connection)
     try:
         log.begin(connection)
         result = work(Transaction(connection, log))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import math
 import queue
@@ -37,7 +36,6 @@ from mcp_bridge.ledger.storage.failures import code_of, not_read, not_written, u
 from mcp_bridge.ledger.storage.head_file import PositionError
 from mcp_bridge.ledger.storage.live_bridges import Presence, is_present, others
 from mcp_bridge.ledger.storage.opening import open_to_read, open_to_write
-from mcp_bridge.ledger.storage.write_lock import WouldWaitError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -87,23 +85,6 @@ MAX_TOGETHER = 16
 QUICK_SECONDS = 0.002
 """If the callers that were released together took longer than this, the next one is released alone."""
 
-LONE_BATCHES = 8
-"""After so many batches of one caller each, while whose writing nobody posted anything, the event loop writes itself:
-it has nothing else to do, and its way to the writer's thread and back may take as long as the disk."""
-
-LOOKED_BATCHES = 32
-"""One of so many batches of a lone caller is the thread's all the same: to see whether anybody posts meanwhile."""
-
-LONE_BYTES = 16 << 10
-"""Most bytes that the loop writes at once."""
-
-SLOW_SECONDS, SLOW_BATCHES = 0.005, 200
-"""After a batch that took so long, the loop writes none of the next ones: the disk is busy or slow."""
-
-CHECKPOINT_BATCHES = 200
-"""After so many batches the thread empties the write-ahead log. SQLite does so in a commit that ends beyond a thousand
-pages, and a batch of one entry has four: the loop's commits don't come so far."""
-
 
 class Database:
     """An open file. An async context manager.
@@ -151,12 +132,6 @@ class Database:
         self._writing = False
         self._together = 1
         """How many callers are released at once."""
-        self._lone = 0
-        """How many batches were of one caller each since the last that wasn't; below 0 after a slow one."""
-        self._has_written_here = False
-        """Whether the loop has written a batch in this turn."""
-        self._since_checkpoint = 0
-        """Batches since the write-ahead log was emptied last."""
         self._waiting: list[tuple[int, asyncio.Future[BridgeError | None]]] = []
         self._lazily: asyncio.TimerHandle | None = None
         self._failure: BridgeError | None = None
@@ -387,15 +362,7 @@ class Database:
         failure = self._failure
         if failure is None and self._count_written < self._count_posted:
             # Its own result: a later write may fail.
-            if self._write_here():
-                failure = self._failure
-                try:
-                    # Others have their turn of the loop, as while the thread writes.
-                    await asyncio.sleep(0)
-                finally:
-                    self._has_written_here = False
-            else:
-                failure = await self._want()
+            failure = await self._want()
         if failure is not None:
             raise failure
 
@@ -533,71 +500,31 @@ class Database:
             size = max((end for end in ends if end <= most), default=ends[0])
         batch, self._posted = self._posted[:size], self._posted[size:]
         self._writing = True
+
+        def settle(stored: dict[str, int] | None, error: Exception | None) -> None:
+            self._writing = False
+            self._queued -= sum(item.size for item in batch)
+            if error is None and stored is not None:
+                self._count_written += len(batch)
+                self._settle(batch, stored)
+            elif error is not None:
+                self._failure = not_written(self._path, error)
+            waiting, self._waiting = self._waiting, []
+            go_on = []
+            for count, written in waiting:
+                if self._failure is None and count > self._count_written:
+                    self._waiting.append((count, written))
+                else:
+                    go_on.append(written)
+            self._let_go(go_on, self._failure)
+            if self._waiting:
+                self._write()
+            # After the next batch, and after the waiters for this one are woken.
+            self._measure_if_due()
+
         assert self._writer is not None  # noqa: S101 - it is open
-        log, written = self.log, functools.partial(self._written, batch, time.monotonic())
-        self._writer.do(lambda connection: commit(connection, log, batch), written)
-
-    def _write_here(self) -> bool:
-        """Write everything that is posted in the event loop, if one caller waits for it; whether that was done.
-
-        The loop waits for the disk then, as its only caller does. Whatever may take long is left to the thread.
-        """
-        assert self._writer is not None  # noqa: S101 - it is open
-        if self._has_written_here:
-            # In one turn of the loop: there is another caller.
-            self._lone = min(0, self._lone)
-        if self._lone < LONE_BATCHES or not self._lone % LOOKED_BATCHES or self._queued > LONE_BYTES:
-            return False
-        if not self._writer.is_idle or len(self._posted) > MAX_BATCH:
-            return False
-        batch, self._posted = self._posted, []
-        began, log = time.monotonic(), self.log
-        stored, error = None, None
-        try:
-            stored = self._writer.now(lambda connection: commit(connection, log, batch, waits=False))
-        except WouldWaitError:
-            self._posted = batch
-            self._lone = 0
-            return False
-        except Exception as exc:  # noqa: BLE001  (as in the thread: who flushes gets it)
-            error = exc
-        except BaseException:
-            self._failure = BridgeError("not_recorded", "The writing of the record of executions was interrupted.")
-            raise
-        self._has_written_here = True
-        self._written(batch, began, stored, error)
-        return True
-
-    def _written(
-        self, batch: Sequence[Item], began: float, stored: dict[str, int] | None, error: Exception | None
-    ) -> None:
-        """Account for a batch that was written, or wasn't, and go on."""
-        self._writing = False
-        self._queued -= sum(item.size for item in batch)
-        if error is None and stored is not None:
-            self._count_written += len(batch)
-            self._settle(batch, stored)
-        elif error is not None:
-            self._failure = not_written(self._path, error)
-        if time.monotonic() - began > SLOW_SECONDS:
-            self._lone = -SLOW_BATCHES
-        elif self._lone < 0 or not (self._posted or len(self._waiting) > 1):
-            self._lone += 1
-        else:
-            self._lone = 0
-        self._since_checkpoint += 1
-        waiting, self._waiting = self._waiting, []
-        go_on = []
-        for count, written in waiting:
-            if self._failure is None and count > self._count_written:
-                self._waiting.append((count, written))
-            else:
-                go_on.append(written)
-        self._let_go(go_on, self._failure)
-        if self._waiting:
-            self._write()
-        # After the next batch, and after the waiters for this one are woken.
-        self._measure_if_due()
+        log = self.log
+        self._writer.do(lambda connection: commit(connection, log, batch), settle)
 
     def _let_go(self, waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None) -> None:
         """Wake callers whose entries are durable, or failed: some now, the others in later turns of the event loop.
@@ -626,19 +553,14 @@ class Database:
         now = time.monotonic()
         if self._measuring or self._failure is not None:
             return
-        is_long = self._since_checkpoint >= CHECKPOINT_BATCHES
-        if self._unmeasured < MEASURED_BYTES and now - self._measured_at < MEASURED_SECONDS and not is_long:
+        if self._unmeasured < MEASURED_BYTES and now - self._measured_at < MEASURED_SECONDS:
             return
         self._measuring, self._measured_at = True, now
-        if is_long:
-            self._since_checkpoint = 0
 
         def work(connection: sqlite3.Connection) -> Measured:
             if journal_bytes(self._path) > MAX_WAL_BYTES:
                 # Readers are not waited for: while there are any, the next call tries again.
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            elif is_long:
-                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
             return measure(connection, self._path)
 
         def settle(found: Measured | None, error: Exception | None) -> None:
@@ -713,24 +635,12 @@ class _Worker:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._work: queue.SimpleQueue[tuple[_Job, _Settle] | None] = queue.SimpleQueue()
-        self._unsettled = 0
-        """Jobs that were queued, and whose results aren't settled."""
         self._thread = threading.Thread(target=self._run, name=f"mcp-bridge-{name}", daemon=True)
         self._thread.start()
 
     def do(self, job: _Job, settle: _Settle) -> None:
         """Queue a job. `settle` gets its result or its error, in the event loop."""
-        self._unsettled += 1
         self._work.put((job, settle))
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the thread leaves the connection alone."""
-        return not self._unsettled
-
-    def now(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Do a job in the event loop, while the thread is idle. Returns and raises as the job."""
-        return job(self._connection)
 
     async def close(self) -> None:
         """End the thread after its last job, and close the connection."""
@@ -747,12 +657,8 @@ class _Worker:
                 failure = error
             # The loop may be closed by now; then nobody waits.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._settle, settle, result, failure)
+                self._loop.call_soon_threadsafe(settle, result, failure)
         self._connection.close()
-
-    def _settle(self, settle: _Settle, result: Any, failure: Exception | None) -> None:
-        self._unsettled -= 1
-        settle(result, failure)
 
 
 def _check_texts(parameters: Sequence[Any]) -> None:

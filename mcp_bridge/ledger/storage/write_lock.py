@@ -5,7 +5,6 @@ SQLite's own busy handler polls ten times a second: beside a process that writes
 
 from __future__ import annotations
 
-import math
 import random
 import sqlite3
 import time
@@ -21,27 +20,16 @@ _LOOK_SECONDS = 0.001
 """Between two attempts: about as long as a transaction takes."""
 
 
-class WouldWaitError(Exception):
-    """Another process writes now."""
-
-
-def take_turn(connection: sqlite3.Connection, *, waits: bool = True) -> None:
+def take_turn(connection: sqlite3.Connection) -> None:
     """Begin a write transaction, when no other process has one.
 
     Args:
         connection: With a `busy_timeout` of 0.
-        waits: Whether to wait for another process.
 
     Raises:
-        WouldWaitError: Another process is writing, and it isn't waited for.
         sqlite3.OperationalError: SQLITE_BUSY: another process has been writing for BUSY_SECONDS.
     """
-    try:
-        _patiently(lambda: connection.execute("BEGIN IMMEDIATE"), BUSY_SECONDS if waits else -math.inf)
-    except sqlite3.OperationalError as error:
-        if waits or not _is_busy(error):
-            raise
-        raise WouldWaitError from None
+    _patiently(lambda: connection.execute("BEGIN IMMEDIATE"), BUSY_SECONDS)
 
 
 def in_turn(write: Callable[[], object]) -> None:
@@ -75,17 +63,13 @@ def _patiently(attempt: Callable[[], object], seconds: float) -> None:
         try:
             attempt()
         except sqlite3.OperationalError as error:
-            if not _is_busy(error) or time.monotonic() > deadline:
+            # The low byte is the primary code (sqlite.org/rescode.html).
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             # Out of step with other processes that wait.
             time.sleep(_LOOK_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
         else:
             return
-
-
-def _is_busy(error: sqlite3.OperationalError) -> bool:
-    # The low byte is the primary code (sqlite.org/rescode.html).
-    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def take_first_turn(connection: sqlite3.Connection) -> None:

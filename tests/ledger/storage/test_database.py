@@ -26,7 +26,6 @@ from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.settings import Settings
-from mcp_bridge.telemetry import measurements
 
 
 @pytest.fixture
@@ -59,9 +58,9 @@ async def test_what_is_begun_is_written_when_somebody_waits_for_it(database, mon
     monkeypatch.setattr(database_module, "LAZY_SECONDS", 1000.0)
     commits = []
 
-    def counted(*arguments, **options):
+    def counted(*arguments):
         commits.append(arguments)
-        return commit(*arguments, **options)
+        return commit(*arguments)
 
     monkeypatch.setattr(database_module, "commit", counted)
     recorder = SqliteRecorder(database)
@@ -387,116 +386,3 @@ async def test_a_text_that_is_none_is_told_as_damage(tmp_path):
     assert caught.value.code == "ledger_damaged"
     assert caught.value.hint
     assert FILE_NAME in caught.value.message
-
-
-class Committers:
-    """The threads that have committed, as an observer of measurements sees them."""
-
-    def __init__(self):
-        self.threads = []
-
-    def committed(self, _seconds):
-        self.threads.append(threading.get_ident())
-
-    @property
-    def on_loop(self):
-        return self.threads.count(threading.get_ident())
-
-
-@pytest.fixture
-def committers(monkeypatch):
-    # Whether a busy machine's disk is slow isn't what is tested.
-    monkeypatch.setattr(database_module, "SLOW_SECONDS", 1000.0)
-    found = Committers()
-    with measurements.observed_by(found):
-        yield found
-
-
-async def lone_caller(recorder, committers):
-    """Append one by one until the event loop writes itself."""
-    for _ in range(100):
-        await recorder.append(Entry("intent", "a"))
-        await anyio.wait_all_tasks_blocked()
-        if committers.on_loop:
-            return
-    raise AssertionError("the loop has written nothing")
-
-
-async def test_a_lone_callers_entries_are_written_without_a_way_to_another_thread(database, committers):
-    recorder = SqliteRecorder(database)
-    for number in range(100):
-        await recorder.append(Entry("intent", "a"))
-        await anyio.wait_all_tasks_blocked()
-        assert len(committers.threads) == number + 1, "each was written when its caller went on"
-    assert committers.on_loop > 50
-    assert committers.on_loop < 100, "now and then the thread writes, to see whether anybody posts meanwhile"
-    assert len(await recorder.read("a")) == 100
-
-
-async def test_callers_who_come_together_have_the_thread_write(database, committers):
-    recorder = SqliteRecorder(database)
-    await lone_caller(recorder, committers)
-    await asyncio.gather(*(recorder.append(Entry("intent", "a")) for _ in range(2)))
-    before = committers.on_loop
-    for _ in range(50):
-        await asyncio.gather(*(recorder.append(Entry("intent", "a")) for _ in range(4)))
-    assert committers.on_loop == before
-
-
-async def test_the_event_loop_never_waits_for_another_process_that_writes(database, committers, tmp_path):
-    recorder = SqliteRecorder(database)
-    await lone_caller(recorder, committers)
-    with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        waiting = asyncio.ensure_future(recorder.append(Entry("intent", "b")))
-        for _ in range(10):
-            # Whoever waited for the lock in the event loop would wait for this test, which releases it.
-            await anyio.sleep(0.001)
-        assert not waiting.done()
-        other.execute("ROLLBACK")
-    await waiting
-    assert [row.entry.kind for row in await recorder.read("b")] == ["intent"]
-
-
-async def test_after_a_slow_disk_the_thread_writes(database, committers, monkeypatch):
-    recorder = SqliteRecorder(database)
-    await lone_caller(recorder, committers)
-    monkeypatch.setattr(database_module, "SLOW_SECONDS", -1.0)
-    # One of 32 batches is the thread's anyway.
-    for _ in range(2):
-        await recorder.append(Entry("intent", "a"))
-    monkeypatch.setattr(database_module, "SLOW_SECONDS", 1000.0)
-    before = committers.on_loop
-    for _ in range(50):
-        await recorder.append(Entry("intent", "a"))
-        await anyio.wait_all_tasks_blocked()
-    assert committers.on_loop == before
-
-
-async def test_what_the_loop_fails_to_write_is_an_error_and_nothing_is_written_after_it(database, committers, tmp_path):
-    recorder = SqliteRecorder(database)
-    await lone_caller(recorder, committers)
-    with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as other:
-        other.execute("ALTER TABLE head RENAME TO gone")
-    threads = len(committers.threads)
-    for _ in range(2):
-        with pytest.raises(BridgeError, match="no such table") as raised:
-            await recorder.append(Entry("intent", "a"))
-        assert raised.value.code == "not_recorded"
-    assert len(committers.threads) == threads
-    with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as other:
-        other.execute("ALTER TABLE gone RENAME TO head")
-        assert (
-            other.execute("SELECT size FROM head").fetchone()
-            == other.execute("SELECT count(*) FROM entries").fetchone()
-        )
-
-
-async def test_a_lone_callers_commits_never_empty_the_write_ahead_log_themselves(database, committers, tmp_path):
-    recorder = SqliteRecorder(database)
-    most = 0
-    for _ in range(600):
-        await recorder.append(Entry("intent", "a", {"text": "x" * 300}))
-        await anyio.wait_all_tasks_blocked()
-        most = max(most, (tmp_path / f"{FILE_NAME}-wal").stat().st_size)
-    assert most < 1000 * 4096, "SQLite empties it in a commit that ends beyond a thousand pages"
