@@ -221,7 +221,7 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
     # While it waits for an execution there is no heartbeat: a container that is idle takes no processor time.
     next_beat = time.monotonic() + settings.waiting
     watched_in = 0
-    used_before = 0.0
+    used = used_before = 0.0
     while True:
         events = dict(poller.poll(max(0.0, next_beat - time.monotonic()) * 1000))
         now = time.monotonic()
@@ -237,7 +237,7 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
             poller.unregister(begun)
             os.close(begun)
             last_heard, next_beat = now, now + BEAT_SECONDS
-            used_before = processor_seconds()
+            used = used_before = _processor(0.0)
         if events.get(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
             _host_gone(child, left)
         if events.get(0, 0) & select.POLLIN:
@@ -247,8 +247,8 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
             poller.modify(0, watched_in)
         if now >= next_beat:
             next_beat = now + BEAT_SECONDS
-            used = max(0.0, processor_seconds() - used_before)
-            _report(InitBeat(_count(OOM_KILLS) if left.counts_memory else -1, used))
+            used = _processor(used)
+            _report(InitBeat(_count(OOM_KILLS) if left.counts_memory else -1, max(0.0, used - used_before)))
             if frames.count() != last_count:
                 last_count, last_heard = frames.count(), now
             if now - last_heard > settings.silence:
@@ -319,6 +319,14 @@ def _base64(data: bytes) -> str:
     import binascii
 
     return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
+def _processor(known: float) -> float:
+    """The sandbox's processor time; as it was known if it can't be read just now, which must not end this process."""
+    try:
+        return processor_seconds()
+    except OSError:
+        return known
 
 
 def _count(counters: tuple[tuple[str, str], ...]) -> int:

@@ -72,7 +72,7 @@ def main(
             # Imported late: most scripts don't wait.
             from mcp_bridge.guest.waits import activity
 
-            channel.notify(activity.report(message.number, channel.loops()))
+            activity.tell(message.number, channel)
         elif not isinstance(message, HostBeat):
             os._exit(sandbox_exits.BAD_FRAME)
 

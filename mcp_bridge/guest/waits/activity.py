@@ -1,19 +1,24 @@
 """What a script does while it waits: the host asks, and ends no sandbox in which something goes on."""
 
+from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.waits.processor_time import processor_seconds
 from mcp_bridge.wire.annotations import Any
 from mcp_bridge.wire.messages import ActivityReport
 
 
-def report(number: int, loops: list[Any]) -> ActivityReport:
-    """The answer to a question of the host.
+def tell(number: int, channel: Channel) -> None:
+    """Answer a question of the host, if that can be told: a script of which it isn't is taken for one that computes.
 
     Args:
         number: The question's.
-        loops: The event loops in which something waits for the host.
+        channel: The channel, by whose answers the script's event loops are known.
     """
-    timers = [seconds for loop in set(loops) if (seconds := _next_timer(loop)) is not None]
-    return ActivityReport(number, processor_seconds(), min(timers, default=None))
+    try:
+        processor = processor_seconds()
+    except OSError:
+        return
+    timers = [seconds for loop in set(channel.loops()) if (seconds := _next_timer(loop)) is not None]
+    channel.notify(ActivityReport(number, processor, min(timers, default=None)))
 
 
 def _next_timer(loop: Any) -> float | None:

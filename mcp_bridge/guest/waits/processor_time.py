@@ -4,7 +4,11 @@ import os
 
 
 def processor_seconds() -> float:
-    """The processor time of all processes in the sandbox, and of those that have ended and were waited for."""
+    """The processor time of all processes in the sandbox, and of those that have ended and were waited for.
+
+    Raises:
+        OSError: It can't be read: a script may have used up all descriptors.
+    """
     ticks = 0
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -157,6 +157,7 @@ class SessionSandbox:
                 await anyio.sleep_forever()
         finally:
             self.has_ended = True
+            self._stay_awake()
             self._end_reports()
             if self._idle is not None:
                 self._idle.cancel()

@@ -124,3 +124,27 @@ def test_a_guest_that_lies_about_what_it_does_is_bounded_all_the_same(hosts):
     )
     record = hosts.run(code)
     assert (record["status"], waits_for(record)) == ("suspended", ["go"])
+
+
+USES_UP_DESCRIPTORS = (
+    "import os, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))\nheld = []\ntry:\n    while True:\n"
+    "        held.append(os.dup(0))\nexcept OSError:\n    pass\n"
+)
+
+
+@pytest.mark.parametrize("where", ["loop", "thread"])
+def test_one_that_has_used_up_its_descriptors_has_its_answers_all_the_same(hosts, where):
+    # What it does can't be looked at: it keeps its sandbox, as if it computed. With two loops a thread of ours reads.
+    hosts.settings |= {"timeout": 5, "wall_timeout": 90}
+    other = {
+        "loop": "other = until()\n",
+        "thread": "other = asyncio.to_thread(asyncio.run, until())\n",
+    }[where]
+    code = (
+        "import threading, time\nawait runtime.sleep_until(0)\nend = time.time() + 8\nmade = threading.Event()\n"
+        "async def until():\n    made.set()\n    await runtime.sleep_until(end)\n    return 'over'\n"
+        f"{other}other = asyncio.ensure_future(other)\nawait asyncio.to_thread(made.wait)\n"
+        f"{USES_UP_DESCRIPTORS}await runtime.sleep_until(end)\nprint(await other)"
+    )
+    record = hosts.run(code)
+    assert (record["status"], record["stdout"], record["stderr"]) == ("success", "over\n", ""), str(record)
