@@ -1,10 +1,12 @@
 """Sessions: cells that run one after the other in one namespace, and what a cell can't do to the next."""
 
+import asyncio
 import json
 from collections import deque
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 import pytest
 from execution_fixtures import printed, until
 from servers.specs import faulty
@@ -12,6 +14,7 @@ from servers.specs import faulty
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.host.channel import HostChannel
+from mcp_bridge.host.sessions import session_sandbox
 from mcp_bridge.host.sessions.live_sessions import SessionKey
 from mcp_bridge.host.sessions.session_sandbox import SessionSandbox, _CellFrames
 from mcp_bridge.sandbox.session_limits import SessionSettings
@@ -455,6 +458,37 @@ async def test_a_line_that_is_too_long_is_told_again_to_who_reads_after_it_was_r
     for _ in range(2):
         with pytest.raises(WireError):
             await frames.receive()
+
+
+class Idle:
+    """A container that says nothing."""
+
+    is_closed = False
+
+    def __init__(self):
+        self.stdout = self.stderr = self
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        await anyio.sleep_forever()
+
+    async def aclose(self):
+        self.is_closed = True
+
+
+async def test_a_bridge_that_ends_before_its_session_rests_leaves_no_rest_to_begin(monkeypatch):
+    monkeypatch.setattr(session_sandbox, "REST_SECONDS", 0.01)
+    process, faults = Idle(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    async with anyio.create_task_group() as tasks:
+        SessionSandbox(process, tasks, 1000).rest(60, lambda: faults.append("expired"))
+        await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert process.is_closed
+    await anyio.sleep(0.1)
+    assert not faults
 
 
 async def test_what_is_printed_between_two_cells_is_no_cells_and_a_flood_of_it_ends_the_sandbox(sandboxes):
