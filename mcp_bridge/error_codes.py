@@ -80,7 +80,8 @@ Code = Literal[
     "pool", "privileges",
     "program_cycle", "program_sensitive", "programs_too_large", "proxy", "publish_bad_answer", "publish_conflict",
     "publish_file_foreign", "publish_file_lost", "publish_file_unusable", "publish_refused", "publish_unasked",
-    "publish_unreachable", "record_limit", "reference_erased", "reference_unknown", "request_timeout",
+    "publish_unreachable", "record_limit", "reference_erased", "reference_unknown", "request_id_in_use",
+    "request_timeout",
     "request_too_large", "reserved_name", "restore_busy",
     "restore_exists", "restore_failed", "restore_unfinished", "result_too_large", "retired_key", "rolled_back",
     "runtime_directory", "sandbox_broken", "sandbox_lost", "sandbox_silent", "sandbox_start_failed",
@@ -1102,6 +1103,9 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The demonstration's servers are not there.",
             "`make demo` in a checkout installs them."),
         "output_unwritable": Description("Standard output can't be written.", "Send it elsewhere, or make room there."),
+        "request_id_in_use": Description(
+            "A session's request has the id of another that isn't answered yet. It was not begun.",
+            "Give each request of a session an id of its own.", _CLIENT),
         "request_timeout": Description(
             "A request took longer to arrive than `http.read_timeout`.",
             "Send it faster.", _CLIENT | _VIEWER),

@@ -17,6 +17,7 @@ _OPTIONS = 5_000
 
 _CUTOFF = 0.6
 _ORDERED_CUTOFF = 0.8
+_SAME_CUTOFF = 0.9
 _WORD = re.compile(r"[A-Z]*[a-z0-9]+|[A-Z]+")
 _WORD_CHARS = 3
 
@@ -60,6 +61,19 @@ def nearest(name: str, options: Iterable[str], *, count: int = 3) -> list[str]:
     shared = {option: len(telling & each) for option, each in words.items()}
     best = sorted((option for option, number in shared.items() if number), key=lambda option: (-shared[option], option))
     return best[:count]
+
+
+def is_misspelt(name: str, option: str) -> bool:
+    """Whether a wrong name is this one misspelt, word for word: `git_lgo` and `git_log`, not `list_commits`.
+
+    Any other name that is spelled similarly may as well be that of something else, in words of its own.
+    """
+    from rapidfuzz import fuzz  # noqa: PLC0415 - as above
+
+    said, known = ([word.lower() for word in _WORD.findall(text[:_CHARS])] for text in (name, option))
+    if fuzz.ratio("".join(said), "".join(known)) >= 100 * _SAME_CUTOFF or sorted(said) == sorted(known):
+        return True
+    return len(said) == len(known) and all(fuzz.ratio(*pair) >= 100 * _CUTOFF for pair in zip(said, known, strict=True))
 
 
 def _similar(name: str, known: list[str], count: int) -> list[str]:

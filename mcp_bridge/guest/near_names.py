@@ -20,9 +20,21 @@ def near(name: str, known: list[str]) -> list[str]:
     return close or [other for other in known if words & set(other.lower().split("_"))][:3]
 
 
+def is_misspelt(name: str, other: str) -> bool:
+    """Whether a name is the other one misspelt, word for word: `git_lgo` and `git_log`, not `list_commits`."""
+    said, known = ([word.lower() for word in _WORD.findall(text)] for text in (name, other))
+    if _ratio("".join(said), "".join(known)) >= 0.9 or sorted(said) == sorted(known):
+        return True
+    return len(said) == len(known) and all(_ratio(*pair) >= 0.6 for pair in zip(said, known, strict=True))
+
+
 def _likeness(name: str, other: str) -> float:
     forms = ((name, other), (_in_order(name), _in_order(other)))
-    return max(difflib.SequenceMatcher(None, *form).ratio() for form in forms)
+    return max(_ratio(*form) for form in forms)
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def _in_order(name: str) -> str:

@@ -72,7 +72,7 @@ class _Tools:
 
     def unknown(self, name: str) -> str:
         """The error message for an unknown tool."""
-        from mcp_bridge.guest.near_names import nearest, suggestion
+        from mcp_bridge.guest.near_names import is_misspelt, near, nearest
 
         told = f"server {self.server!r} has no tool {name!r}"
         alias, rows = self._alias, list(self.rows())
@@ -84,15 +84,18 @@ class _Tools:
             return f"{told}; write: dir({alias}), or await runtime.list_tools({self.server!r})"
         if _is_pythons(alias, name):
             return f"{told}; Python's own {alias}.{name}: write import {alias} as python_{alias}"
-        return f"{told}{suggestion(name, rows) or self._meant(name) or nearest(name, rows)}"
+        if (close := near(name, rows)) and is_misspelt(name, close[0]):
+            return f"{told}{nearest(name, rows)}"
+        return f"{told}{self._meant(name) or nearest(name, rows)}"
 
     def _meant(self, name: str) -> str:
-        """`; nearest: a, b`, the tools that the host finds by the words of a name; or empty."""
+        """`; nearest: a, b`, the tools that the host finds by the words of a name, and by its spelling; or empty."""
         try:
             call_host(self._calls.channel, CatalogCheck(self.server, name, {}))
         except MCPError as exc:
+            aliases = {row["name"]: alias for alias, row in self.rows().items()}
             if close := exc.details.get("nearest"):
-                return f"; nearest: {', '.join(close)}"
+                return f"; nearest: {', '.join(aliases.get(one, one) for one in close)}"
         return ""
 
     def rows(self) -> dict[str, dict[str, Any]]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import requests
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -54,8 +55,30 @@ SEND_SECONDS = 5.0
 FLUSH_SECONDS = 2.0
 """How long the end of a bridge waits for the last spans and metrics to be sent."""
 
+MAX_ANSWER_BYTES = 4096
+"""Longest answer of a collector that is read, so that its connection can be used again."""
+
 SCHEDULE_MILLIS = 1000.0
 """The longest that an ended span waits to be sent."""
+
+
+class BoundedSession(requests.Session):
+    """Reads no answer that is long or without a length, and takes no redirect for a transmission.
+
+    What is at the collector's address may send without end, and the SDK would keep all of it.
+    """
+
+    def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
+        """As `Session.send`."""
+        answer = super().send(request, **(kwargs | {"stream": True}))
+        length = answer.headers.get("content-length", "")
+        if not (length.isdecimal() and len(length) <= len(str(MAX_ANSWER_BYTES)) and int(length) <= MAX_ANSWER_BYTES):
+            answer.close()
+        elif answer.raw is not None:
+            answer.raw.read(MAX_ANSWER_BYTES)
+        if answer.is_redirect:
+            raise requests.exceptions.TooManyRedirects("a collector's redirect isn't followed")
+        return answer
 
 
 class _Reachability:
@@ -184,7 +207,7 @@ def start(config: TelemetryConfig, address: str) -> None:
     # The SDK logs each failure and each span that it drops; one warning of ours says as much.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     base = address.rstrip("/")
-    spans = OTLPSpanExporter(endpoint=f"{base}/v1/traces", timeout=SEND_SECONDS)
+    spans = OTLPSpanExporter(endpoint=f"{base}/v1/traces", timeout=SEND_SECONDS, session=BoundedSession())
     traces = tracer_provider(config.sample)
     traces.add_span_processor(
         BatchSpanProcessor(
@@ -202,7 +225,7 @@ def start(config: TelemetryConfig, address: str) -> None:
 
 
 def _metrics(interval: float, base: str, address: str) -> MeterProvider:
-    otlp = OTLPMetricExporter(endpoint=f"{base}/v1/metrics", timeout=SEND_SECONDS)
+    otlp = OTLPMetricExporter(endpoint=f"{base}/v1/metrics", timeout=SEND_SECONDS, session=BoundedSession())
     exporter = _NotedMetricExporter(otlp, _Reachability("metrics", address))
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=interval * 1000)
     meters = MeterProvider([reader], resource=resource(), shutdown_on_exit=False)

@@ -9,6 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+PART_BYTES, MAX_PARTS = 1 << 16, 1 << 10
+"""An answer without end: 64 MiB."""
+
 KINDS = {1: "internal", 2: "server", 3: "client"}
 
 
@@ -30,13 +33,18 @@ class Span:
 
 @dataclass
 class Collector:
-    """What was received. `status` is what is answered; `raw` the bodies, byte by byte."""
+    """What was received. `status` is what is answered; `raw` the bodies, byte by byte.
+
+    With `endless`, an answer goes on until its connection is cut: `cut` counts those that were.
+    """
 
     spans: list = field(default_factory=list)
     metrics: dict = field(default_factory=dict)
     raw: bytearray = field(default_factory=bytearray)
     headers: list = field(default_factory=list)
     status: int = 200
+    endless: bool = False
+    cut: int = 0
     requests: int = 0
     address: str = ""
 
@@ -85,8 +93,22 @@ def collector():
                 found.headers.append(dict(self.headers))
                 {"/v1/traces": _take_spans, "/v1/metrics": _take_metrics}[self.path](found, body)
             self.send_response(found.status)
+            if found.status // 100 == 3:
+                self.send_header("location", f"{found.address}/elsewhere")
+            if found.endless:
+                self._send_without_end()
+                return
             self.send_header("content-length", "0")
             self.end_headers()
+
+        def _send_without_end(self):
+            self.end_headers()
+            self.close_connection = True
+            try:
+                for _ in range(MAX_PARTS):
+                    self.wfile.write(bytes(PART_BYTES))
+            except OSError:
+                found.cut += 1
 
         def log_message(self, *_):
             pass

@@ -283,6 +283,26 @@ async def test_a_collector_that_fails_holds_nothing_up_and_is_warned_of_once(tmp
             await until(lambda: log.read_text().count("again") == 2)
 
 
+async def test_an_answer_of_a_collector_without_end_is_not_read(configure, received):
+    received.endless = True
+    async with watched(configure, received).client() as client:
+        await run(client, "print(1)")
+        # Of traces, and of metrics.
+        await until(lambda: received.cut >= 2)
+        await run(client, "print(2)")
+    assert received.named("run script")
+
+
+async def test_a_collector_that_redirects_is_one_that_takes_nothing(tmp_path, configure, received):
+    received.status = 307
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        async with watched(configure, received).client(log=file) as client:
+            await run(client, "print(1)")
+            await until(lambda: log.read_text().count("can be sent") == 2)
+    assert received.spans == []
+
+
 def test_a_collector_that_is_not_there_does_not_keep_a_command_from_its_end(configure):
     setup = configure(**{"telemetry.otlp": "http://127.0.0.1:9"})
     ended = setup.run("run", "-c", "print(1)")

@@ -20,7 +20,7 @@ from mcp_bridge.downstream.search.meaning_search import MeaningSearch
 from mcp_bridge.downstream.search.search import Hit, SearchIndex, ordered
 from mcp_bridge.downstream.search.words import split
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.near_names import did_you_mean
+from mcp_bridge.near_names import did_you_mean, is_misspelt
 from mcp_bridge.offload import is_large, on_blocking_thread, on_thread
 
 if TYPE_CHECKING:
@@ -185,19 +185,23 @@ class Catalog:
         try:
             return await self._bind(server, name)
         except BridgeError as exc:
-            if exc.code == "unknown_tool" and not exc.details.get("nearest"):
+            if exc.code == "unknown_tool":
                 await self._add_meant(exc, server, name)
             raise
 
     async def _add_meant(self, error: BridgeError, server: str, name: str) -> None:
-        """Add the tools that the words of a name find, where none is spelled like it."""
+        """Name the tools that the words of a name find before those that are spelled like it, unless it is misspelt."""
+        spelled: list[str] = error.details.get("nearest") or []
+        if spelled and is_misspelt(name, spelled[0]):
+            return
         # The words that all of them have say nothing.
         said = {*split(server), "server", "tool"}
         words = [word for word in split(name[:_NAME_CHARS]) if word not in said]
         if not words:
             return
         found = await self.search(" ".join(words), _MEANT, servers=[server], wait=0)
-        if close := [hit.tool.name for hit in found.hits if hit.score > 0]:
+        close = list(dict.fromkeys([*(hit.tool.name for hit in found.hits if hit.score > 0), *spelled]))[:_MEANT]
+        if close:
             error.hint, error.details["nearest"] = did_you_mean(close, close), close
 
     async def _bind(self, server: str, name: str) -> BoundTool:

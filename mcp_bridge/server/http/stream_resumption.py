@@ -19,6 +19,8 @@ import mcp_types as types
 from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage, EventStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mcp.server.streamable_http import EventCallback
 
 MAX_EVENTS = 1000
@@ -101,10 +103,14 @@ class SessionEvents(EventStore):
     Args:
         memory: What all sessions share.
         owner: Whose session it is.
+        answered: Called with the id of a stream when it has its request's answer, before that is sent.
     """
 
-    def __init__(self, memory: ReplayMemory, owner: str = "") -> None:
+    def __init__(
+        self, memory: ReplayMemory, owner: str = "", answered: Callable[[str], None] = lambda _stream_id: None
+    ) -> None:
         self._memory = memory
+        self._answered = answered
         self.owner = owner
         self._events: dict[int, _Event] = {}
         self._bytes = 0
@@ -115,6 +121,8 @@ class SessionEvents(EventStore):
 
     async def store_event(self, stream_id: str, message: types.JSONRPCMessage | None) -> str:
         """Keep an event; None begins the stream of a request. Returns the event's id."""
+        if is_answer(message):
+            self._answered(stream_id)
         if len(stream_id) > MAX_KEY_CHARS:
             stream_id = hashlib.sha256(stream_id.encode("utf-8", "surrogatepass")).hexdigest()
         stream = self._current.get(stream_id)
@@ -129,8 +137,7 @@ class SessionEvents(EventStore):
         size = EVENT_BYTES
         if message is not None:
             size += len(message.model_dump_json(by_alias=True, exclude_unset=True))
-        # An error without an id answers no request: it belongs to the session's own stream.
-        stream.ended = isinstance(message, (types.JSONRPCResponse, types.JSONRPCError)) and message.id is not None
+        stream.ended = is_answer(message)
         if stream.ended and self._current.get(stream_id) is stream:
             del self._current[stream_id]
         if not self._closed:
@@ -184,6 +191,11 @@ class SessionEvents(EventStore):
             self.drop(number)
         for stream in self._streams.values():
             stream.notify()
+
+
+def is_answer(message: types.JSONRPCMessage | None) -> bool:
+    """Whether a message answers a request. An error without an id belongs to the session's own stream."""
+    return isinstance(message, (types.JSONRPCResponse, types.JSONRPCError)) and message.id is not None
 
 
 def _number(text: str) -> int:

@@ -608,6 +608,69 @@ async def test_a_call_of_a_session_goes_on_without_its_connection_until_it_is_ca
         await setup.no_container_of(http_bridge.pid)
 
 
+# --- ids ---
+
+
+def call(code, number):
+    params = {"name": "run_python", "arguments": {"code": code}}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
+
+@pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])
+async def test_a_request_under_the_id_of_one_in_progress_is_refused_and_takes_nothing_from_it(configure, json_answers):
+    setup = configure(http={"json_answers": json_answers})
+    async with serving(setup) as bridge, bridge.http() as http:
+        session, other = await opened(http), await opened(http)
+        first = asyncio.ensure_future(http.post("/mcp", json=call("import time\ntime.sleep(100)", 7), headers=session))
+
+        async def runs():
+            return bool(await setup.containers(bridge.pid))
+
+        await until(runs)
+        # The protocol's libraries take "7" for 7; the last is what the SDK calls the session's own stream.
+        for number in (7, "7", GET_STREAM_KEY):
+            for body in (call("print('second')", number), {"jsonrpc": "2.0", "id": number, "method": "ping"}):
+                answer = await http.post("/mcp", json=body, headers=session)
+                assert (answer.status_code, code_of(answer)) == (409, "request_id_in_use"), body
+                assert "an id of its own" in answer.json()["error"]["message"]
+        # Other sessions have ids of their own, and so has a client's answer.
+        assert "another" in (await http.post("/mcp", json=call("print('another')", 7), headers=other)).text
+        said = {"jsonrpc": "2.0", "id": 7, "result": {}}
+        assert (await http.post("/mcp", json=said, headers=session)).status_code == 202
+        assert not first.done()
+        cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+        assert (await http.post("/mcp", json=cancelled, headers=session)).status_code == 202
+        assert "-32800" in (await first).text
+        # Whoever counts none of its requests has each of them answered, one after the other.
+        for number in range(20):
+            answer = await http.post("/mcp", json={"jsonrpc": "2.0", "id": 7, "method": "ping"}, headers=session)
+            assert (answer.status_code, '"result"' in answer.text) == (200, True), number
+        assert "third" in (await http.post("/mcp", json=call("print('third')", 7), headers=session)).text
+
+
+async def test_an_id_stays_taken_without_its_connection_until_there_is_the_answer(http_bridge):
+    async with http_bridge.http() as http:
+        session = await opened(http)
+        last = await begun(http, session, "import time\nprogress(0, 1, 'running')\ntime.sleep(100)", number=9)
+        answer = await http.post("/mcp", json=call("print('second')", 9), headers=session)
+        assert (answer.status_code, code_of(answer)) == (409, "request_id_in_use")
+        cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}}
+        assert (await http.post("/mcp", json=cancelled, headers=session)).status_code == 202
+        async with http.stream("GET", "/mcp", headers=session | {"last-event-id": last}) as resumed:
+            assert "-32800" in "".join([part async for part in resumed.aiter_text()])
+        assert "third" in (await http.post("/mcp", json=call("print('third')", 9), headers=session)).text
+
+
+@pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])
+async def test_requests_of_2026_have_answers_of_their_own_whatever_their_ids(configure, json_answers):
+    setup = configure(http={"json_answers": json_answers})
+    async with serving(setup) as bridge, bridge.http() as http:
+        asked = [run(f"print('answer', {number})") for number in range(4)]
+        answers = await asyncio.gather(*(http.post("/mcp", json=body, headers=headers) for body, headers in asked))
+        for number, answer in enumerate(answers):
+            assert f"answer {number}" in answer.text
+
+
 # --- principals ---
 
 
