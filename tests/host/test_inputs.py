@@ -706,3 +706,52 @@ async def test_an_input_that_is_gone_when_it_is_opened_is_not_found(sandboxes, d
             (data.folder / "f").unlink(missing_ok=True)
 
         assert lines(await bridge.run(code, progress=gone))[-1:] == ["FileNotFoundError"]
+
+
+WAYS = """
+import os
+at = "/workspace/in"
+os.chdir(f"{at}/tree/deep")
+print(os.listdir(), open("b.txt").read())
+with open(f"{at}/tree/own.txt", "w") as file: file.write("own")
+os.mkdir(f"{at}/other/new")
+print(sorted(os.listdir(f"{at}/tree")), sorted(os.listdir(f"{at}/other")), open(f"{at}/tree/.parts").read())
+"""
+
+
+async def test_a_folder_is_entered_and_written_to_before_anybody_has_looked_at_it(sandboxes, data):
+    for name in ("tree/.parts", "tree/a.txt", "tree/deep/b.txt", "other/c"):
+        data.write(name, name)
+    tables = {"files": {"tree": {"path": "tree", "dot_files": True}, "other": "other"}}
+    async with sandboxes.open(governance=data.governed(tables)) as bridge:
+        record = await bridge.run(WAYS)
+        assert lines(record) == [
+            "['b.txt'] tree/deep/b.txt",
+            "['.parts', 'a.txt', 'deep', 'own.txt'] ['c', 'new'] tree/.parts",
+        ], record.error
+        listed = "import os\nprint(len(os.listdir(os.open('/workspace/in', os.O_RDONLY))))"
+        assert lines(await bridge.run(listed)) == ["2"]
+        stored = await bridge.lifecycle.stored(record.execution, "local")
+        assert (await bridge.replay_execution(stored)).agrees
+
+
+async def test_a_folder_of_which_files_are_there_is_listed_whole_in_javascript(both, data):
+    for name in ("tree/.parts", "tree/a.txt", "tree/deep/b.txt", "one"):
+        data.write(name, name)
+    code = """
+import fs from "node:fs";
+console.log(fs.readFileSync("in/tree/a.txt", "utf8"), fs.readdirSync("in/tree", { recursive: true }).sort().join());
+console.log(fs.readdirSync("in/tree/deep").join(), (await fs.promises.readdir("in/tree")).length, fs.readFileSync("in/tree/.parts", "utf8"));
+console.log(fs.readFileSync(Buffer.from("/workspace/in/one"), "utf8"));
+try { fs.readFile("/workspace/in/nothing") } catch (error) { console.log(error.code) }
+await runtime.sleep_until(Date.now() - 1, null);
+"""
+    tables = {"files": {"tree": {"path": "tree", "dot_files": True}, "one": "one"}}
+    async with both.open(governance=data.governed(tables)) as bridge:
+        record = await bridge.run(code, language="javascript")
+        assert lines(record) == [
+            "tree/a.txt .parts,a.txt,deep,deep/b.txt",
+            *("b.txt 3 tree/.parts", "one", "ERR_INVALID_ARG_TYPE"),
+        ], record.error
+        stored = await bridge.lifecycle.stored(record.execution, "local")
+        assert (await bridge.replay_execution(stored)).agrees

@@ -11,7 +11,7 @@ import sys
 
 from mcp_bridge.guest import call_ids
 from mcp_bridge.guest.channel import Channel, Pending
-from mcp_bridge.guest.files.names import FOLDER, Names, exists, follow_looks, in_folder
+from mcp_bridge.guest.files.names import FOLDER, PART, Names, can_enter, exists, follow_looks, in_folder
 from mcp_bridge.guest.host_requests import MCPError, answered, call_host
 from mcp_bridge.wire.annotations import Any, Callable, Iterator
 from mcp_bridge.wire.messages import CallId, InputList, InputOpen, InputRead
@@ -92,24 +92,23 @@ class Inputs:
             self._tell(name, found["left_out"])
             if self._fetched.get(name) == found["version"] and exists(path) and path not in self._names:
                 return path
-            part = f"{FOLDER}/.part"
-            _remove(part)
+            _remove(PART)
             try:
                 os.makedirs(FOLDER, exist_ok=True)
                 _require_room(name, found["size"], path)
-                self._write(name, found, part)
+                self._write(name, found, PART)
                 for each in (path, f"{FOLDER}/{name.partition('/')[0]}"):
                     self._names.open(each)
                 _remove(path)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                os.rename(part, path)
+                os.rename(PART, path)
                 self._names.replaced(path)
             except OSError as exc:
                 if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
                     raise _full(name, found["size"]) from None
                 raise
             finally:
-                _remove(part)
+                _remove(PART)
             self._fetched[name] = found["version"]
             return path
 
@@ -160,6 +159,9 @@ class Inputs:
         if event in _LISTINGS:
             if (path := in_folder("." if args[0] is None else args[0])) is not None:
                 self.look(path)
+        elif event in _WAYS:
+            if (path := in_folder(args[0])) is not None and path != FOLDER:
+                self._reach(path if event == "os.chdir" else os.path.dirname(path))
         elif event == "open":
             self._open(args[0], args[2])
         elif event in _STARTS:
@@ -173,8 +175,14 @@ class Inputs:
 
     def _open(self, what: Any, flags: int) -> None:
         """Have the content of a path in `FOLDER` there before it is used."""
-        if (path := in_folder(what)) is None or path == FOLDER:
+        if (path := in_folder(what)) is None:
             return
+        if path == FOLDER:
+            # Its names are listed by the descriptor.
+            self.look(path)
+            return
+        if flags & os.O_CREAT:
+            self._reach(os.path.dirname(path))
         with self._turn:
             self._names.begin_cell()
             is_name = path in self._names
@@ -192,6 +200,11 @@ class Inputs:
             with self._turn:
                 self._names.drop(path)
 
+    def _reach(self, folder: str) -> None:
+        """Have a folder there that is about to be entered, or written to."""
+        if not can_enter(folder):
+            self.look(folder)
+
     def look(self, path: str) -> bool:
         """Have the names in place that somebody looks at; whether a name alone is at a path."""
         if self._turn.owner == _thread.get_ident() or os.getpid() != self._pid:
@@ -204,9 +217,10 @@ class Inputs:
 
 
 _LISTINGS = frozenset({"os.listdir", "os.scandir"})
+_WAYS = frozenset({"os.chdir", "os.mkdir"})
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.exec"})
 _EVENTS = frozenset(
-    {"open", *_LISTINGS, *_STARTS, "os.rename", "os.link", "os.chmod", "os.truncate", "sqlite3.connect"}
+    {"open", *_LISTINGS, *_WAYS, *_STARTS, "os.rename", "os.link", "os.chmod", "os.truncate", "sqlite3.connect"}
 )
 """After which the content of a path, or the names in it, have to be there."""
 

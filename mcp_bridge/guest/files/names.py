@@ -16,7 +16,10 @@ from mcp_bridge.wire.annotations import Any, Callable, Iterator
 from mcp_bridge.wire.messages import CallId
 
 FOLDER = "/workspace/in"
+PART = f"{FOLDER}/.part"
+"""Where what is fetched is written until it is whole: no input has this name."""
 
+_access = os.access
 _lstat = os.lstat
 _PERMISSIONS = 0o777
 
@@ -149,6 +152,11 @@ def exists(path: str) -> bool:
     return True
 
 
+def can_enter(path: str) -> bool:
+    """Whether there is a folder at a path, and it isn't closed."""
+    return _access(path, os.X_OK)
+
+
 def _put_file(path: str, size: int, modified: float) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0)
     try:
@@ -202,4 +210,4 @@ def in_folder(path: Any) -> str | None:
     text = os.path.normpath(text)
     if text != FOLDER and not text.startswith(f"{FOLDER}/"):
         return None
-    return None if "/.part" in text else text
+    return None if text == PART or text.startswith(f"{PART}/") else text

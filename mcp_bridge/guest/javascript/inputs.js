@@ -112,6 +112,7 @@ class InputFile {
 class Inputs {
   #calls;
   #told = new Set();
+  #fetchedNames = new Set();
 
   constructor(calls) {
     this.#calls = calls;
@@ -124,7 +125,7 @@ class Inputs {
         const line = lines.current().task();
         return this.#calls.begin('runtime.files', () => this.#files(line, name), { named: false });
       },
-      input: (name) => this.#calls.begin('runtime.input', async (call) => this.#calls.ask('fetch', plainName(name), call)),
+      input: (name) => this.#calls.begin('runtime.input', async (call) => this.#fetch(plainName(name), call)),
       open_input: (name) => this.#calls.begin('runtime.open_input', async (call) => this.#open(plainName(name), call)),
     };
   }
@@ -166,12 +167,15 @@ class Inputs {
     for (const name of ['openSync', 'readFileSync', 'readdirSync', 'opendirSync', 'copyFileSync', 'cpSync']) {
       this.#wrap(fs, name, (original, self, args, asked) => {
         this.#missingAsNone(() => this.#calls.askNow('fetch', asked, lines.current().call()));
+        this.#fetchedNames.add(asked);
         return original.apply(self, args);
       });
     }
     for (const name of ['open', 'readFile', 'readdir', 'opendir', 'copyFile', 'cp']) {
       this.#wrap(fs, name, (original, self, args, asked) => {
-        this.#fetched(asked).then(() => original.apply(self, args), (error) => args.at(-1)(error));
+        // As without us.
+        if (typeof args.at(-1) !== 'function') return original.apply(self, args);
+        return void this.#fetched(asked).then(() => original.apply(self, args), (error) => args.at(-1)(error));
       });
       this.#wrap(fs.promises, name, (original, self, args, asked) => (
         this.#fetched(asked).then(() => original.apply(self, args))
@@ -182,8 +186,10 @@ class Inputs {
 
   #wrap(owner, name, fetched) {
     const original = owner[name];
+    const isListing = /dir|^cp/.test(name);
+    const inputs = this;
     const wrapped = function (...args) {
-      const asked = nameToFetch(args, name.startsWith('open') && !name.startsWith('opendir'));
+      const asked = inputs.#toFetch(nameIn(args, name.startsWith('open') && !isListing), isListing);
       return asked === null ? original.apply(this, args) : fetched(original, this, args, asked);
     };
     for (const key of Reflect.ownKeys(original)) {
@@ -192,11 +198,26 @@ class Inputs {
     owner[name] = wrapped;
   }
 
+  async #fetch(name, call) {
+    const place = await this.#calls.ask('fetch', name, call);
+    this.#fetchedNames.add(name);
+    return place;
+  }
+
+  // The name, if it isn't there yet, or is a folder that is about to be listed, of which only some files are.
+  #toFetch(name, isListing) {
+    if (name === null || lstatSync(`${FOLDER}/${name}`, { throwIfNoEntry: false }) === undefined) return name;
+    const names = [...this.#fetchedNames];
+    const isPart = names.some((one) => one.startsWith(`${name}/`));
+    const isWhole = names.some((one) => name === one || name.startsWith(`${one}/`));
+    return isListing && isPart && !isWhole ? name : null;
+  }
+
   #fetched(name) {
     const call = lines.current().call();
     return lines.apart(async () => {
       try {
-        await this.#calls.ask('fetch', name, call);
+        await this.#fetch(name, call);
       } catch (error) {
         this.#missingAsNone(() => {
           throw error;
@@ -216,15 +237,15 @@ class Inputs {
 
 const WRITES = fs.constants.O_WRONLY | fs.constants.O_RDWR | fs.constants.O_CREAT;
 
-// The name of the input that a call of `fs` is about to open, and that isn't there yet; null for any other.
-function nameToFetch([place, flags], isOpen) {
+// The name of the input that a call of `fs` is about to open; null for what is elsewhere.
+function nameIn([place, flags], isOpen) {
   let text = place;
   if (place instanceof URL && place.protocol === 'file:') text = fileURLToPath(place);
+  if (Buffer.isBuffer(place)) text = place.toString();
   if (typeof text !== 'string') return null;
   if (isOpen && (typeof flags === 'number' ? flags & WRITES : typeof flags === 'string' && /[wa+]/.test(flags))) return null;
   text = path.resolve(text);
-  if (!text.startsWith(`${FOLDER}/`) || text.includes('/.part')) return null;
-  return lstatSync(text, { throwIfNoEntry: false }) === undefined ? text.slice(FOLDER.length + 1) : null;
+  return text.startsWith(`${FOLDER}/`) ? text.slice(FOLDER.length + 1) : null;
 }
 
 module.exports = { Inputs };

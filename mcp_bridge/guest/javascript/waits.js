@@ -49,8 +49,8 @@ function event(name, options) {
 // The functions. `signal` of their options takes a wait back.
 function functions(calls) {
   return {
-    sleep_until: (when, { signal } = {}) => calls.begin('runtime.sleep_until', async (call) => {
-      await calls.request('wait.until', { ...until(when), call }, signal);
+    sleep_until: (when, options) => calls.begin('runtime.sleep_until', async (call) => {
+      await calls.request('wait.until', { ...until(when), call }, options?.signal);
     }),
     wait_event: (name, options) => calls.begin('runtime.wait_event', async (call) => (
       (await calls.request('wait.event', { ...event(name, options), call }, options?.signal)).value
