@@ -213,7 +213,7 @@ class Node:
         try:
             answer: Any = {"result": inputs.of(self._channel).fetch(name, call)}
         except (MCPError, OSError) as exc:
-            data = {"code": exc.code, **exc.details} if isinstance(exc, MCPError) else {"code": "io_error"}
+            data = {"code": exc.code, **exc.details} if isinstance(exc, MCPError) else {}
             answer = {"error": {"code": -32000, "message": str(exc), "data": data}}
         body = json.dumps({"jsonrpc": "2.0", "id": number, **answer}).encode()
         if number:
