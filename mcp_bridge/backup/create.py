@@ -35,11 +35,10 @@ from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, NEXT_KEY_FILE, PU
 from mcp_bridge.ledger.log.reading import open_ledger, require
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.storage import old_references, sealing
-from mcp_bridge.ledger.storage.head_file import PositionFile
+from mcp_bridge.ledger.storage.position_file import PositionFile
 from mcp_bridge.ledger.storage.restore_staging import RESTORING
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.witness import files as witness_files
-from mcp_bridge.ledger.witness import witness_head
+from mcp_bridge.ledger.witness import witness_files, witness_head
 from mcp_bridge.policy.secrets import secret_stores
 from mcp_bridge.private_files import private_key
 

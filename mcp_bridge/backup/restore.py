@@ -40,8 +40,7 @@ from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import sealing
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.witness import files as witness_files
-from mcp_bridge.ledger.witness import witness_head
+from mcp_bridge.ledger.witness import witness_files, witness_head
 from mcp_bridge.private_files import KEY_BYTES, private_directory
 
 if TYPE_CHECKING:

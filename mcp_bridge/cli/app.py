@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from mcp_bridge import __version__
+from mcp_bridge.cli.command_runner import finish
 from mcp_bridge.cli.commands import logins  # noqa: F401  (commands of `servers`)
 from mcp_bridge.cli.commands.approvals import approvals
 from mcp_bridge.cli.commands.audit import audit
@@ -24,7 +25,6 @@ from mcp_bridge.cli.commands.programs import programs
 from mcp_bridge.cli.commands.secrets import secrets
 from mcp_bridge.cli.commands.servers import servers
 from mcp_bridge.cli.commands.sessions import sessions
-from mcp_bridge.cli.opening import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.usage_errors import Commands
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, ClientName

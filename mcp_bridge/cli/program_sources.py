@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp_bridge.cli.opening import run_with_database
+from mcp_bridge.cli.command_runner import run_with_database
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.governance.program_files import (

@@ -127,8 +127,8 @@ def verify_own_ledger(
     from mcp_bridge.ledger.log.reading import open_ledger
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.publish.checkpoints_seen import FileLog, check_targets
-    from mcp_bridge.ledger.storage.head_file import PositionFile
-    from mcp_bridge.ledger.storage.opening import require_end
+    from mcp_bridge.ledger.storage.file_opening import require_end
+    from mcp_bridge.ledger.storage.position_file import PositionFile
 
     settings, base = loaded.settings, loaded.layers[-1].base
     path = ledger_file(settings)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import anyio
 
@@ -28,8 +28,11 @@ from mcp_bridge.sandbox.ownership import owner_label
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
+    from mcp_bridge.executions.client import Client
     from mcp_bridge.executions.idempotency.keys import Key
     from mcp_bridge.executions.idempotency.request_identity import Keys
+    from mcp_bridge.executions.in_doubt import Settlement
+    from mcp_bridge.kernel.events import Resume
     from mcp_bridge.ledger.log.entries import Entry, Recorded
     from mcp_bridge.ledger.log.payload_base import Payload
     from mcp_bridge.ledger.log.recorder import Recorder
@@ -315,3 +318,46 @@ def new_execution(
 def program_hash(stored: StoredExecution) -> str | None:
     """The hash of an execution's program, as its entries name it; None for a script."""
     return stored.program if stored.kind == "program" else None
+
+
+class Commands(Protocol):
+    """The commands about executions of one kind. Each gives the execution's record, as `to_record`."""
+
+    async def resume(self, stored: StoredExecution, event: Resume | None, client: Client) -> dict[str, Any]:
+        """Go on with an execution.
+
+        Args:
+            stored: The execution, as it was read.
+            event: What it waits for; None if that is a decision or time, or if its process has died.
+            client: Who has it resumed.
+
+        Raises:
+            BridgeError: `erased`, `not_suspended`, `still_waiting`, `bad_value`; as the run.
+        """
+
+    async def settle(
+        self, stored: StoredExecution, name: str | None, settlement: Settlement, client: Client, *, and_resume: bool
+    ) -> dict[str, Any]:
+        """Settle a call in doubt by a person's word.
+
+        Args:
+            stored: As it was read.
+            name: The step's path or the effect's number, or a script's call; None if only one is in doubt.
+            settlement: The person's word.
+            client: Who has it resumed.
+            and_resume: Whether to resume the execution at once.
+
+        Raises:
+            BridgeError: `erased`, `not_suspended`, `not_in_doubt`, `unknown_doubt`, `ambiguous_id`, `bad_value`.
+        """
+
+    async def cancel(self, stored: StoredExecution, reason: str) -> dict[str, Any]:
+        """Cancel an execution that is suspended or interrupted.
+
+        Args:
+            stored: As it was read.
+            reason: Why; a secret in it is not kept.
+
+        Raises:
+            BridgeError: `erased`, `not_suspended`.
+        """

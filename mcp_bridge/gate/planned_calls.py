@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.bound_tool import BoundTool
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.policy.rules.call import Call
-    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
 
 RESULT_OF = "<result of call "
 """Begins the text that stands for the result of a listed call, in the arguments of another one."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import StepContext
     from mcp_bridge.policy.rules.decision import Decision
     from mcp_bridge.policy.rules.globs import ToolNames
-    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
 
 MAX_DECISIONS = 5
 """Most decisions about one call: it is decided again if the server's listing has changed."""

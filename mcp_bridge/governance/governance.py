@@ -22,7 +22,7 @@ from mcp_bridge.policy.redaction.patterns import projection_from_toml
 from mcp_bridge.policy.rules.floor import layered
 from mcp_bridge.policy.rules.globs import ToolGlob
 from mcp_bridge.policy.rules.policy_settings import NOWHERE, Policy, Source, read
-from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze
+from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot, freeze
 from mcp_bridge.policy.secrets.vault import UNBOUNDED, Bounds, Vault, secrets_from_toml
 from mcp_bridge.policy.secrets.vault_uris import SECRET_PREFIX
 from mcp_bridge.registered.config import tools_config

@@ -10,7 +10,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.configuration.environment import Environment
+from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
 from mcp_bridge.downstream.search.config import is_local
 
 if TYPE_CHECKING:
@@ -36,16 +36,16 @@ _FAMILIES = (("claude", "anthropic"), ("gemini", "gemini"), ("mistral", "mistral
 """Prefixes of models that LiteLLM accepts without a provider's name, with their providers; others are OpenAI's."""
 
 
-def environment(settings: Settings, governance: Governance | None) -> Environment:
+def environment(settings: Settings, governance: Governance | None) -> InheritedEnvironment:
     """What servers are given of the bridge's environment, as it is now."""
     return environment_beside(settings, *(None, None) if governance is None else (governance.vault, governance.model))
 
 
-def environment_beside(settings: Settings, vault: Vault | None, model: ModelConfig | None) -> Environment:
+def environment_beside(settings: Settings, vault: Vault | None, model: ModelConfig | None) -> InheritedEnvironment:
     """As `environment`, for commands that need no operator's tools."""
     variables = dict(os.environ)
     own = _withheld(vault, model, variables) | frozenset(_search_keys(settings, variables))
-    return Environment(variables, settings.env_pass, own)
+    return InheritedEnvironment(variables, settings.env_pass, own)
 
 
 def withheld(governance: Governance | None, variables: Mapping[str, str]) -> frozenset[str]:

@@ -13,7 +13,7 @@ from _queue import SimpleQueue  # `queue` itself would cost each waiting contain
 
 from mcp_bridge.guest import call_ids, runner
 from mcp_bridge.guest.channel import READ_BYTES, Channel
-from mcp_bridge.guest.environment import SITE_PACKAGES, Environment
+from mcp_bridge.guest.execution_environment import SITE_PACKAGES, ExecutionEnvironment
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.unsent_output import Unsent
 from mcp_bridge.wire import jsonrpc, sandbox_exits
@@ -122,7 +122,7 @@ def execute(channel: Channel, capture: Capture, start: ExecutionStart) -> None:
     channel.replays = start.replays
     source = runner.Source(start.code)
     call_ids.begin()
-    world = Environment(channel, capture, start, {"linecache": source.register_in_linecache})
+    world = ExecutionEnvironment(channel, capture, start, {"linecache": source.register_in_linecache})
     world.finish(runner.run(source, world.names(), world.hooks()))
 
 

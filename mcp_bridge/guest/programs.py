@@ -214,7 +214,7 @@ class Driver:
 
 def _planned(number: int) -> Any:
     """What stands for the trace of a program that a dry run has listed."""
-    from mcp_bridge.guest.values.planned import Planned
+    from mcp_bridge.guest.values.planned_values import Planned
 
     return Planned(number)
 

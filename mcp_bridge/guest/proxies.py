@@ -49,7 +49,7 @@ class Calls:
 
 def _value(result: Any, *, raw: bool) -> Any:
     if "planned" in result:
-        from mcp_bridge.guest.values.planned import Planned
+        from mcp_bridge.guest.values.planned_values import Planned
 
         return Planned(result["planned"])
     return blocks.short(result.get("raw") if raw else jsontext.of(result.get("value")))

@@ -28,7 +28,7 @@ from mcp_bridge.downstream.catalog.catalog import Catalog
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
-from mcp_bridge.executions.commands import Client
+from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.early_erasure import make_room
 from mcp_bridge.executions.erasure import sweep as sweep_files
 from mcp_bridge.executions.memories import Memories
@@ -66,7 +66,7 @@ from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.engine import SandboxProcess
 from mcp_bridge.sandbox.languages import SHOWN
 from mcp_bridge.sandbox.ownership import owner_label
-from mcp_bridge.telemetry.opening import telemetry
+from mcp_bridge.telemetry.setup import telemetry
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mcp_bridge.downstream.configuration.spec import ServerSpec
-    from mcp_bridge.executions.commands import Commands, Progress
+    from mcp_bridge.executions.client import Progress
     from mcp_bridge.executions.in_doubt import Settlement
-    from mcp_bridge.executions.inputs.handed_in import HandedIn
-    from mcp_bridge.executions.lifecycle import Lifecycle
+    from mcp_bridge.executions.inputs.execution_inputs import ExecutionInputs
+    from mcp_bridge.executions.lifecycle import Commands, Lifecycle
     from mcp_bridge.executions.programs.commands import ProgramCommands
     from mcp_bridge.executions.programs.lifecycle import Programs
     from mcp_bridge.executions.record import ExecutionRecord
@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.execution_store import Starter, StoredExecution
     from mcp_bridge.models.sampling import Sampler
     from mcp_bridge.policy.rules.call import Origin
-    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
     from mcp_bridge.sandbox.engine import SandboxProcess
     from mcp_bridge.sandbox.languages import Language
     from mcp_bridge.sandbox.packages.install_settings import InstallSettings
@@ -676,7 +676,7 @@ class Bridge:
 
     def require_files(self, job: Job) -> None:
         """As `SandboxRunner.require_files`."""
-        from mcp_bridge.executions.inputs.handed_in import narrowed
+        from mcp_bridge.executions.inputs.execution_inputs import narrowed
 
         narrowed(self._inputs, job.files)
 
@@ -1066,10 +1066,10 @@ def _require_python(language: Language, **asked: object) -> None:
         )
 
 
-def _handed_in(sources: Mapping[str, InputSource]) -> HandedIn:
-    from mcp_bridge.executions.inputs.handed_in import HandedIn
+def _handed_in(sources: Mapping[str, InputSource]) -> ExecutionInputs:
+    from mcp_bridge.executions.inputs.execution_inputs import ExecutionInputs
 
-    return HandedIn(sources)
+    return ExecutionInputs(sources)
 
 
 def _looked_for_a_server(record: ExecutionRecord) -> bool:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.executions.artifacts import ArtifactWriter
-    from mcp_bridge.executions.inputs.handed_in import HandedIn
+    from mcp_bridge.executions.inputs.execution_inputs import ExecutionInputs
     from mcp_bridge.executions.memories import Memories
     from mcp_bridge.executions.principal_artifacts import OwnFiles
     from mcp_bridge.executions.programs.lifecycle import Programs
@@ -103,7 +103,7 @@ class Requests:
         script: ScriptRun,
         sessions: SessionAccess | None = None,
         session: str | None = None,
-        inputs: HandedIn | None = None,
+        inputs: ExecutionInputs | None = None,
         packages: RunningInstalls | None = None,
     ) -> None:
         self._packages = packages
@@ -536,11 +536,11 @@ async def _refuse_dry(request: Any) -> NoReturn:
     )
 
 
-def no_inputs() -> HandedIn:
+def no_inputs() -> ExecutionInputs:
     """The inputs of an execution that has none."""
-    from mcp_bridge.executions.inputs.handed_in import HandedIn  # noqa: PLC0415  (most operators hand none in)
+    from mcp_bridge.executions.inputs.execution_inputs import ExecutionInputs  # noqa: PLC0415  (most operators hand none in)
 
-    return HandedIn({})
+    return ExecutionInputs({})
 
 
 _TEXTS: dict[str, Callable[[ToolInfo], str]] = {

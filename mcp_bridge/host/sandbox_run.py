@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.error_codes import Code
     from mcp_bridge.errors import ErrorRecord
-    from mcp_bridge.executions.commands import Progress
+    from mcp_bridge.executions.client import Progress
     from mcp_bridge.executions.scripts.live_output import LiveOutput
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.sandbox.engine import ExitStatus, SandboxProcess

@@ -9,7 +9,7 @@ import re
 import stat
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from mcp_bridge.inputs.opening import (
+from mcp_bridge.inputs.open_without_links import (
     Identity,
     RefusedError,
     folder_above,

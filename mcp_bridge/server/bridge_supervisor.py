@@ -171,13 +171,13 @@ class BridgeSupervisor:
     async def _go_on_with_due(self, bridge: Bridge) -> None:
         """Go on with executions whose wait is over, as their owners are by the configuration now."""
         await anyio.sleep(FIRST_LOOK_SECONDS)
-        await on_thread(importlib.import_module, "mcp_bridge.executions.waits.going_on")
-        from mcp_bridge.executions.waits.going_on import GoingOn, at_once  # noqa: PLC0415 - imported on the thread
+        await on_thread(importlib.import_module, "mcp_bridge.executions.waits.automatic_resumption")
+        from mcp_bridge.executions.waits.automatic_resumption import AutomaticResumption, at_once  # noqa: PLC0415 - imported on the thread
 
         def owner_of(stored: StoredExecution) -> Bridge:
             return bridge.for_principal(bridge.for_owner(stored).principal)
 
-        await GoingOn(bridge.lifecycle, owner_of, at_once(bridge.settings.max_concurrent), self.look).run()
+        await AutomaticResumption(bridge.lifecycle, owner_of, at_once(bridge.settings.max_concurrent), self.look).run()
 
     def _failed(self, error: BridgeError) -> None:
         self._source.print_error(error)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.host.bridge import Bridge
     from mcp_bridge.inputs.config import InputSource
-    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
     from mcp_bridge.sandbox.packages.install_settings import InstallSettings
     from mcp_bridge.settings import Settings
 

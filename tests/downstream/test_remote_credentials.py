@@ -16,7 +16,7 @@ from http_servers import ScriptedServer, remote, sdk_server, serving
 from starlette.responses import JSONResponse
 
 from mcp_bridge.downstream.client.fleet import Fleet
-from mcp_bridge.downstream.configuration.environment import Environment
+from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
 from mcp_bridge.downstream.configuration.spec import TlsFiles
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
@@ -136,7 +136,7 @@ async def test_a_folders_entry_gets_none_of_the_users_secrets(tmp_path, monkeypa
 
 @pytest.mark.parametrize("scope", ["folder", "project"])
 async def test_a_folders_entry_gets_no_variable_that_its_servers_may_not_have(scope):
-    given = Environment({"VAULTED": SECRET, "OPEN": "o", "MCP_BRIDGE_X": "x"}, "all", frozenset({"VAULTED"}))
+    given = InheritedEnvironment({"VAULTED": SECRET, "OPEN": "o", "MCP_BRIDGE_X": "x"}, "all", frozenset({"VAULTED"}))
     server = ScriptedServer()
     async with serving(server.app) as port:
         for variable in ("VAULTED", "MCP_BRIDGE_X"):

@@ -6,7 +6,7 @@ import uuid
 import anyio
 import pytest
 
-from mcp_bridge.executions.commands import Client
+from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.bridge import open_bridge

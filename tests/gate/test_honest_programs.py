@@ -16,7 +16,7 @@ from mcp_bridge.policy.rules.decision import decide, unconditional_denial
 from mcp_bridge.policy.rules.floor import layered
 from mcp_bridge.policy.rules.globs import ToolNames
 from mcp_bridge.policy.rules.policy_settings import read
-from mcp_bridge.policy.rules.snapshot import freeze
+from mcp_bridge.policy.rules.policy_snapshot import freeze
 from mcp_bridge.settings import Layer
 
 

@@ -17,7 +17,7 @@ from mcp_bridge.policy.rules.explain import explain
 from mcp_bridge.policy.rules.floor import layered
 from mcp_bridge.policy.rules.globs import ToolNames
 from mcp_bridge.policy.rules.policy_settings import Policy
-from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze
+from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot, freeze
 from mcp_bridge.policy.rules.trusted_hints import is_trusted_idempotent
 from mcp_bridge.settings import Layer
 from mcp_bridge.workspace.folder_content import Content

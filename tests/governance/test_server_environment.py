@@ -13,7 +13,7 @@ from mcp_bridge import settings
 from mcp_bridge.downstream.catalog.results import convert
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.env_pass import MINIMAL, env_pass
-from mcp_bridge.downstream.configuration.environment import Environment
+from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
@@ -76,19 +76,19 @@ async def test_a_server_has_what_a_client_would_give_it_and_nothing_of_the_bridg
 def test_an_operator_says_which_variables_servers_get(choice, more):
     few = {name for name in PERSONS if name in MINIMAL}
     variables = {**PERSONS, **BRIDGES}
-    assert set(Environment(variables, choice).of(ServerSpec(name="s"))) == few | more
-    assert set(Environment(variables).of(ServerSpec(name="s", env_pass=choice))) == few | more
+    assert set(InheritedEnvironment(variables, choice).of(ServerSpec(name="s"))) == few | more
+    assert set(InheritedEnvironment(variables).of(ServerSpec(name="s", env_pass=choice))) == few | more
 
 
 @pytest.mark.parametrize("scope", ["folder", "project"])
 def test_what_comes_with_a_folder_gets_no_more_than_the_user_lets_servers_have(scope):
     spec = ServerSpec(name="s", env_pass="all", scope=scope)  # noqa: S106
     few = {name for name in PERSONS if name in MINIMAL}
-    assert set(Environment(PERSONS, "minimal").of(spec)) == few
-    assert set(Environment(PERSONS, ("KUBECONFIG",)).of(spec)) == few | {"KUBECONFIG"}
+    assert set(InheritedEnvironment(PERSONS, "minimal").of(spec)) == few
+    assert set(InheritedEnvironment(PERSONS, ("KUBECONFIG",)).of(spec)) == few | {"KUBECONFIG"}
     less = ServerSpec(name="s", env_pass=("LANG",), scope=scope)
-    assert set(Environment(PERSONS, ("KUBECONFIG",)).of(less)) == few
-    assert set(Environment(PERSONS, "minimal").of(ServerSpec(name="s", env_pass="all"))) == set(PERSONS)  # noqa: S106
+    assert set(InheritedEnvironment(PERSONS, ("KUBECONFIG",)).of(less)) == few
+    assert set(InheritedEnvironment(PERSONS, "minimal").of(ServerSpec(name="s", env_pass="all"))) == set(PERSONS)  # noqa: S106
 
 
 def test_what_secrets_come_from_and_the_models_key_are_given_to_nobody(governed, monkeypatch):
@@ -123,15 +123,15 @@ def test_a_runners_environment_of_the_bridge_is_not_first_on_a_servers_path(monk
     """As `uvx` starts the bridge: a server's `python` is the person's own all the same."""
     ours = os.path.join(sys.prefix, "bin")  # noqa: PTH118
     variables = {"PATH": f"{ours}:/usr/bin:/bin"}
-    assert Environment(variables).of(ServerSpec(name="s"))["PATH"] == "/usr/bin:/bin"
+    assert InheritedEnvironment(variables).of(ServerSpec(name="s"))["PATH"] == "/usr/bin:/bin"
     activated = variables | {"VIRTUAL_ENV": sys.prefix}
-    assert Environment(activated).of(ServerSpec(name="s"))["PATH"] == variables["PATH"]
+    assert InheritedEnvironment(activated).of(ServerSpec(name="s"))["PATH"] == variables["PATH"]
     later = {"PATH": f"/usr/bin:{ours}"}
-    assert Environment(later).of(ServerSpec(name="s"))["PATH"] == later["PATH"]
+    assert InheritedEnvironment(later).of(ServerSpec(name="s"))["PATH"] == later["PATH"]
 
 
 def test_no_environment_shows_a_value():
-    assert "an-exported-token" not in repr(Environment(PERSONS))
+    assert "an-exported-token" not in repr(InheritedEnvironment(PERSONS))
 
 
 @pytest.mark.parametrize("value", ["everything", "", ["no name"], [1], 7, ["A="], True, "FOO BAR,"])
@@ -159,7 +159,9 @@ def printed(error):
 
 async def failure(spec, governance=None, **env):
     variables = {name: value for name, value in os.environ.items() if not name.startswith("MCP_BRIDGE_")} | env
-    async with Fleet([spec], environment=Environment(variables), mask_output=shown_output(governance)) as fleet:
+    async with Fleet(
+        [spec], environment=InheritedEnvironment(variables), mask_output=shown_output(governance)
+    ) as fleet:
         with pytest.raises(BridgeError) as caught:
             await fleet.server(spec.name).start()
         status = fleet.server(spec.name).status()

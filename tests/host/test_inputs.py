@@ -535,7 +535,7 @@ async def test_a_hostile_guest_gets_errors_and_nothing_else(sandboxes, data):
 
 
 async def test_what_a_flood_of_openings_keeps_is_bounded(sandboxes, data, monkeypatch):
-    monkeypatch.setattr("mcp_bridge.executions.inputs.handed_in.MAX_OPEN", 20)
+    monkeypatch.setattr("mcp_bridge.executions.inputs.execution_inputs.MAX_OPEN", 20)
     for number in range(100):
         data.write(f"all/{number}", str(number))
     code = """

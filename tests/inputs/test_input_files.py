@@ -9,11 +9,11 @@ import threading
 import pytest
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.inputs import snapshot as snapshots
+from mcp_bridge.inputs import input_snapshot as snapshots
 from mcp_bridge.inputs.config import inputs_from_toml
+from mcp_bridge.inputs.input_snapshot import PART_BYTES, opened
 from mcp_bridge.inputs.listing import listed
-from mcp_bridge.inputs.opening import RefusedError
-from mcp_bridge.inputs.snapshot import PART_BYTES, opened
+from mcp_bridge.inputs.open_without_links import RefusedError
 
 SECRET = b"the secret that nobody named"
 
@@ -124,7 +124,7 @@ def test_a_folder_that_becomes_a_link_after_the_configuration_was_read_is_refuse
 @pytest.mark.parametrize("what", [".", "in", "in/secret", "secret"])
 def test_whoever_swaps_files_and_folders_for_links_gets_nothing_else_read(tmp_path, source, secret, monkeypatch, what):
     """At each step of opening, the swap happens: the meant content or an error, and never the other."""
-    monkeypatch.setattr("mcp_bridge.inputs.opening._is_link", lambda *_: False)
+    monkeypatch.setattr("mcp_bridge.inputs.open_without_links._is_link", lambda *_: False)
     folder, away = tmp_path / "folder", tmp_path / "away"
     swapped = folder / what
     steps = 0

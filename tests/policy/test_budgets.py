@@ -14,7 +14,7 @@ from mcp_bridge.policy.rules.call import Call
 from mcp_bridge.policy.rules.decision import decide
 from mcp_bridge.policy.rules.globs import ToolNames
 from mcp_bridge.policy.rules.policy_settings import read
-from mcp_bridge.policy.rules.snapshot import freeze
+from mcp_bridge.policy.rules.policy_snapshot import freeze
 
 
 def budget(principal=None, *, record=None, of_principal=None, **limits):

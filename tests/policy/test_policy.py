@@ -17,8 +17,8 @@ from mcp_bridge.policy.rules.decision import decide
 from mcp_bridge.policy.rules.explain import explain
 from mcp_bridge.policy.rules.globs import ToolGlob, ToolNames
 from mcp_bridge.policy.rules.policy_settings import MAX_LIMIT, Policy, Source, read
+from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot, freeze
 from mcp_bridge.policy.rules.policy_warnings import warnings
-from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze
 
 PAY, REFUND, OTHER = "a" * 64, "b" * 64, "c" * 64
 PROGRAMS = {"pay": PAY, "refund": REFUND}
@@ -897,7 +897,7 @@ def test_the_tools_of_many_servers_are_decided_rightly_beyond_what_is_remembered
 PRINT_HASH = """
 import sys, tomllib
 from mcp_bridge.policy.rules.policy_settings import read
-from mcp_bridge.policy.rules.snapshot import freeze
+from mcp_bridge.policy.rules.policy_snapshot import freeze
 frozen = freeze(read(tomllib.loads(sys.stdin.read())["policy"]), {"refund": "b" * 64, "pay": "a" * 64})
 print(frozen.hash)
 """

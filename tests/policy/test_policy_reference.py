@@ -15,7 +15,7 @@ from mcp_bridge.policy.rules.decision import decide
 from mcp_bridge.policy.rules.explain import explain
 from mcp_bridge.policy.rules.globs import ToolNames
 from mcp_bridge.policy.rules.policy_settings import read
-from mcp_bridge.policy.rules.snapshot import PolicySnapshot, freeze
+from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot, freeze
 
 PAIRS = 20_000
 CALLS_PER_POLICY = 4

@@ -14,7 +14,7 @@ import pytest
 from execution_fixtures import Peak, Ticker, lines, printed, until
 from hostile_guest import GUEST, PIPELINE, open_desk, tool
 
-from mcp_bridge.executions.commands import Client
+from mcp_bridge.executions.client import Client
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.language.program_parser import bundle, parse
 from mcp_bridge.kernel.machine import Machine

@@ -20,7 +20,7 @@ from sandbox_fixtures import RUNTIME
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.telemetry.config import TelemetryConfig
-from mcp_bridge.telemetry.opening import telemetry
+from mcp_bridge.telemetry.setup import telemetry
 
 pytestmark = pytest.mark.timeout(180)
 pytest_plugins = ["bridge_fixtures", "server_fixtures"]

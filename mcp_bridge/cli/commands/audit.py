@@ -11,7 +11,7 @@ import typer
 
 from mcp_bridge.atomic_files import create_private
 from mcp_bridge.cli import configuring, exit_statuses, showing, verifying
-from mcp_bridge.cli.opening import finish, print_json, run_with_database
+from mcp_bridge.cli.command_runner import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.verdicts import verdict_lines
 from mcp_bridge.errors import BridgeError

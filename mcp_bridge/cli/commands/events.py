@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
-from mcp_bridge.cli.opening import finish, print_json, run_with_bridge
+from mcp_bridge.cli.command_runner import finish, print_json, run_with_bridge
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL

@@ -10,7 +10,7 @@ import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge.cli import exit_statuses, showing
-from mcp_bridge.cli.opening import print_json
+from mcp_bridge.cli.command_runner import print_json
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:

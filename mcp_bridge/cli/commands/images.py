@@ -11,7 +11,7 @@ import typer
 
 from mcp_bridge import escaping
 from mcp_bridge.cli import configuring, exit_statuses, showing
-from mcp_bridge.cli.opening import finish
+from mcp_bridge.cli.command_runner import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from mcp_bridge.cli import configuring, exit_statuses, showing
+from mcp_bridge.cli.command_runner import finish, print_json
 from mcp_bridge.cli.commands.servers import servers
-from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_bridge.downstream.configuration.environment import Environment
+    from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
     from mcp_bridge.downstream.oauth.login_record import Login
@@ -183,7 +183,9 @@ def _state(spec: ServerSpec, made: Login | None) -> str:
     return "logged in" if made.is_usable() or made.can_refresh else "ended"
 
 
-def _opened(config: Path | None) -> tuple[Settings, dict[str, ServerSpec], RemoteAccess, LoginStore, Environment]:
+def _opened(
+    config: Path | None,
+) -> tuple[Settings, dict[str, ServerSpec], RemoteAccess, LoginStore, InheritedEnvironment]:
     """The settings, all servers by name, their credentials and environment; no operator's tools are loaded."""
     from mcp_bridge.governance.governance import credentials_of
     from mcp_bridge.governance.server_credentials import access_with, login_store

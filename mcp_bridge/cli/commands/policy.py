@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
+from mcp_bridge.cli.command_runner import finish, print_json
 from mcp_bridge.cli.configuring import listed
-from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.tool_names import tool_names
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcp_bridge.kernel.language.program_parser import Program
     from mcp_bridge.kernel.step_types import Step
     from mcp_bridge.policy.rules.call import StepContext
-    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
     from mcp_bridge.settings import Loaded
 
 policy = typer.Typer(help="Look at the policy, and at what it decides.", no_args_is_help=True)

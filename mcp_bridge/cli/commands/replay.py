@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
-from mcp_bridge.cli.opening import print_json, run_with_bridge, run_with_database
+from mcp_bridge.cli.command_runner import print_json, run_with_bridge, run_with_database
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuring, exit_statuses, opening, terminal_prompts
+from mcp_bridge.cli import command_runner, configuring, exit_statuses, terminal_prompts
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.plans.plan import is_of_plan
 from mcp_bridge.executions.record import GIVEN_BEFORE
@@ -192,7 +192,7 @@ async def _run(
             news=_print_progress if sys.stderr.isatty() else None,
         )
 
-    return await opening.with_bridge(configuration, work)
+    return await command_runner.with_bridge(configuration, work)
 
 
 def _print_progress(message: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge import escaping, settings
 from mcp_bridge.cli import exit_statuses, showing, terminal_prompts
-from mcp_bridge.cli.opening import print_json
+from mcp_bridge.cli.command_runner import print_json
 from mcp_bridge.downstream.configuration import client_file_reading
 from mcp_bridge.downstream.configuration.discovery import folder_table, missing_servers_problem
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from mcp_bridge.cli import configuring, exit_statuses, showing
 from mcp_bridge.cli.browser import page_that_leads_to
+from mcp_bridge.cli.command_runner import run_with_database
 from mcp_bridge.cli.listening import address, listening
-from mcp_bridge.cli.opening import run_with_database
 from mcp_bridge.cli.terminal_prompts import login_name
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.engine_setup import require_own_image
 from mcp_bridge.inputs.listing import listed
-from mcp_bridge.inputs.opening import RefusedError
+from mcp_bridge.inputs.open_without_links import RefusedError
 from mcp_bridge.sandbox.probe_report import Finding
 
 if TYPE_CHECKING:

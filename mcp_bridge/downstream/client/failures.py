@@ -21,7 +21,7 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.downstream.client.connection_interface import ServerConnection
-    from mcp_bridge.downstream.configuration.environment import Environment
+    from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.http_client import RemoteFailure
     from mcp_bridge.error_codes import Code
@@ -86,7 +86,7 @@ class NotSentError(BridgeError):
     """A call that certainly hasn't reached the server's tools, and may be made on another connection."""
 
 
-def configuration_error(spec: ServerSpec, environment: Environment) -> BridgeError | None:
+def configuration_error(spec: ServerSpec, environment: InheritedEnvironment) -> BridgeError | None:
     """Why a server can't be started as configured, or None.
 
     Args:
@@ -104,7 +104,7 @@ def configuration_error(spec: ServerSpec, environment: Environment) -> BridgeErr
     return withheld_variable(spec, environment)
 
 
-def withheld_variable(spec: ServerSpec, environment: Environment) -> BridgeError | None:
+def withheld_variable(spec: ServerSpec, environment: InheritedEnvironment) -> BridgeError | None:
     """Why a folder's entry of a remote server may not be used: a variable in it is none for it; or None."""
     if spec.comes_with_folder and (withheld := spec.variables - environment.of(spec).keys()):
         # A folder's entry says where they would be sent.

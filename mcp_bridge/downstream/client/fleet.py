@@ -10,7 +10,7 @@ import anyio
 from mcp_bridge.downstream.catalog.aliases import assign
 from mcp_bridge.downstream.client.server_calls import DownstreamServer
 from mcp_bridge.downstream.client.supervised_server import MAX_RESULT_BYTES, SupervisedServer
-from mcp_bridge.downstream.configuration.environment import Environment
+from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
 from mcp_bridge.downstream.http.remote_auth import RemoteAccess, without_secrets
 from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.near_names import nearest
@@ -47,7 +47,7 @@ class Fleet:
         *,
         idle_timeout: float = 0.0,
         max_result_bytes: int = MAX_RESULT_BYTES,
-        environment: Environment | None = None,
+        environment: InheritedEnvironment | None = None,
         access: RemoteAccess | None = None,
         mask_output: MaskOutput | None = None,
         missing: tuple[str, ...] = (),
@@ -64,7 +64,7 @@ class Fleet:
             missing: One sentence for each configuration file that is ignored, for errors about unknown servers.
         """
         specs = list(specs)
-        environment = environment or Environment()
+        environment = environment or InheritedEnvironment()
         access = access or RemoteAccess(without_secrets)
         aliases = assign((spec.name for spec in specs), lower=True)
         self._tasks: TaskGroup | None = None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
     from mcp_bridge.downstream.client.connection_interface import ServerConnection
     from mcp_bridge.downstream.client.failures import MaskOutput
-    from mcp_bridge.downstream.configuration.environment import Environment
+    from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
 
@@ -87,7 +87,7 @@ class SupervisedServer:
         spawn: Callable[..., None],
         idle_timeout: float,
         max_result_bytes: int,
-        environment: Environment,
+        environment: InheritedEnvironment,
         access: RemoteAccess,
         mask_output: MaskOutput | None,
         on_listing: Callable[[SupervisedServer, Listing], None],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.executions.commands import Client
+from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.programs.settling import cancel_program, settle_program
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.ledger.storage.execution_store import StoredExecution
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ProgramCommands:
-    """As `commands.Commands`, and `start`.
+    """As `lifecycle.Commands`, and `start`.
 
     Args:
         programs: The bridge's programs.

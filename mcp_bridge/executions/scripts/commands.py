@@ -12,7 +12,7 @@ from mcp_bridge.executions.waits.events import WAIT_EVENT, event_name, open_even
 from mcp_bridge.executions.waits.sending import send_event
 
 if TYPE_CHECKING:
-    from mcp_bridge.executions.commands import Client
+    from mcp_bridge.executions.client import Client
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.scripts.lifecycle import Scripts
     from mcp_bridge.gate.execution_values import ExecutionValues
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ScriptCommands:
-    """As `commands.Commands`.
+    """As `lifecycle.Commands`.
 
     Args:
         scripts: The bridge's scripts.

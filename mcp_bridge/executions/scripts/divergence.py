@@ -14,7 +14,7 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from mcp_bridge.executions.inputs.handed_in import ChangedInput
+    from mcp_bridge.executions.inputs.execution_inputs import ChangedInput
     from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
     from mcp_bridge.policy.secrets.value_references import Scalar
 

@@ -18,7 +18,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
-from mcp_bridge.executions.commands import Client
+from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.idempotency.keyed_requests import KeyedRequest, find_or_start
 from mcp_bridge.executions.idempotency.keys import Key, whole_key
 from mcp_bridge.executions.idempotency.request_identity import script_macs

@@ -11,7 +11,7 @@ import sys
 
 from mcp_bridge.guest import call_ids
 from mcp_bridge.guest.channel import Channel, Pending
-from mcp_bridge.guest.files.names import FOLDER, PART, Names, can_enter, exists, follow_looks, in_folder
+from mcp_bridge.guest.files.unfetched_inputs import FOLDER, PART, Names, can_enter, exists, follow_looks, in_folder
 from mcp_bridge.guest.host_requests import MCPError, answered, call_host
 from mcp_bridge.wire.annotations import Any, Callable, Iterator
 from mcp_bridge.wire.messages import CallId, InputList, InputOpen, InputRead

@@ -13,7 +13,7 @@ import os
 import signal
 
 from mcp_bridge.guest.channel import OWN_IDS, READ_BYTES, Channel
-from mcp_bridge.guest.files import inputs, names
+from mcp_bridge.guest.files import inputs, unfetched_inputs
 from mcp_bridge.guest.files.outputs import FOLDER, LeftFiles, keep_file
 from mcp_bridge.guest.host_requests import MCPError
 from mcp_bridge.guest.javascript.sources import BOOT, MODULES
@@ -88,7 +88,7 @@ class Node:
 
     def run(self, start: ExecutionStart) -> NoReturn:
         """Run the script to its end. Never returns."""
-        for folder in (FOLDER, names.FOLDER) if start.has_inputs else (FOLDER,):
+        for folder in (FOLDER, unfetched_inputs.FOLDER) if start.has_inputs else (FOLDER,):
             try:
                 os.mkdir(folder)
             except OSError:

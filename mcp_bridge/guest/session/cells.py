@@ -17,7 +17,7 @@ from types import FrameType, ModuleType
 
 from mcp_bridge.guest import call_ids, runner
 from mcp_bridge.guest.channel import Channel
-from mcp_bridge.guest.environment import Environment
+from mcp_bridge.guest.execution_environment import ExecutionEnvironment
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.session import randomness
 from mcp_bridge.wire.annotations import Any
@@ -52,7 +52,7 @@ class Session:
         call_ids.begin()
         call_ids.follow_raw_threads()
         prepared = {"linecache": self._register_sources} | randomness.begin(bytes.fromhex(first.seed or ""))
-        self._world = Environment(channel, capture, first, prepared)
+        self._world = ExecutionEnvironment(channel, capture, first, prepared)
         self._module = ModuleType("__main__")
         self._module.__dict__["__builtins__"] = builtins
         self._module.__dict__.update(self._world.names())

@@ -29,7 +29,7 @@ def plain(value: Any) -> Any:
         RecursionError: It is nested too deeply, or contains itself.
     """
     # If a type's module isn't imported, no values of the type exist.
-    planned = sys.modules.get("mcp_bridge.guest.values.planned")
+    planned = sys.modules.get("mcp_bridge.guest.values.planned_values")
     if planned is not None and type(value) is planned.Planned:
         return str(value)
     collections, enum = map(sys.modules.get, ("collections", "enum"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcp_bridge.ledger.audit.parallel import checked_stretches
+from mcp_bridge.ledger.audit.parallel_verification import checked_stretches
 from mcp_bridge.ledger.audit.table_audit import TableAudit, check_master
 from mcp_bridge.ledger.log.reading import expected_schema, open_ledger, read_schema
 from mcp_bridge.ledger.proofs.export_verification import verify_export
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.proofs.export_verdict import Verdict
     from mcp_bridge.ledger.proofs.export_verification import Progress
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.storage.head_file import PositionFile
+    from mcp_bridge.ledger.storage.position_file import PositionFile
     from mcp_bridge.ledger.storage.sealing import MasterKey
 
 

@@ -28,7 +28,7 @@ from mcp_bridge.ledger.log.payloads import (
 from mcp_bridge.ledger.log.transaction import check_row
 from mcp_bridge.ledger.proofs import notes, signing
 from mcp_bridge.ledger.proofs.checkpoints import check_against_log
-from mcp_bridge.ledger.storage.head_file import WRITES, writes_of
+from mcp_bridge.ledger.storage.log_head import WRITES, writes_of
 from mcp_bridge.ledger.storage.schema import ERASED, OLD_REQUESTS, OLD_REQUESTS_GONE, UNFINISHED
 from mcp_bridge.ledger.storage.sealed_rows import check_sealed
 from mcp_bridge.ledger.storage.sealing import damaged, wrong_master_key

@@ -27,7 +27,7 @@ from mcp_bridge.ledger.proofs.notes import (
     split_note,
 )
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, ID_BYTES, MARK, Signer, Verifier, decode_base64
-from mcp_bridge.ledger.witness.files import WitnessState, WitnessTurn, open_files
+from mcp_bridge.ledger.witness.witness_files import WitnessState, WitnessTurn, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

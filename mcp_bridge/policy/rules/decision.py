@@ -33,9 +33,9 @@ from mcp_bridge.policy.rules.rule_evaluation import Cause
 if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Call
     from mcp_bridge.policy.rules.globs import ToolNames
+    from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
     from mcp_bridge.policy.rules.presets import Outcome
     from mcp_bridge.policy.rules.rule_evaluation import CompiledRule
-    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
 
 _FOR_THE_AGENT = {
     Cause.NOT_A_STEP: "it may only be called as a step of one of the operator's programs",

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Call
     from mcp_bridge.policy.rules.decision import Decision
     from mcp_bridge.policy.rules.policy_settings import Effect
+    from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
     from mcp_bridge.policy.rules.rule_evaluation import CompiledRule
-    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
 
 
 @dataclass(frozen=True, slots=True)

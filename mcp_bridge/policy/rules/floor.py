@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.policy.rules.policy_settings import Limits, PolicyLimits
 
 if TYPE_CHECKING:
-    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
 
 
 def layered(floor: PolicySnapshot, snapshot: PolicySnapshot) -> PolicySnapshot:

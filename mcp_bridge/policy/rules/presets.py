@@ -8,7 +8,7 @@ from mcp_bridge.policy.rules.trusted_hints import is_trusted_read_only
 
 if TYPE_CHECKING:
     from mcp_bridge.policy.rules.call import Call
-    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
 
 Outcome = Literal["allow", "approve", "deny"]
 """What becomes of a call; `approve` has a person asked."""

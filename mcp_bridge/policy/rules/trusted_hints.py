@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mcp_bridge.policy.rules.call import Call
-    from mcp_bridge.policy.rules.snapshot import PolicySnapshot
+    from mcp_bridge.policy.rules.policy_snapshot import PolicySnapshot
 
 
 def is_trusted_read_only(snapshot: PolicySnapshot, call: Call) -> bool:

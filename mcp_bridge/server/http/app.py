@@ -31,7 +31,7 @@ from mcp_bridge.server.http.open_files import allow_descriptors, needed_descript
 from mcp_bridge.server.http.refusals import refused
 from mcp_bridge.server.http.request_admission import Endpoint
 from mcp_bridge.server.http.sessions import Sessions
-from mcp_bridge.telemetry.opening import has_prometheus
+from mcp_bridge.telemetry.setup import has_prometheus
 
 if TYPE_CHECKING:
     import socket

@@ -22,7 +22,7 @@ from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.notes import open_checkpoint
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.storage import opening, schema
+from mcp_bridge.ledger.storage import file_opening, schema
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.erasure import erase
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
@@ -394,7 +394,7 @@ async def test_a_log_that_could_not_be_begun_is_begun_by_the_next_with_the_same_
         raise sqlite3.OperationalError("disk I/O error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(opening, "write_entries", fail)
+        patched.setattr(file_opening, "write_entries", fail)
         assert (await refused(path)).code == "database_unusable"
     keys = contents(path.parent)
     await recorded(path, Entry("start", "a"))

@@ -26,7 +26,7 @@ from tampered_fixtures import ANNA, HOLDER, Writer, dump, verdict
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import erasure
-from mcp_bridge.executions.commands import Client
+from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.idempotency.request_identity import Keys, script_macs
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import Principal
@@ -40,7 +40,7 @@ from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import tlog_proof
 from mcp_bridge.ledger.proofs.export_verification import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.storage import opening
+from mcp_bridge.ledger.storage import file_opening
 from mcp_bridge.ledger.storage.blind_indexes import key_mac
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -654,13 +654,13 @@ async def test_a_ledger_is_not_put_back_to_before_a_key_of_an_earlier_version_wa
     older = shutil.copy(path, tmp_path / "older")
     kept.write_bytes(OLD_KEY)
     kept.chmod(0o600)
-    known, remove = [], opening.remove_key
+    known, remove = [], file_opening.remove_key
 
     def removed(directory):
         known.append((directory / "ledger.head").read_bytes())
         remove(directory)
 
-    monkeypatch.setattr(opening, "remove_key", removed)
+    monkeypatch.setattr(file_opening, "remove_key", removed)
     await opened()
     assert not kept.exists()
     assert known == [(tmp_path / "ledger.head").read_bytes()], "it was destroyed before that was known"

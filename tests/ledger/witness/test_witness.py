@@ -29,8 +29,7 @@ from mcp_bridge.ledger.proofs.merkle import empty_root
 from mcp_bridge.ledger.proofs.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.ledger.witness import files as witness_files
-from mcp_bridge.ledger.witness import witness_head
+from mcp_bridge.ledger.witness import witness_files, witness_head
 from mcp_bridge.ledger.witness.witness import MAX_BODY_BYTES, MAX_PROOF_LINES, open_witness
 from mcp_bridge.server import witness_http as server
 from mcp_bridge.server.witness_http import serve_witness, witness_app

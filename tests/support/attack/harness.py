@@ -28,7 +28,7 @@ from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
-from mcp_bridge.executions.commands import Client
+from mcp_bridge.executions.client import Client
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host import sandbox_run
@@ -39,7 +39,7 @@ from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.policy.rules.policy_settings import read
-from mcp_bridge.policy.rules.snapshot import freeze
+from mcp_bridge.policy.rules.policy_snapshot import freeze
 from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.server.questions import Questions
 from mcp_bridge.settings import Settings

@@ -11,7 +11,7 @@ import pytest
 from tampered_fixtures import Writer
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.audit import parallel
+from mcp_bridge.ledger.audit import parallel_verification
 from mcp_bridge.ledger.audit.file_verification import verify_file
 from mcp_bridge.ledger.audit.table_audit import TableAudit
 from mcp_bridge.ledger.keys.master_key_sources import master_key
@@ -79,8 +79,8 @@ def accepted(monkeypatch):
 
 def outcome(path, monkeypatch, processes, *, opens=True):
     """What verification says with so many processes: its verdict, or all of its error."""
-    monkeypatch.setattr(parallel, "MIN_ENTRIES", 0)
-    monkeypatch.setattr(parallel, "_processors", lambda: processes)
+    monkeypatch.setattr(parallel_verification, "MIN_ENTRIES", 0)
+    monkeypatch.setattr(parallel_verification, "_processors", lambda: processes)
     verifier = Verifier.parse(path.with_name("checkpoint.pub").read_text().strip())
     master = master_key("file", path.parent, make=False) if opens else None
     try:
@@ -193,7 +193,7 @@ def test_of_several_faults_the_first_is_told(path, monkeypatch):
 )
 def test_a_process_that_is_lost_is_done_without(path, monkeypatch, accepted, loader):
     alone = outcome(path, monkeypatch, 1)
-    monkeypatch.setattr(parallel, "_LOADER", loader)
+    monkeypatch.setattr(parallel_verification, "_LOADER", loader)
     assert outcome(path, monkeypatch, 2) == alone
     assert accepted == []
 
@@ -204,15 +204,15 @@ def test_processes_that_cant_be_started_are_done_without(path, monkeypatch, acce
     def refused(*_args, **_more):
         raise OSError
 
-    monkeypatch.setattr(parallel.subprocess, "Popen", refused)
+    monkeypatch.setattr(parallel_verification.subprocess, "Popen", refused)
     assert outcome(path, monkeypatch, 2) == alone
     assert accepted == []
 
 
 def test_processes_that_see_another_state_of_the_file_are_done_without(path, monkeypatch, accepted):
     master = master_key("file", path.parent, make=False)
-    monkeypatch.setattr(parallel, "MIN_ENTRIES", 0)
-    monkeypatch.setattr(parallel, "_processors", lambda: 2)
+    monkeypatch.setattr(parallel_verification, "MIN_ENTRIES", 0)
+    monkeypatch.setattr(parallel_verification, "_processors", lambda: 2)
 
     async def more():
         async with Database(path) as database:
@@ -220,5 +220,5 @@ def test_processes_that_see_another_state_of_the_file_are_done_without(path, mon
 
     with open_ledger(path, master) as ledger:
         asyncio.run(more())
-        with parallel.checked_stretches(ledger) as stretches:
+        with parallel_verification.checked_stretches(ledger) as stretches:
             assert set(stretches) == {None}

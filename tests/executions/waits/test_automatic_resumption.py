@@ -11,7 +11,7 @@ from execution_fixtures import until
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.erasure import erase
 from mcp_bridge.executions.waits import script_waits, sending
-from mcp_bridge.executions.waits.going_on import GoingOn, at_once
+from mcp_bridge.executions.waits.automatic_resumption import AutomaticResumption, at_once
 from mcp_bridge.executions.waits.sending import executions_awaiting
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import Principal
@@ -33,7 +33,7 @@ async def nothing():
 
 
 def goes_on(bridge, most=2):
-    return GoingOn(
+    return AutomaticResumption(
         bridge.lifecycle, lambda stored: bridge.for_principal(bridge.for_owner(stored).principal), most, nothing
     )
 
@@ -245,7 +245,7 @@ async def test_an_owner_who_is_nobody_any_more_does_not_go_on(sandboxes):
         def nobody(_):
             raise BridgeError("not_a_principal", "You are nobody that this bridge is for.")
 
-        await look_once(GoingOn(bridge.lifecycle, nobody, 2, nothing))
+        await look_once(AutomaticResumption(bridge.lifecycle, nobody, 2, nothing))
         assert await status(bridge, record.execution) == "suspended"
 
 

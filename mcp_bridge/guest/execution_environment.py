@@ -18,7 +18,7 @@ SAFE_VALUE_CHARS = 1_000_000
 """A value of this length fits into a frame, whatever its characters."""
 
 
-class Environment:
+class ExecutionEnvironment:
     """The environment of a script, or of a session's cells.
 
     Args:

@@ -14,7 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mcp_bridge.inputs.listing import listed
-from mcp_bridge.inputs.opening import Identity, RefusedError, opened_file
+from mcp_bridge.inputs.open_without_links import Identity, RefusedError, opened_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ class HashedFile(NamedTuple):
         return {"path": self.path, "sha256": self.sha256, "size": self.size, "modified": self.modified_ns / 1e9}
 
 
-class Snapshot:
+class InputSnapshot:
     """An input, or a folder or file of it, as it was when it was opened.
 
     Args:
@@ -140,7 +140,7 @@ class Snapshot:
 
 
 def version_of(rows: Sequence[dict[str, Any]]) -> str:
-    """The `Snapshot.version` of files, of their rows."""
+    """The `InputSnapshot.version` of files, of their rows."""
     told = [[row["path"], row["size"], row["sha256"]] for row in rows]
     return hashlib.sha256(json.dumps(told, separators=(",", ":")).encode()).hexdigest()
 
@@ -150,7 +150,7 @@ def joined(within: str, path: str) -> str:
     return f"{within}/{path}" if within and path else within or path
 
 
-def opened(source: InputSource, within: str, is_unwanted: Callable[[], bool] = lambda: False) -> Snapshot:
+def opened(source: InputSource, within: str, is_unwanted: Callable[[], bool] = lambda: False) -> InputSnapshot:
     """Hash an input, or a folder or file of it. It reads all of it once.
 
     Args:
@@ -167,7 +167,7 @@ def opened(source: InputSource, within: str, is_unwanted: Callable[[], bool] = l
     left_out = [*listing.left_out]
     if listing.more_left_out:
         left_out.append(f"{listing.more_left_out} more")
-    return Snapshot(source, within, listing.kind, files, parts.digests(), left_out)
+    return InputSnapshot(source, within, listing.kind, files, parts.digests(), left_out)
 
 
 def _hashed(source: InputSource, place: str, path: str, parts: _Parts, is_unwanted: Callable[[], bool]) -> HashedFile:

@@ -26,7 +26,7 @@ OWN_PREFIX = "MCP_BRIDGE_"
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class InheritedEnvironment:
     """The environment that servers are given. `repr` shows no values.
 
     Attributes:

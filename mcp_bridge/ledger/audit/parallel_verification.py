@@ -30,7 +30,7 @@ from mcp_bridge.ledger.log.reading import ENTRY_BYTES, Ledger, open_snapshot
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.entry_checks import check_place
 from mcp_bridge.ledger.proofs.export_format import STRETCH, STRETCH_LEVEL, Stretch
-from mcp_bridge.ledger.storage.head_file import position_of
+from mcp_bridge.ledger.storage.position_file import position_of
 from mcp_bridge.ledger.storage.sealing import MasterKey
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _LENGTH = struct.Struct(">I")
 _LOADER = """
 import json, sys
 sys.path[:] = json.loads(sys.stdin.buffer.readline())
-from mcp_bridge.ledger.audit.parallel import serve
+from mcp_bridge.ledger.audit.parallel_verification import serve
 serve(sys.stdin.buffer, sys.stdout.buffer)
 """
 

@@ -14,9 +14,9 @@ import anyio
 import anyio.lowlevel
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.inputs.input_snapshot import PART_BYTES, InputSnapshot, opened
 from mcp_bridge.inputs.listing import listed, parts_of
-from mcp_bridge.inputs.opening import RefusedError, error
-from mcp_bridge.inputs.snapshot import PART_BYTES, Snapshot, opened
+from mcp_bridge.inputs.open_without_links import RefusedError, error
 from mcp_bridge.near_names import nearest
 from mcp_bridge.offload import on_blocking_thread
 from mcp_bridge.wire.base64_frames import Base64
@@ -50,7 +50,7 @@ class ChangedInput(NamedTuple):
     why: str | None
 
 
-class HandedIn:
+class ExecutionInputs:
     """The inputs of one execution.
 
     Args:
@@ -59,7 +59,7 @@ class HandedIn:
 
     def __init__(self, sources: Mapping[str, InputSource]) -> None:
         self._sources = sources
-        self._open: dict[str, Snapshot] = {}
+        self._open: dict[str, InputSnapshot] = {}
         self._turn = anyio.Lock()
 
     async def listed(self, name: str | None, start: int) -> dict[str, Any]:
@@ -159,11 +159,11 @@ class HandedIn:
         now = [file.row() for file in snapshot.files]
         return ChangedInput(name, *_different(answer, snapshot.kind, now), None)
 
-    async def _snapshot(self, name: str) -> Snapshot:
+    async def _snapshot(self, name: str) -> InputSnapshot:
         source, within = self._find(name)
         is_unwanted = threading.Event()
 
-        def work() -> Snapshot:
+        def work() -> InputSnapshot:
             before = self._open.get(name)
             # Its parts are checked when they are read, so it need not be hashed again.
             return before if before is not None and before.is_current() else opened(source, within, is_unwanted.is_set)
@@ -180,10 +180,10 @@ class HandedIn:
         return snapshot
 
     @staticmethod
-    async def _unless_abandoned(work: Callable[[], Snapshot], is_unwanted: threading.Event) -> Snapshot:
+    async def _unless_abandoned(work: Callable[[], InputSnapshot], is_unwanted: threading.Event) -> InputSnapshot:
         """Hash on a thread, which notices when nobody waits for it any more."""
 
-        def answered() -> Snapshot | RefusedError:
+        def answered() -> InputSnapshot | RefusedError:
             # Returned: a task group would wrap it in a group.
             try:
                 return work()
@@ -307,7 +307,7 @@ def _type(name: str, kind: str, path: str = "") -> str:
     return "application/octet-stream"
 
 
-def _encoded_part(snapshot: Snapshot, number: int) -> Base64:
+def _encoded_part(snapshot: InputSnapshot, number: int) -> Base64:
     return Base64(base64.b64encode(snapshot.read(number)))
 
 

@@ -74,7 +74,7 @@ class Owner(Protocol):
         """Go on with an execution."""
 
 
-class GoingOn:
+class AutomaticResumption:
     """Goes on with due executions.
 
     Args:

@@ -1,4 +1,4 @@
-"""The position of a ledger's last commit, in a file beside it. It detects a rollback of the write-ahead log.
+"""The position of a ledger's last commit, in the file `ledger.head` beside it: shows a rollback of the write-ahead log.
 
 SQLite takes its write-ahead log to end at the first bad checksum. After a kill, the last commits are in that log alone:
 if one byte of it changes, SQLite goes back to an earlier commit, which looks like any other state, and what was done
@@ -29,6 +29,7 @@ from mcp_bridge.file_locks import lock, unlock
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.storage import write_lock
+from mcp_bridge.ledger.storage.log_head import WRITES, read_head, writes_of
 from mcp_bridge.ledger.storage.sealing import damaged
 from mcp_bridge.private_files import private_file
 
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     import sqlite3
 
 logger = logging.getLogger(__name__)
-
-WRITES = "writes"
-"""In the table `meta`, the number of commits that have changed something and appended no entry."""
 
 RECORD_BYTES = 512
 """One sector: on most disks a power cut leaves either the old record or the new one."""
@@ -301,39 +299,6 @@ def _lock(fd: int, *, shared: bool = False) -> None:
         raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
 
 
-class Head(NamedTuple):
-    """The end of a log, as the ledger's file has it.
-
-    Attributes:
-        size: The number of its entries.
-        root: The tree's root over them.
-        note: The signed checkpoint of these entries.
-        vkey: The public key of its signature.
-    """
-
-    size: int
-    root: bytes
-    note: str
-    vkey: str
-
-
-def read_head(connection: sqlite3.Connection) -> Head:
-    """The head in the file, which may differ from the one that was signed.
-
-    Raises:
-        sqlite3.Error: As SQLite gives it.
-        BridgeError: `ledger_damaged`.
-    """
-    row = connection.execute("SELECT size, root, note, vkey FROM head").fetchone()
-    if row is None:
-        raise damaged("its head is missing")
-    head = Head(*row)
-    # A corrupted byte can change the type of a value, whatever the schema says.
-    if [type(value) for value in head] != [int, bytes, str, str] or head.size < 0:
-        raise damaged("its head is none")
-    return head
-
-
 def position_of(connection: sqlite3.Connection) -> Position | None:
     """The position of a ledger's last commit, from its file; None if no log has begun.
 
@@ -351,11 +316,6 @@ def position_of(connection: sqlite3.Connection) -> Position | None:
     if not isinstance(origin, str):
         raise damaged("its name is none")
     return Position(origin, head.size, head.root, writes_of(kept.get(WRITES)))
-
-
-def writes_of(kept: object) -> int:
-    """The number of writes in `meta`. A file that was only written by earlier versions has none."""
-    return int(kept) if isinstance(kept, str) and kept.isdecimal() and kept.isascii() else 0
 
 
 def _encoded(position: Position) -> bytes:
