@@ -85,9 +85,15 @@ def main(
     os.close(handover.guarded[0])
     if start.seed is not None:
         # Imported late: most containers run one script.
-        from mcp_bridge.guest.session.cells import Session
+        session: Any
+        if start.language == "javascript":
+            from mcp_bridge.guest.javascript.cells import NodeSession
 
-        session = Session(channel, capture, start)
+            session = NodeSession(channel, capture, start)
+        else:
+            from mcp_bridge.guest.session.cells import Session
+
+            session = Session(channel, capture, start)
         interrupts.append(session.interrupt)
         while True:
             session.run(start)
@@ -96,7 +102,7 @@ def main(
     if start.language == "javascript":
         from mcp_bridge.guest.javascript.node import Node
 
-        Node(channel, capture).run(start)
+        Node(channel, capture).run_script(start)
     execute(channel, capture, start)
     os._exit(0)
 

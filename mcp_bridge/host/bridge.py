@@ -480,7 +480,7 @@ class Bridge:
         )
         self._require_language(language)
         if language != "python":
-            _require_python(language, session=session, dry_run=dry_run, files=files, packages=packages)
+            _require_python(language, dry_run=dry_run, files=files, packages=packages)
         self._check(code, timeout)
         if dry_run and session is not None:
             raise BridgeError(

@@ -569,7 +569,7 @@ async def test_javascript_is_off_unless_the_operator_allows_it(sandboxes, both):
     assert refused.value.code == "language_unavailable"
     async with both.open() as bridge:
         with pytest.raises(BridgeError) as refused:
-            await bridge.run("1", language="javascript", session="s")
+            await bridge.run("1", language="javascript", dry_run=True)
         assert refused.value.code == "language_unavailable"
         # Python goes on as before, in the same containers.
         assert (await bridge.run("6 * 7")).value == "42"
@@ -580,7 +580,6 @@ async def test_javascript_is_off_unless_the_operator_allows_it(sandboxes, both):
 
 
 PYTHONS_OWN = {
-    "session": "s",
     "dry_run": True,
     "files": ["data"],
     "packages": ["numpy"],

@@ -86,6 +86,11 @@ class Calls {
     }
   }
 
+  // What was made before isn't told of any more: a session's next cell begins.
+  forget() {
+    this.#made = [];
+  }
+
   // The error of the first call that nobody has waited for, or null.
   notAwaited() {
     const note = this.#made.find((one) => !one.isAwaited);

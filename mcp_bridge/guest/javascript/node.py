@@ -30,6 +30,9 @@ IN, OUT, DONE = 3, 4, 5
 HEAP_SHARE = 0.75
 """The part of the sandbox's memory that Node's heap may take. What else Node needs takes 60 MiB."""
 
+MOVED = 60
+"""From here on descriptors are numbered while they are moved."""
+
 LEAST_HEAP = 32 << 20
 DEFAULT_MEMORY = 512 << 20
 
@@ -67,7 +70,7 @@ class Node:
         self._frames: int = -1
         self._left = LeftFiles(functools.partial(keep_file, channel))
 
-    def run(self, start: ExecutionStart) -> NoReturn:
+    def run_script(self, start: ExecutionStart) -> NoReturn:
         """Run the script to its end. Never returns."""
         try:
             os.mkdir(FOLDER)
@@ -76,26 +79,28 @@ class Node:
         to_node, from_node, done = os.pipe(), os.pipe(), os.pipe()
         self._frames = to_node[1]
         try:
-            pid = self._spawn(to_node[0], from_node[1], done[0], start.memory or DEFAULT_MEMORY)
+            descriptors = {IN: to_node[0], OUT: from_node[1], DONE: done[0]}
+            pid = self._spawn(descriptors, flags_for(start.memory or DEFAULT_MEMORY))
         except OSError as exc:
             self._refuse(exc)
         for fd in (to_node[0], from_node[1], done[0]):
             os.close(fd)
         self._channel.lend(self._forward)
-        self._give(_bundle() + jsonrpc.encode(notification(start)))
+        self._give(bundle() + jsonrpc.encode(notification(start)))
         self._pass_on(from_node[0], done[1])
         self._end(pid)
 
-    def _spawn(self, frames_in: int, frames_out: int, done: int, memory: int) -> int:
+    def _spawn(self, descriptors: dict[int, int], flags: list[str]) -> int:
         actions: list[tuple[int, ...]] = []
-        # They may be numbered as Node's are: they are moved away first.
-        for number, (fd, target) in enumerate(((frames_in, IN), (frames_out, OUT), (done, DONE))):
-            actions.append((os.POSIX_SPAWN_DUP2, fd, 60 + number))
-            actions.append((os.POSIX_SPAWN_DUP2, 60 + number, target))
-            actions.append((os.POSIX_SPAWN_CLOSE, 60 + number))
+        # They may be numbered as Node's are: all are moved away first.
+        for target, fd in descriptors.items():
+            actions.append((os.POSIX_SPAWN_DUP2, fd, MOVED + target))
+        for target in descriptors:
+            actions.append((os.POSIX_SPAWN_DUP2, MOVED + target, target))
+            actions.append((os.POSIX_SPAWN_CLOSE, MOVED + target))
         return os.posix_spawn(
             NODE,
-            ["node", *_flags(memory), "-e", BOOT],
+            ["node", *flags, "-e", BOOT],
             {**os.environ, "NODE_NO_WARNINGS": "1"},
             file_actions=actions,
             setsigdef=[signal.SIGPIPE],
@@ -145,18 +150,21 @@ class Node:
                 self._channel.send_line(decoder.incomplete + chunk)
                 continue
             for line in lines:
-                # What was printed before it goes before it.
-                self._capture.drain()
-                if not line:
-                    os.write(done, b".")
-                    continue
-                if line.startswith(KEPT):
-                    self._note_kept(line[len(KEPT) :])
-                    continue
-                self._watch_for_finish(line)
-                self._channel.send_line(line + b"\n")
+                self._take_line(line, done)
         if decoder.incomplete:
             self._channel.send_line(decoder.incomplete)
+
+    def _take_line(self, line: bytes, done: int) -> None:
+        """Take a line that Node has written."""
+        # What was printed before it goes before it.
+        self._capture.drain()
+        if not line:
+            os.write(done, b".")
+        elif line.startswith(KEPT):
+            self._note_kept(line[len(KEPT) :])
+        else:
+            self._watch_for_finish(line)
+            self._channel.send_line(line + b"\n")
 
     def _watch_for_finish(self, line: bytes) -> None:
         if f'"{NAMES[ExecutionFinish]}"'.encode() not in line[:FINISH_HEAD]:
@@ -209,7 +217,7 @@ class Node:
             signal.pause()
 
 
-def _flags(memory: int) -> list[str]:
+def flags_for(memory: int) -> list[str]:
     """Node's flags in a sandbox with so much memory, in bytes."""
     return [
         f"--max-old-space-size={max(LEAST_HEAP, int(memory * HEAP_SHARE)) >> 20}",
@@ -219,7 +227,7 @@ def _flags(memory: int) -> list[str]:
     ]
 
 
-def _bundle() -> bytes:
+def bundle() -> bytes:
     """What `boot.js` reads."""
     payload = json.dumps(MODULES).encode()
     return b"%012d" % len(payload) + payload

@@ -44,8 +44,9 @@ function stripped(text) {
   }
 }
 
-// The text of the module to run. Throws SyntaxError, with the line.
-function prepared(code) {
+// The tree of a module, and its text without types: `{tree, text}`. Without a parser, `tree` is null.
+// Throws SyntaxError, with the line.
+function parsedModule(code) {
   const fenced = FENCE.exec(code);
   // Its lines keep their numbers.
   let text = fenced === null ? code : `\n${fenced[1]}`;
@@ -53,7 +54,7 @@ function prepared(code) {
   const acorn = parser();
   if (acorn === null) {
     const types = stripped(text);
-    return types.text ?? text;
+    return { tree: null, text: types.text ?? text };
   }
   let { tree, error } = parsed(acorn, text);
   if (tree === null || MAY_BE_GENERIC.test(text)) {
@@ -73,12 +74,18 @@ function prepared(code) {
       error.message.replace(/ \(\d+:\d+\)$/, ''), error.loc?.line ?? null, error.loc ? error.loc.column + 1 : null,
     );
   }
-  const last = tree.body.at(-1);
+  return { tree, text };
+}
+
+// The text of the module to run. Throws SyntaxError, with the line.
+function prepared(code) {
+  const { tree, text } = parsedModule(code);
+  const last = tree?.body.at(-1);
   if (last?.type !== 'ExpressionStatement') return text;
   const kept = `globalThis.${KEEP}((`;
-  Object.assign(source, { line: last.loc.start.line, column: last.loc.start.column, added: kept.length });
+  source.edits = [{ line: last.loc.start.line, column: last.loc.start.column, added: kept.length }];
   const end = text[last.end - 1] === ';' ? last.end - 1 : last.end;
   return `${text.slice(0, last.start)}${kept}${text.slice(last.start, end)}))${text.slice(end)}`;
 }
 
-module.exports = { KEEP, prepared };
+module.exports = { KEEP, parsedModule, prepared };

@@ -1,7 +1,8 @@
 'use strict';
 // The channel: JSON-RPC 2.0, one message a line, as `mcp_bridge/wire` has it. Frames come on descriptor 3 and leave on
 // 4; an empty line on 4 asks for everything that was printed to be sent, which a byte on 5 says is done. A line on 4
-// that begins with ! tells of a file that the script has kept.
+// that begins with ! tells of a file that the script has kept. Of a session, a line on 3 that is ! asks for the end of
+// the cell, and one on 4 that begins with > names the execution that begins; ? asks to be interrupted.
 const fs = require('node:fs');
 const net = require('node:net');
 const { LocalError, encodable, parse } = require('./values');
@@ -13,6 +14,7 @@ const MAX_FRAME_BYTES = 16 * 1024 * 1024;
 const HOST_GONE = 75;
 const BAD_FRAME = 76;
 const CHANNEL_CLOSED = 77;
+const STOP = 33;
 
 // The script may replace any function of Node's.
 const { writeSync, readSync } = fs;
@@ -58,6 +60,12 @@ function encoded(message) {
   return line;
 }
 
+function cellEnded() {
+  return new RequestError(
+    'what makes this call was left by a cell that has ended; start it again in this one', { code: 'cell_ended' },
+  );
+}
+
 class Channel {
   #next = 0;
   #waiting = new Map();
@@ -70,8 +78,37 @@ class Channel {
   // Whether answers come from a record: each is acknowledged once the code that waited for it has continued.
   replays = false;
 
+  // Between two cells of a session nothing can be asked for, and the next one is waited for.
+  #isBetween = false;
+  #onStop = () => {};
+
   constructor(onStart) {
     this.#onStart = onStart;
+  }
+
+  // The guest is that of a session: `onStop` is called when its cell's time is up.
+  keepOpen(onStop) {
+    this.#onStop = onStop;
+  }
+
+  beginCell(execution) {
+    this.#isBetween = false;
+    send(Buffer.from(`>${execution}\n`));
+    this.rest();
+  }
+
+  endCell() {
+    this.#isBetween = true;
+    for (const [id, { reject }] of this.#waiting) {
+      this.#waiting.delete(id);
+      reject(cellEnded());
+    }
+    this.#socket.ref();
+  }
+
+  // Have this thread interrupted, wherever it is.
+  askInterruption() {
+    send(Buffer.from('?\n'));
   }
 
   open() {
@@ -83,7 +120,7 @@ class Channel {
 
   // With nothing under way the channel doesn't keep the process.
   rest() {
-    if (this.#waiting.size === 0) this.#socket.unref();
+    if (this.#waiting.size === 0 && !this.#isBetween) this.#socket.unref();
   }
 
   notify(method, params) {
@@ -92,6 +129,7 @@ class Channel {
 
   // A request's result. Rejects with RequestError; throws LocalError.
   request(method, params) {
+    if (this.#isBetween) throw cellEnded();
     const id = ++this.#next;
     const line = encoded({ jsonrpc: '2.0', id, method, params });
     return new Promise((resolve, reject) => {
@@ -121,9 +159,14 @@ class Channel {
     let start = 0;
     for (let end = chunk.indexOf(10); end >= 0; end = chunk.indexOf(10, start)) {
       this.#parts.push(chunk.subarray(start, end));
-      this.#lines.push(this.#parts.length === 1 ? this.#parts[0] : Buffer.concat(this.#parts));
+      const line = this.#parts.length === 1 ? this.#parts[0] : Buffer.concat(this.#parts);
       this.#parts = [];
       start = end + 1;
+      if (line.length === 1 && line[0] === STOP) {
+        // Whatever has interrupted the dispatch of what came before.
+        this.#isDispatching = false;
+        this.#onStop();
+      } else if (line.length > 0) this.#lines.push(line);
     }
     if (start < chunk.length) this.#parts.push(chunk.subarray(start));
     if (!this.#isDispatching) this.#dispatch();
@@ -166,4 +209,4 @@ class Channel {
   }
 }
 
-module.exports = { Channel, RequestError, writeAll, reallyExit };
+module.exports = { Channel, RequestError, cellEnded, writeAll, reallyExit };
