@@ -96,4 +96,4 @@ class JavascriptCells:
         )
 
     def _left(self):
-        return "setTimeout(() => note('timer'), 3)\n"
+        return "await new Promise((done) => setTimeout(() => done(note('timer')), 3))\n"

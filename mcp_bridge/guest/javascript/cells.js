@@ -222,7 +222,8 @@ class Session {
         for (const name of names) Object.defineProperty(globalThis, name, { writable: false });
       },
       value: (value) => {
-        this.#value = value;
+        // A timer shows when it was started, which is never the same again, and tells nobody anything.
+        this.#value = this.#timers.has(value) ? undefined : value;
       },
       import: (name, options) => this.#imported(`${name}`, options),
       meta: {

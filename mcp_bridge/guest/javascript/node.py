@@ -200,8 +200,10 @@ class Node:
         if is_exhausted:
             self._tell_exhaustion()
         if code < 0:
-            if -code != signal.SIGKILL:
+            try:
                 signal.signal(-code, signal.SIG_DFL)
+            except (OSError, ValueError):
+                pass  # SIGKILL has no handler; and a session's thread may set none, where the default is in place.
             os.kill(os.getpid(), -code)
         os._exit(code if code >= 0 else 128 - code)
 
