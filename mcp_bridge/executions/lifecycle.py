@@ -83,20 +83,27 @@ class Lifecycle:
             raise BridgeError("unknown_trace", f"There is no trace {execution[:100]!r}.")
         return execution_row
 
-    async def start(self, execution: StoredExecution, values: Mapping[str, Scalar], entry: Entry) -> bool:
+    async def start(
+        self,
+        execution: StoredExecution,
+        values: Mapping[str, Scalar],
+        entry: Entry,
+        post: Callable[[], None] | None = None,
+    ) -> bool:
         """Store a new execution, owned by this process; False if its key has one already.
 
         Args:
             execution: The execution's row.
             values: The values behind its references, by their ids.
             entry: Its first entry.
+            post: Posts what is written in the same transaction.
         """
         self._active[execution.id] = anyio.Event()
         added = False
         try:
             # Once it is stored, this process has to record its end.
             with anyio.CancelScope(shield=True):
-                added = await self.store.add(execution, values, entry)
+                added = await self.store.add(execution, values, entry, post=post)
         finally:
             if not added:
                 self._release(execution.id)

@@ -7,6 +7,7 @@ creates others in the order of its code; when they start to run depends on timin
 The position is kept in a context variable, which threads and tasks inherit as asyncio does for all context.
 """
 
+import _thread
 import sys
 from contextvars import ContextVar, copy_context
 from itertools import count
@@ -56,6 +57,8 @@ def _shortened(name: str) -> str:
 
 
 _line: ContextVar[Line] = ContextVar("bridge_line")
+_started_in: ContextVar[int] = ContextVar("bridge_started_in")
+"""The cell that started a thread which `threading` knows nothing of."""
 _unknown = count(1)
 _ATTRIBUTE = "_bridge_line"
 
@@ -104,15 +107,56 @@ def follow_threads() -> None:
     threading.Thread.start = start_with_line  # type: ignore[method-assign]
 
 
-def current() -> Line:
-    """The line of the current task or thread."""
+def follow_raw_threads() -> None:
+    """Have the threads of `_thread` belong to the cell that starts them, in a session."""
+    threading = sys.modules.get("threading")
+
+    def followed(start: Callable[..., Any]) -> Callable[..., Any]:
+        def start_in_cell(function: Any, *args: Any, **options: Any) -> Any:
+            # What can't be called is for the original to refuse.
+            return start(_in_cell(_cell(), function) if callable(function) else function, *args, **options)
+
+        _copy_metadata(start, start_in_cell)
+        return start_in_cell
+
+    for name in ("start_new_thread", "start_new", "start_joinable_thread"):
+        if (start := getattr(_thread, name, None)) is not None:
+            setattr(_thread, name, replacement := followed(start))
+            if hasattr(threading, f"_{name}"):
+                setattr(threading, f"_{name}", replacement)
+
+
+def _in_cell(cell: int, function: Any) -> Callable[..., Any]:
+    def run(*args: Any, **options: Any) -> Any:
+        _started_in.set(cell)
+        return function(*args, **options)
+
+    return run
+
+
+def _known_line() -> Line | None:
+    """The line of the current task or thread, if it has one already."""
     line = _line.get(None)
     if line is None:
-        # A thread that wasn't started by `threading` is numbered by its first call.
         current_thread = getattr(sys.modules.get("threading"), "current_thread", None)
-        known = None if current_thread is None else current_thread().__dict__.get(_ATTRIBUTE)
-        line = known or Line(f"t{next(_unknown)}", Running.cell)
-        _line.set(line)
+        line = None if current_thread is None else current_thread().__dict__.get(_ATTRIBUTE)
+    return line
+
+
+def _cell() -> int:
+    """The cell that the current task or thread belongs to; `NO_CELL` for one that Python hasn't started."""
+    line = _known_line()
+    return line.cell if line is not None else _started_in.get(NO_CELL if Running.cell else 0)
+
+
+NO_CELL = -1
+
+
+def current() -> Line:
+    """The line of the current task or thread."""
+    # A thread that wasn't started by `threading` is numbered by its first call.
+    line = _known_line() or Line(f"t{next(_unknown)}", _cell())
+    _line.set(line)
     return line
 
 

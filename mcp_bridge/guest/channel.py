@@ -18,7 +18,7 @@ from mcp_bridge.wire.messages import NAMES, CallTaken, RequestCancel, encode_par
 
 READ_BYTES = 262_144
 
-CELL_ENDED = "what makes this call was left by a cell that has ended; start it again in this one"
+CELL_ENDED = "what makes this call wasn't started by the cell that runs, but left by one before; start it in this one"
 
 OWN_IDS = 2**53 - 2**32
 """The ids of this process's requests are above this, where another process has the channel, too."""

@@ -346,6 +346,46 @@ async def test_what_a_cell_has_left_can_make_no_call_in_a_later_one(sandboxes):
         assert (await cells("go.set()\nwhile not said: time.sleep(0.01)\nsaid")).value == "['cell_ended']"
 
 
+RAW = """
+import _thread, ctypes, time
+from mcp.sync.servers import faulty
+said = {}
+def call(name):
+    try:
+        said[name] = faulty.echo(name)
+    except Exception as exc:
+        said[name] = exc.code
+goes = {name: _thread.allocate_lock() for name in ('raw', 'nested')}
+for lock in goes.values():
+    lock.acquire()
+def later(name):
+    goes[name].acquire()
+    call(name)
+_thread.start_new_thread(later, ('raw',))
+_thread.start_new_thread(lambda: _thread.start_new_thread(later, ('nested',)), ())
+"""
+
+FOREIGN = """
+handle = ctypes.c_ulong()
+back = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: call('foreign') or 0)
+assert ctypes.CDLL(None).pthread_create(ctypes.byref(handle), None, back, None) == 0
+while 'foreign' not in said: time.sleep(0.01)
+said['foreign']
+"""
+
+
+async def test_a_thread_that_no_module_knows_is_of_the_cell_that_started_it(sandboxes):
+    async with opened(sandboxes) as cells:
+        await cells(RAW)
+        for name in ("raw", "nested"):
+            wait = f"goes['{name}'].release()\nwhile '{name}' not in said: time.sleep(0.01)\nsaid['{name}']"
+            assert (await cells(wait)).value == "'cell_ended'"
+        own = "_thread.start_new_thread(call, ('own',))\nwhile 'own' not in said: time.sleep(0.01)\nsaid['own']"
+        assert (await cells(own)).value == "'own'"
+        # Nobody knows which cell has started it.
+        assert (await cells(FOREIGN)).value == "'cell_ended'"
+
+
 FORGER = """
 import threading, time, os, json
 # All that an earlier cell can do: it finds the channel, and answers for the cells to come.

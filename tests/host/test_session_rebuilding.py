@@ -1,5 +1,7 @@
 """Sessions whose sandbox, host or bridge is gone: rebuilt from the record, without a second effect, or told lost."""
 
+import sys
+
 import anyio
 import pytest
 from execution_fixtures import printed, until
@@ -175,6 +177,41 @@ async def test_a_key_is_not_spent_by_a_cell_that_finds_its_session_moved(sandbox
         assert (record.value, record.session) == ("5", {"name": "s", "cell": 1})
         again = await bridge.run("y = 5; y", session="s", key="k")
         assert (again.execution, again.value) == (record.execution, "5")
+
+
+KILLED = """
+import os, sys
+import anyio
+from mcp_bridge.host.bridge import open_bridge
+from mcp_bridge.ledger.storage import database
+from mcp_bridge.settings import Settings
+
+async def main():
+    async with open_bridge(Settings(state_dir=sys.argv[1], runtime=sys.argv[2]), ()) as bridge:
+        await bridge.run("x = 1", session="s")
+        commit = database.commit
+        def killed(connection, log, batch):
+            written = commit(connection, log, batch)
+            if connection.execute("SELECT count(*) FROM executions").fetchone()[0] == 2:
+                os.kill(os.getpid(), 9)
+            return written
+        database.commit = killed
+        await bridge.run("x += 1; x", session="s", key="k")
+
+anyio.run(main)
+"""
+
+
+async def test_a_keyed_cell_whose_host_is_killed_as_soon_as_it_is_stored_is_its_sessions_and_goes_on(
+    sandboxes, tmp_path
+):
+    state = tmp_path / "killed"
+    work = [sys.executable, "-c", KILLED, str(state), sandboxes.settings.runtime]
+    ended = await anyio.run_process(work, check=False)
+    assert ended.returncode == -9, ended.stderr.decode()
+    async with sandboxes.open(state_dir=state) as bridge:
+        record = await bridge.run("x += 1; x", session="s", key="k")
+        assert (record.value, record.session) == ("2", {"name": "s", "cell": 2, "rebuilt": 1})
 
 
 async def test_a_cell_that_does_another_thing_stops_the_rebuilding_with_both_sides(sandboxes):

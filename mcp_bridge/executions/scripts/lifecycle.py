@@ -51,7 +51,7 @@ from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost,
 from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.executions.scripts.settling import cancel_script
-from mcp_bridge.executions.sessions.cell import Cell, require_in_session, require_language
+from mcp_bridge.executions.sessions.cell import Cell, is_same_packages, require_in_session, require_language
 from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
 from mcp_bridge.executions.waits.due import earliest_due, last_looked
@@ -305,26 +305,24 @@ class Scripts:
             None if job.packages is None else job.packages.rows(),
             None if job.language == "python" else job.language,
         )
-        bundle: dict[str, Any] = {"code": job.code, "servers": servers, "timeout": job.timeout}
-        if job.cell is not None:
-            bundle["cell"] = job.cell.to_bundle()
-        elif job.packages is not None:
-            bundle["packages"] = job.packages.rows()
-        if job.language != "python":
-            bundle["language"] = job.language
-        if job.dry_run:
-            bundle["dry_run"] = True
-        if job.files is not None:
-            bundle["files"] = sorted(job.files)
+        bundle = _bundle(job, servers)
         row = new_execution("script", execution, self._principal, key, request=request, program=request, bundle=bundle)
         entry = self.lifecycle.entry(began, execution)
         values, recorded = gate.values.values_behind(code), None
+        moves: list[Callable[[], Awaitable[bool]]] = []
+
+        def move() -> None:
+            # In the transaction of the start: a cell that is there is its session's last one.
+            if job.cell is not None and self._heads is not None:
+                moves.append(self._heads.begin_move(self._principal, job.cell.session, job.head, execution))
+
         if key is None:
             recorded = await self.lifecycle.begin(row, values, entry)
-        elif not await self.lifecycle.start(row, values, entry):
+            move()
+        elif not await self.lifecycle.start(row, values, entry, move):
             return None
         if job.cell is not None:
-            recorded = self._begin_cell(job.cell, job.head, execution, recorded)
+            recorded = _moved(job.cell.session, recorded, moves)
         return ActiveScript(self._script(execution, gate, row.key), gate, job, recorded=recorded)
 
     async def _with_packages(self, job: Job) -> Job:
@@ -341,21 +339,6 @@ class Scripts:
         packages = await self._runner.resolve(job) if job.requirements else None
         first = None if cell is None else replace(cell, packages=packages, language=job.language)
         return replace(job, packages=packages, cell=first)
-
-    def _begin_cell(
-        self, cell: Cell, head: str, execution: str, recorded: Callable[[], Awaitable[None]] | None
-    ) -> Callable[[], Awaitable[None]]:
-        """Make an execution its session's last cell. As `Lifecycle.begin`."""
-        assert self._heads is not None  # noqa: S101 - a job with a cell is of a bridge with sessions
-        moved = self._heads.begin_move(self._principal, cell.session, head, execution)
-
-        async def is_recorded() -> None:
-            if recorded is not None:
-                await recorded()
-            if not await moved():
-                raise SessionMovedError(cell.session)
-
-        return is_recorded
 
     async def resume_from_record(self, known: StoredExecution, client: Client) -> ActiveScript | ExecutionRecord | None:
         """Go on with an execution from its record; None if another was quicker.
@@ -650,6 +633,37 @@ class Scripts:
         return ScriptRun(execution, self._store, self.lifecycle.recorder, gate, gate.policy_hash, history, key=key)
 
 
+def _bundle(job: Job, servers: list[str] | None) -> dict[str, Any]:
+    """What `Job.from_stored` reads of a script."""
+    bundle: dict[str, Any] = {"code": job.code, "servers": servers, "timeout": job.timeout}
+    if job.cell is not None:
+        bundle["cell"] = job.cell.to_bundle()
+    elif job.packages is not None:
+        bundle["packages"] = job.packages.rows()
+    if job.language != "python":
+        bundle["language"] = job.language
+    if job.dry_run:
+        bundle["dry_run"] = True
+    if job.files is not None:
+        bundle["files"] = sorted(job.files)
+    return bundle
+
+
+def _moved(
+    session: str, recorded: Callable[[], Awaitable[None]] | None, moves: Sequence[Callable[[], Awaitable[bool]]]
+) -> Callable[[], Awaitable[None]]:
+    """Waits until a cell's start is durable, and refuses one whose session has gone on meanwhile."""
+
+    async def is_recorded() -> None:
+        if recorded is not None:
+            await recorded()
+        for moved in moves:
+            if not await moved():
+                raise SessionMovedError(session)
+
+    return is_recorded
+
+
 class _Request(NamedTuple):
     """As `KeyedRequest`."""
 
@@ -684,6 +698,7 @@ class _Request(NamedTuple):
             known.kind == "script"
             and is_same_session
             and is_same_language
+            and is_same_packages(self.job.requirements, known)
             and await self.scripts.is_same_code(known, self.job.code)
         )
 

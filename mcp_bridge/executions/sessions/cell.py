@@ -114,6 +114,21 @@ def require_language(language: Language, cell: Cell) -> None:
         )
 
 
+def is_same_packages(requirements: Sequence[str], known: StoredExecution) -> bool:
+    """Whether a request for packages may be the one that an execution came of, of which the set alone is known.
+
+    Args:
+        requirements: What is asked for, valid.
+        known: The stored execution.
+    """
+    place = Cell.of(known)
+    found = stored_packages(known.bundle) if place is None else place.packages
+    if not requirements:
+        # A later cell has its session's without asking.
+        return found is None or (place is not None and place.number > 1)
+    return found is not None and meets(map(parse_requirement, requirements), found) is None
+
+
 def require_in_session(requirements: Sequence[str], cell: Cell) -> None:
     """Refuse packages that a session doesn't have: its sandbox is there already.
 

@@ -18,6 +18,16 @@ from mcp_bridge.wire.messages import PackageInstall, PackageRead
 TARGET = "/tmp/site-packages"  # noqa: S108 - the sandbox's
 
 _turn = threading.Lock()
+
+
+def _after_fork() -> None:
+    # A thread of the parent's may have it, and never gives it back here.
+    global _turn  # noqa: PLW0603
+    _turn = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
 _added: list[str] = []
 """What was added so far, as `name==version`."""
 

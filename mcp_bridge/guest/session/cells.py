@@ -50,6 +50,7 @@ class Session:
         self._loop: Any = None
         """The `asyncio.Runner` of all cells, once there is one."""
         call_ids.begin()
+        call_ids.follow_raw_threads()
         prepared = {"linecache": self._register_sources} | randomness.begin(bytes.fromhex(first.seed or ""))
         self._world = Environment(channel, capture, first, prepared)
         self._module = ModuleType("__main__")

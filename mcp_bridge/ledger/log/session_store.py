@@ -71,6 +71,8 @@ class SessionStore:
     def begin_move(self, principal: str, session: str, before: str, head: str) -> Callable[[], Awaitable[bool]]:
         """Make an execution a session's last cell, in the transaction of what was posted last, without waiting.
 
+        An execution that isn't stored, since its key belongs to another, moves nothing.
+
         Args:
             principal: Whose session it is.
             session: Its name.
@@ -84,15 +86,16 @@ class SessionStore:
         condition = ("sessions", "principal = ? AND name = ?", (principal, name))
         if before:
             changed = self._database.begin_write(
-                "UPDATE sessions SET head = ?, changed = ? WHERE principal = ? AND name = ? AND head = ?",
-                (head, now, principal, name, before),
+                "UPDATE sessions SET head = ?, changed = ? WHERE principal = ? AND name = ? AND head = ?"
+                " AND EXISTS (SELECT 1 FROM executions WHERE id = ?)",
+                (head, now, principal, name, before, head),
                 condition,
             )
         else:
             changed = self._database.begin_write(
-                "INSERT INTO sessions (principal, name, head, changed, mac) VALUES (?, ?, ?, ?, ?)"
-                " ON CONFLICT DO NOTHING",
-                (principal, name, head, now, RowMac("sessions")),
+                "INSERT INTO sessions (principal, name, head, changed, mac) SELECT ?, ?, ?, ?, ?"
+                " WHERE EXISTS (SELECT 1 FROM executions WHERE id = ?) ON CONFLICT DO NOTHING",
+                (principal, name, head, now, RowMac("sessions"), head),
             )
 
         async def moved() -> bool:

@@ -53,7 +53,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class RowMac:
-    """The last parameter of a statement that inserts a row: the MAC of the row's other columns, in their order.
+    """A parameter of a statement that inserts a row: the MAC of the parameters before it, the row's other columns.
 
     Attributes:
         table: The table.

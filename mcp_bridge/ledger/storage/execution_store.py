@@ -225,7 +225,11 @@ class ProgramStore:
     # --- executions ---
 
     async def add(
-        self, execution: StoredExecution, values: Mapping[str, str | float] | None = None, *entries: Entry
+        self,
+        execution: StoredExecution,
+        values: Mapping[str, str | float] | None = None,
+        *entries: Entry,
+        post: Callable[[], None] | None = None,
     ) -> bool:
         """Store a new execution; False if its key belongs to another one.
 
@@ -233,8 +237,12 @@ class ProgramStore:
             execution: The execution.
             values: The values behind its references.
             entries: Recorded in the same transaction.
+            post: Posts what else is written in it.
         """
-        return await (await self.begin_adding(execution, values, *entries))()
+        added = await self.begin_adding(execution, values, *entries)
+        if post is not None:
+            post()
+        return await added()
 
     async def begin_adding(
         self, execution: StoredExecution, values: Mapping[str, str | float] | None = None, *entries: Entry

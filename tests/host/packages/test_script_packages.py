@@ -10,12 +10,14 @@ from execution_fixtures import lines, printed
 from package_index import wheel
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.lifecycle import new_execution
+from mcp_bridge.executions.sessions.cell import Cell, is_same_packages
 from mcp_bridge.governance.principals import Principal
 from mcp_bridge.ledger.log.payloads import ScriptStart, understood
 from mcp_bridge.sandbox.image.store import LABEL_SET
 from mcp_bridge.sandbox.open_driver import open_images
 from mcp_bridge.sandbox.packages.install_settings import InstallSettings
-from mcp_bridge.sandbox.packages.locked import PackageSet
+from mcp_bridge.sandbox.packages.locked import LockedPackage, PackageSet
 
 pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.timeout(300)]
 
@@ -303,3 +305,24 @@ def test_rows_that_are_not_of_a_set_are_refused():
     for rows in ([{"name": "a"}], [{"name": "a", "version": "1", "file": "f", "sha256": "x"}], [{"name": 1}], ["x"]):
         with pytest.raises((TypeError, ValueError)):
             PackageSet.from_rows(json.loads(json.dumps(rows)))
+
+
+ONE = LockedPackage("shop", "1.0", "shop-1.0-py3-none-any.whl", "0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("bundle", "asked", "is_same"),
+    [
+        ({}, [], True),
+        ({}, ["shop"], False),
+        ({"packages": PackageSet((ONE,)).rows()}, ["Shop>=1"], True),
+        ({"packages": PackageSet((ONE,)).rows()}, ["shop==2.0"], False),
+        ({"packages": PackageSet((ONE,)).rows()}, [], False),
+        ({"cell": Cell("s", 1, "", "00", PackageSet((ONE,))).to_bundle()}, [], False),
+        ({"cell": Cell("s", 2, "a", "00", PackageSet((ONE,))).to_bundle()}, [], True),
+        ({"cell": Cell("s", 2, "a", "00").to_bundle()}, ["shop"], False),
+    ],
+)
+def test_a_request_of_which_values_are_erased_is_known_by_its_packages_too(bundle, asked, is_same):
+    known = new_execution("script", "e", "local", None, request="", program="", bundle=bundle)
+    assert is_same_packages(asked, known) is is_same
