@@ -20,7 +20,7 @@ from benchmarks.worker import worker
 from benchmarks.workers.logs import entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.rollback_detection import RECORD_BYTES, Position, PositionFile
+from mcp_bridge.ledger.storage.head_file import RECORD_BYTES, Position, PositionFile
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 if TYPE_CHECKING:

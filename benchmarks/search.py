@@ -64,6 +64,7 @@ async def search(bench: Bench) -> list[Row]:
         "unseen": tool_search.queries("unseen_queries.tsv"),
         "drawn": tool_search.queries("drawn_queries.tsv"),
         "kept back": tool_search.queries("kept_back_queries.tsv"),
+        "fresh": tool_search.queries("fresh_queries.tsv"),
     }
     ours, peer = SearchIndex(tools), PlainBM25(tools)
     rows = []

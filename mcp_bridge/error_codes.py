@@ -93,7 +93,7 @@ Code = Literal[
     "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
     "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_few_descriptors", "too_large",
-    "too_many_artifacts", "too_many_calls", "too_many_events",
+    "too_many_artifacts", "too_many_calls", "too_many_clients", "too_many_events",
     "too_many_failures", "too_many_keys", "too_many_memories", "too_many_programs", "too_many_references",
     "too_many_requests", "too_many_sessions", "too_many_tokens",
     "too_many_viewers", "too_many_waits",
@@ -1120,6 +1120,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "too_few_descriptors": Description(
             "The process may not have as many files and connections open as `http.max_connections` wants.",
             "Raise the hard limit, such as LimitNOFILE of systemd, or lower the setting.", exit_status=4),
+        "too_many_clients": Description(
+            "As many sessions are open over HTTP as `http.max_sessions` or `http.max_sessions_per_principal` allow.",
+            "End sessions that aren't used, or raise the limit.", _CLIENT),
         "too_many_requests": Description(
             "A principal makes more requests a minute than it may, or too many large ones are in progress.",
             "Wait as long as the answer's Retry-After says.", _CLIENT | _VIEWER),

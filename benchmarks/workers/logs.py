@@ -21,7 +21,7 @@ from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.transaction import Append, commit, posted
 from mcp_bridge.ledger.proofs import merkle
-from mcp_bridge.ledger.proofs.exports import verify_export
+from mcp_bridge.ledger.proofs.export_verification import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage.opening import open_to_write
 from mcp_bridge.ledger.storage.schema import FILE_NAME

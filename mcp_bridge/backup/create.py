@@ -35,11 +35,11 @@ from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, NEXT_KEY_FILE, PU
 from mcp_bridge.ledger.log.reading import open_ledger, require
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.storage import old_references, sealing
+from mcp_bridge.ledger.storage.head_file import PositionFile
 from mcp_bridge.ledger.storage.restore_staging import RESTORING
-from mcp_bridge.ledger.storage.rollback_detection import PositionFile
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.witness import files as witness_files
-from mcp_bridge.ledger.witness import rollback_detection as witness_rollback
+from mcp_bridge.ledger.witness import witness_head
 from mcp_bridge.policy.secrets import secret_stores
 from mcp_bridge.private_files import private_key
 
@@ -60,13 +60,13 @@ KEYS = (MASTER, KEY_FILE, OLD_KEY)
 """What a ledger's keys are called, in a backup and in a state directory. A further one is one more name here, and in
 `needs` if the ledger can't go on without it. What they are is not looked at: one may be sealed under another."""
 
-CREDENTIALS = (secret_stores.FILE_NAME, secret_stores.PRINCIPAL_TOKENS_FILE_NAME, witness_rollback.KEY_FILE)
+CREDENTIALS = (secret_stores.FILE_NAME, secret_stores.PRINCIPAL_TOKENS_FILE_NAME, witness_head.KEY_FILE)
 """What else is in a backup with keys alone."""
 
 DATABASES = (FILE_NAME, witness_files.STATE_FILE)
 """What is copied by SQLite. `FOLDERS` are the rest of what is in a backup."""
 
-OF_THIS_LEDGER = ("ledger.head", PUBLIC_KEY_FILE, witness_rollback.HEAD_FILE)
+OF_THIS_LEDGER = ("ledger.head", PUBLIC_KEY_FILE, witness_head.HEAD_FILE)
 """Files that tell of the ledger beside them how far it had come, and its public key, and of the witness how much it
 knows: in no backup, removed where one is restored, and made anew when that is opened."""
 
@@ -160,7 +160,7 @@ def back_up(directory: Path, master: str | Sequence[str], target: Path, to: str 
 
 
 def _refuse_witness_alone(directory: Path) -> None:
-    state, key = directory / witness_files.STATE_FILE, directory / witness_rollback.KEY_FILE
+    state, key = directory / witness_files.STATE_FILE, directory / witness_head.KEY_FILE
     if state.exists() and not (directory / FILE_NAME).exists():
         raise BridgeError(
             "witness_alone",

@@ -41,7 +41,7 @@ from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import sealing
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.witness import files as witness_files
-from mcp_bridge.ledger.witness import rollback_detection as witness_rollback
+from mcp_bridge.ledger.witness import witness_head
 from mcp_bridge.private_files import KEY_BYTES, private_directory
 
 if TYPE_CHECKING:
@@ -363,7 +363,7 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
         tuple(name for name in KEYS if name in small),
         apart,
         tuple(name for name in CAN_BE_LOST if name in means.lost),
-        witness_files.STATE_FILE in said.get("files", ()) and witness_rollback.KEY_FILE in small,
+        witness_files.STATE_FILE in said.get("files", ()) and witness_head.KEY_FILE in small,
     )
     return _Found(small, apart, restored)
 
@@ -440,11 +440,11 @@ def _put_keys(staging: Path, found: _Found, master: str | Sequence[str]) -> None
     has_witness = (staging / witness_files.STATE_FILE).exists()
     for name, data in found.small.items():
         # A witness's key without what it has cosigned would be one that has forgotten it.
-        if (name != MASTER or master == "file") and (name != witness_rollback.KEY_FILE or has_witness):
+        if (name != MASTER or master == "file") and (name != witness_head.KEY_FILE or has_witness):
             write_private(staging / name, data)
     if (own := found.small.get(MASTER)) is not None and master != "file":
         _give_back(own, master, staging)
-    if witness_rollback.KEY_FILE not in found.small:
+    if witness_head.KEY_FILE not in found.small:
         # Under another key it would be another witness, which hasn't seen any of that.
         (staging / witness_files.STATE_FILE).unlink(missing_ok=True)
 

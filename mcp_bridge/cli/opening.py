@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import typer
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def drive(
 
     async def driven(bridge: Bridge) -> tuple[dict[str, Any], str]:
         record = await work(bridge)
-        return record, await inputs.short_id(bridge.programs.store, record["trace_id"])
+        return record, await argument_decoding.short_id(bridge.programs.store, record["trace_id"])
 
     record, ident = run_with_bridge(configuration, driven)
     if as_json:

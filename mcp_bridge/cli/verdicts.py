@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from mcp_bridge.ledger.proofs.exports import Verdict
+    from mcp_bridge.ledger.proofs.export_verdict import Verdict
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.proofs.tlog_proof import Proved
     from mcp_bridge.ledger.publish.checkpoints_seen import TargetRecord
@@ -45,7 +45,7 @@ class LostKeyRecord(TypedDict):
 
 
 class LossRecord(TypedDict):
-    """A place where the log lacks what had been recorded, as `exports.Lost`."""
+    """A place where the log lacks what had been recorded, as `export_verdict.Lost`."""
 
     entry: int
     time: float
@@ -79,7 +79,7 @@ class VerdictRecord(TypedDict):
         origin, size, root: The name, number of entries and root hash (in hexadecimal) of the verified checkpoint.
         authenticated: Whether a trusted key has signed the checkpoint.
         keys: The keys that have signed it.
-        executions, disclosed, undisclosed, checkpoints, compared: Counts, as in `exports.Verdict`.
+        executions, disclosed, undisclosed, checkpoints, compared: Counts, as in `export_verdict.Verdict`.
         witnesses: The newest checkpoint of each witness.
         silent: The given witness keys that have cosigned nothing of it.
         lost: The keys that were replaced as lost.

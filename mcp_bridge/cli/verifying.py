@@ -127,8 +127,8 @@ def verify_own_ledger(
     from mcp_bridge.ledger.log.reading import open_ledger
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.publish.checkpoints_seen import FileLog, check_targets
+    from mcp_bridge.ledger.storage.head_file import PositionFile
     from mcp_bridge.ledger.storage.opening import require_end
-    from mcp_bridge.ledger.storage.rollback_detection import PositionFile
 
     settings, base = loaded.settings, loaded.layers[-1].base
     path = ledger_file(settings)
@@ -178,7 +178,7 @@ def verify_given_file(
     from mcp_bridge.ledger.audit.statistics import published
     from mcp_bridge.ledger.log.reading import open_ledger
     from mcp_bridge.ledger.proofs import tlog_proof
-    from mcp_bridge.ledger.proofs.exports import verify_export
+    from mcp_bridge.ledger.proofs.export_verification import verify_export
 
     progress = showing.Progress(f"verifying {file}")
     try:

@@ -5,7 +5,7 @@ import sys
 from mcp_bridge.guest import call_ids, output, proxies, runner, runtime
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.guest.display import Display
-from mcp_bridge.guest.modules import Modules
+from mcp_bridge.guest.mcp_package import Modules
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.proxies import Calls
 from mcp_bridge.wire.annotations import Any, Callable

@@ -811,7 +811,7 @@ class Bridge:
         """What to do about a module that a script has not found."""
         if record.error is None:
             return []
-        from mcp_bridge.host.packages.advice import advice
+        from mcp_bridge.host.packages.missing_modules import advice
 
         found = await anyio.to_thread.run_sync(
             advice, record, self.package_rights, self.sandboxes.installer.cache, self.settings.profile

@@ -145,7 +145,7 @@ class Requests:
 
     def taken(self, call: str) -> None:
         """Whoever waited for the answer to a call has it."""
-        self._script.taken(call)
+        self._script.answers.taken(call)
 
     def cancelled_before_start(self, request: Any) -> None:
         """The script has cancelled a request before it was looked at."""

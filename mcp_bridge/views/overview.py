@@ -21,7 +21,7 @@ from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Status as ProgramStatus
 from mcp_bridge.kernel.language import program_parser as programs
-from mcp_bridge.ledger.audit import overview
+from mcp_bridge.ledger.audit import execution_queries
 from mcp_bridge.ledger.log.entries import TOMBSTONE
 from mcp_bridge.ledger.log.payloads import ScriptStart, start_of
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.approvals import ApprovalRequest
     from mcp_bridge.governance.principals import Principal
+    from mcp_bridge.ledger.audit.execution_queries import EntryCounts
     from mcp_bridge.ledger.audit.inclusion_evidence import Evidence
-    from mcp_bridge.ledger.audit.overview import EntryCounts
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
@@ -153,7 +153,7 @@ class Overview:
         searched = 0
         more = True
         while more and len(rows) < limit and searched < MAX_SEARCHED:
-            found = await overview.newest(
+            found = await execution_queries.newest(
                 self.database, self._whose, _BATCH, statuses=statuses, since=asking.since, before=before
             )
             more = len(found) == _BATCH
@@ -165,7 +165,7 @@ class Overview:
                 row = await self.store.execution(ident)
                 if row is not None and asking.wants(row := await self.as_recorded(row)):
                     rows.append(row)
-        counted = await overview.counts(self.database, [row.id for row in rows])
+        counted = await execution_queries.counts(self.database, [row.id for row in rows])
         return Page([(row, counted[row.id]) for row in rows], before if more else None, searched)
 
     async def execution(self, ident: str) -> StoredExecution:
@@ -183,7 +183,7 @@ class Overview:
         """A script with its code and session as recorded: projected, as what is kept to be run again isn't."""
         if row.kind != "script" or not row.bundle:
             return row
-        start = start_of(await overview.entries(self.database, row.id, limit=1))
+        start = start_of(await execution_queries.entries(self.database, row.id, limit=1))
         shown: dict[str, Any] = {"code": ""}
         if isinstance(start, ScriptStart):
             shown = {"code": start.code, "language": start.language or "python"}
@@ -194,9 +194,9 @@ class Overview:
     async def entries(self, execution: StoredExecution) -> list[Recorded]:
         """An execution's entries, in order; those that can't be read say so."""
         # One look of a page asks for them more than once.
-        wanted = execution.id, await overview.version(self.database)
+        wanted = execution.id, await execution_queries.version(self.database)
         if self._read != wanted:
-            found = await overview.entries(self.database, execution.id)
+            found = await execution_queries.entries(self.database, execution.id)
             found = as_sent(found, await self.store.values(execution.id))
             self._read, self._entries = wanted, found
         return self._entries

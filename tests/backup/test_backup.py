@@ -50,8 +50,8 @@ from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
 from mcp_bridge.ledger.witness.files import STATE_FILE as WITNESS_STATE
 from mcp_bridge.ledger.witness.files import open_files, private_key
-from mcp_bridge.ledger.witness.rollback_detection import KEY_FILE as WITNESS_KEY
-from mcp_bridge.ledger.witness.rollback_detection import Cosigned, WitnessHead
+from mcp_bridge.ledger.witness.witness_head import KEY_FILE as WITNESS_KEY
+from mcp_bridge.ledger.witness.witness_head import Cosigned, WitnessHead
 from mcp_bridge.policy.secrets.secret_stores import PRINCIPAL_TOKENS_FILE_NAME, SecretFile
 
 LONG = bool(os.environ.get("MCP_BRIDGE_TEST_LONG"))

@@ -16,8 +16,8 @@ from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec
 from mcp_bridge.downstream.openapi import document_fetching
 from mcp_bridge.downstream.openapi.base_url import base_url_of
+from mcp_bridge.downstream.openapi.compiled_service import Service
 from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
-from mcp_bridge.downstream.openapi.plan import Service
 from mcp_bridge.errors import BridgeError
 
 pytestmark = pytest.mark.timeout(120)

@@ -141,7 +141,13 @@ def test_of_real_tools_a_right_one_is_among_the_first_for_nine_queries_of_ten(he
     assert all(good / total >= 0.8 for good, total in counted.values()), counted
 
 
-OTHER_QUERIES = ("blind_queries.tsv", "unseen_queries.tsv", "drawn_queries.tsv", "kept_back_queries.tsv")
+OTHER_QUERIES = (
+    "blind_queries.tsv",
+    "unseen_queries.tsv",
+    "drawn_queries.tsv",
+    "kept_back_queries.tsv",
+    "fresh_queries.tsv",
+)
 
 
 def test_every_query_names_tools_that_there_are():

@@ -24,7 +24,7 @@ from ledger_fixtures import erased, large_says, lost, parsed, rotated, signer, s
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit import proving
 from mcp_bridge.ledger.log import entry_encoding
-from mcp_bridge.ledger.proofs import disclosures, exports, tlog_proof
+from mcp_bridge.ledger.proofs import disclosures, export_format, tlog_proof
 from mcp_bridge.ledger.proofs.disclosures import Disclosed
 
 CPU_SECONDS = 2.0
@@ -220,7 +220,7 @@ def is_genuine(case, data):
     rows = data.split(b"\n")
     size = json.loads(rows[0])["size"]
     found = [disclosures.decode(row)[0] for row in rows[1 : size + 1]]
-    return data.startswith(exports.header_line(json.loads(rows[0])["origin"], size)) and all(
+    return data.startswith(export_format.header_line(json.loads(rows[0])["origin"], size)) and all(
         shows(case, index, disclosed) for index, disclosed in enumerate(found)
     )
 

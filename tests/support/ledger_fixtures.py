@@ -14,7 +14,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.keys import master_key_sources
 from mcp_bridge.ledger.log import entry_encoding, reading
 from mcp_bridge.ledger.log.log_payloads import KeyEvent
-from mcp_bridge.ledger.proofs import disclosures, exports, merkle, notes, tlog_proof
+from mcp_bridge.ledger.proofs import disclosures, export_format, export_verification, merkle, notes, tlog_proof
 from mcp_bridge.ledger.proofs.notes import Checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, ED25519, Signer, Verifier
 from mcp_bridge.ledger.storage import sealed_rows
@@ -109,10 +109,10 @@ class Log:
         return note
 
     def lines(self):
-        out = [exports.header_line(self.origin, len(self.entries))]
+        out = [export_format.header_line(self.origin, len(self.entries))]
         for entry, (payload, salt) in zip(self.entries, self.payloads, strict=True):
-            out.append(exports.entry_line(entry, payload, salt))
-        return out + [exports.checkpoint_line(note) for note in self.checkpoints]
+            out.append(export_format.entry_line(entry, payload, salt))
+        return out + [export_format.checkpoint_line(note) for note in self.checkpoints]
 
     def export(self):
         return b"".join(self.lines())
@@ -193,7 +193,7 @@ def large_says(data, vkeys, against=(), *, proof=False):
         if proof:
             tlog_proof.verify(data, keys, against)
         else:
-            exports.verify_export(io.BytesIO(data), keys, against)
+            export_verification.verify_export(io.BytesIO(data), keys, against)
     except BridgeError as error:
         return error.code
     return None

@@ -2,8 +2,8 @@
 
 import json
 
+from mcp_bridge.downstream.openapi.compiled_service import Order
 from mcp_bridge.downstream.openapi.compiler import compile_document
-from mcp_bridge.downstream.openapi.plan import Order
 from mcp_bridge.downstream.openapi.requests import Credentials, build
 
 BASE = "https://api.example.com/v1"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
 from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.terminal_prompts import login_name
@@ -53,7 +53,7 @@ def list_(
             store = ProgramStore(database)
             requests = await approval_requests(store, principal)
             return [
-                (row, f"{await inputs.short_id(store, row.approval.execution)}.{row.approval.effect}")
+                (row, f"{await argument_decoding.short_id(store, row.approval.execution)}.{row.approval.effect}")
                 for row in requests
                 if everything or row.status == "open"
             ]
@@ -171,15 +171,15 @@ async def _find(database: Database, ident: str) -> tuple[ApprovalRequest, str]:
     """An approval by its id, and the id as it is displayed.
 
     Raises:
-        BridgeError: `unknown_approval`, `ambiguous_id`; as `inputs.execution`.
+        BridgeError: `unknown_approval`, `ambiguous_id`; as `argument_decoding.execution`.
     """
     from mcp_bridge.executions.approvals import approval_requests
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
     store = ProgramStore(database)
     prefix, dot, number = ident.strip().partition(".")
-    execution = await inputs.execution(store, prefix)
-    short_id = await inputs.short_id(store, execution.id)
+    execution = await argument_decoding.execution(store, prefix)
+    short_id = await argument_decoding.short_id(store, execution.id)
     rows = await approval_requests(store, None, execution.id)
     if dot:
         rows = [row for row in rows if str(row.approval.effect) == number]

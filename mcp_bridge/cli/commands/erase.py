@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
 from mcp_bridge.cli.opening import print_json, run_with_database
 from mcp_bridge.errors import BridgeError
 
@@ -56,7 +56,7 @@ def erase(
     ((what, name),) = targets
 
     async def erased(database: Database) -> Erased:
-        wanted = (await inputs.execution(ProgramStore(database), name)).id if what == "execution" else name
+        wanted = (await argument_decoding.execution(ProgramStore(database), name)).id if what == "execution" else name
         files = Files(loaded.settings.state_dir, loaded.settings.ledger.max_files_size)
         return await work(database, files, what, wanted, by=login_name(), reason=reason)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
 from mcp_bridge.cli.opening import finish, print_json, run_with_bridge
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -53,7 +53,7 @@ def send(
     named = config or ctx.obj
 
     def work() -> int:
-        value = None if payload is None else inputs.json_value(payload, "--payload")
+        value = None if payload is None else argument_decoding.json_value(payload, "--payload")
 
         async def sent(bridge: Bridge) -> list[tuple[dict[str, Any], str]]:
             from mcp_bridge.cli.terminal_prompts import terminal
@@ -64,10 +64,10 @@ def send(
                 whose = principal or LOCAL_PRINCIPAL.name
                 ids = [row.id for row in await executions_awaiting(store, bridge.lifecycle.recorder, whose, name)]
             else:
-                ids = [(await inputs.execution(store, execution)).id]
+                ids = [(await argument_decoding.execution(store, execution)).id]
             records = []
             for ident in ids:
-                stored = await inputs.execution(store, ident)
+                stored = await argument_decoding.execution(store, ident)
                 try:
                     record = await bridge.for_owner(stored).send_event(
                         ident, name, value, source.upper(), and_resume=and_resume, asker=terminal()
@@ -77,7 +77,7 @@ def send(
                         raise
                     # The others get it all the same.
                     record = {"trace_id": ident, "status": "not sent", "error": exc.message, "code": exc.code}
-                records.append((record, await inputs.short_id(store, ident)))
+                records.append((record, await argument_decoding.short_id(store, ident)))
             return records
 
         configuration = configuring.configure(named)

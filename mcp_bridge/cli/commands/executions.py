@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import configuring, exit_statuses, inputs, showing, terminal_prompts
+from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.opening import drive, finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -87,7 +87,7 @@ def list_(
             stored_statuses = sorted({name for one in statuses for name in _KEPT_AS.get(one, (one,))})
             executions_found = await store.executions(principal, limit, stored_statuses)
             executions_found = [row for row in executions_found if effective_status(row) in statuses]
-            return [(row, await inputs.short_id(store, row.id)) for row in executions_found]
+            return [(row, await argument_decoding.short_id(store, row.id)) for row in executions_found]
 
         rows = run_with_database(configuring.load(config or ctx.obj).settings, listed, allow_read_only=True)
         if as_json:
@@ -155,13 +155,13 @@ def show(
 
         async def found(database: Database) -> tuple[StoredExecution, str, list[Recorded], dict[str, Any]]:
             store = ProgramStore(database)
-            row = await inputs.execution(store, execution)
+            row = await argument_decoding.execution(store, execution)
             values = await store.values(row.id)
             entries = as_sent(await SqliteRecorder(database).read(row.id), values)
             record = to_record(row) | {"status": effective_status(row)}
             # A question is displayed with the arguments that the tool receives, or has received.
             record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
-            return row, await inputs.short_id(store, row.id), entries, record
+            return row, await argument_decoding.short_id(store, row.id), entries, record
 
         row, ident, entries, record = run_with_database(configuring.load(named).settings, found, allow_read_only=True)
         rows = timeline(entries)
@@ -266,7 +266,7 @@ def resume(
     def work() -> int:
         from mcp_bridge.kernel.events import Resume
 
-        event = None if payload is None else Resume(inputs.json_value(payload, "--payload"), source.upper())
+        event = None if payload is None else Resume(argument_decoding.json_value(payload, "--payload"), source.upper())
         return resumed(configuring.configure(named), execution, event, named, as_json=as_json)
 
     finish(work, as_json=as_json)
@@ -278,12 +278,12 @@ def resumed(
     """Resume an execution and print its new state; return the exit status.
 
     Raises:
-        BridgeError: As `inputs.execution` and `Programs.resume`.
+        BridgeError: As `argument_decoding.execution` and `Programs.resume`.
     """
     from mcp_bridge.cli.terminal_prompts import terminal
 
     async def work(bridge: Bridge) -> dict[str, Any]:
-        row = await inputs.execution(bridge.programs.store, execution)
+        row = await argument_decoding.execution(bridge.programs.store, execution)
         return await bridge.for_owner(row).resume_execution(row.id, event, asker=terminal())
 
     return showing.status_of(drive(configuration, work, named, as_json=as_json))
@@ -344,7 +344,7 @@ def _settlement(
         return Settlement("failed", by, message=failed, comment=reason)
     if not_done:
         return Settlement("not_done", by, comment=reason)
-    parsed = None if value is None else inputs.json_value(value, "--value")
+    parsed = None if value is None else argument_decoding.json_value(value, "--value")
     return Settlement("happened", by, parsed, comment=reason)
 
 
@@ -354,7 +354,7 @@ def _settled(
     from mcp_bridge.cli.terminal_prompts import terminal
 
     async def work(bridge: Bridge) -> dict[str, Any]:
-        row = await inputs.execution(bridge.programs.store, execution)
+        row = await argument_decoding.execution(bridge.programs.store, execution)
         return await bridge.for_owner(row).settle_execution(
             row.id, doubt, settlement, and_resume=and_resume, asker=terminal()
         )
@@ -376,7 +376,7 @@ def cancel(
 
     def work() -> int:
         async def cancelled(bridge: Bridge) -> dict[str, Any]:
-            row = await inputs.execution(bridge.programs.store, execution)
+            row = await argument_decoding.execution(bridge.programs.store, execution)
             return await bridge.for_owner(row).cancel_execution(row.id, reason)
 
         record = drive(configuring.configure(named), cancelled, named, as_json=as_json)

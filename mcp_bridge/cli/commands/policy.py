@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
 from mcp_bridge.cli.configuring import listed
 from mcp_bridge.cli.opening import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -251,7 +251,7 @@ def explain(
         from mcp_bridge.policy.rules.decision import arguments_in_conditions
         from mcp_bridge.policy.rules.schema_defaults import with_defaults
 
-        arguments = inputs.json_object(args, "--args")
+        arguments = argument_decoding.json_object(args, "--args")
         if step is not None and program is None:
             raise BridgeError(
                 "bad_argument", "--step is a program's.", hint="Name that, too: --program NAME --step ID."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
 from mcp_bridge.cli.opening import drive, finish, print_json, run_with_bridge, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -56,7 +56,7 @@ def run(
         from mcp_bridge.cli import program_sources
         from mcp_bridge.cli.terminal_prompts import terminal
 
-        values = inputs.json_object(context, "--context")
+        values = argument_decoding.json_object(context, "--context")
         if key == "":
             raise BridgeError("bad_argument", "--key is empty.", hint="Leave it out, or name what is to be done once.")
         is_file = program_sources.is_file(program)
@@ -292,7 +292,7 @@ def from_execution(
 
         async def derived(database: Database) -> DerivedProgram:
             store = ProgramStore(database)
-            stored = await inputs.execution(store, execution)
+            stored = await argument_decoding.execution(store, execution)
             return await program_from_execution(store, SqliteRecorder(database), stored)
 
         loaded = configuring.load(config or ctx.obj)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
 from mcp_bridge.cli.opening import print_json, run_with_bridge, run_with_database
 from mcp_bridge.errors import BridgeError
 
@@ -27,7 +27,7 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
         as_json: Whether to print JSON.
 
     Raises:
-        BridgeError: As `inputs.execution`, `program_sources.one` and `replaying.replayed`.
+        BridgeError: As `argument_decoding.execution`, `program_sources.one` and `replaying.replayed`.
     """
     from mcp_bridge.cli import program_sources
     from mcp_bridge.executions.replay import replayed
@@ -39,7 +39,7 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
 
     async def found(database: Database) -> Replayed | StoredExecution:
         store = ProgramStore(database)
-        row = await inputs.execution(store, execution)
+        row = await argument_decoding.execution(store, execution)
         return row if row.kind == "script" else await replayed(store, SqliteRecorder(database), row, other)
 
     result = run_with_database(loaded.settings, found, allow_read_only=True)

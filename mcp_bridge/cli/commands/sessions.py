@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import configuring, exit_statuses, inputs, showing
+from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
 from mcp_bridge.cli.opening import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.escaping import escape_invisible
@@ -38,7 +38,7 @@ def list_(ctx: typer.Context, principal: Principal = None, config: Config = None
         async def listed(database: Database) -> list[tuple[SessionRow, str]]:
             store = ProgramStore(database)
             rows = await session_rows(store, SessionStore(database), principal)
-            return [(row, await inputs.short_id(store, row.execution)) for row in rows]
+            return [(row, await argument_decoding.short_id(store, row.execution)) for row in rows]
 
         rows = run_with_database(configuring.load(config or ctx.obj).settings, listed, allow_read_only=True)
         if as_json:
@@ -81,7 +81,7 @@ def show(
             if not head:
                 raise unknown_session(name)
             cells = [stored async for stored in chain(store, whose, head)]
-            return [(stored, await inputs.short_id(store, stored.id)) for stored in reversed(cells)]
+            return [(stored, await argument_decoding.short_id(store, stored.id)) for stored in reversed(cells)]
 
         cells = run_with_database(configuring.load(config or ctx.obj).settings, found, allow_read_only=True)
         rows = [_cell(stored) for stored, _ in cells]

@@ -31,7 +31,7 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
     from mcp_bridge.ledger.proofs.signing import Verifier, is_key_name
     from mcp_bridge.ledger.witness.witness import open_witness
     from mcp_bridge.private_files import state_directory
-    from mcp_bridge.server.witness import serve_witness
+    from mcp_bridge.server.witness_http import serve_witness
 
     host, port = address(listen)
     if name is not None and not is_key_name(name):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import Listing
     from mcp_bridge.downstream.client.failures import MaskOutput
-    from mcp_bridge.downstream.client.status import ServerStatus
+    from mcp_bridge.downstream.client.server_status import ServerStatus
     from mcp_bridge.downstream.configuration.spec import ServerSpec
 
 logger = logging.getLogger(__name__)

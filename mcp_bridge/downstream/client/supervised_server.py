@@ -9,8 +9,8 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.downstream.client import failures
+from mcp_bridge.downstream.client.server_status import ServerStatus, State
 from mcp_bridge.downstream.client.starting import first_ready, load_sdk
-from mcp_bridge.downstream.client.status import ServerStatus, State
 from mcp_bridge.downstream.client.transport_choice import TransportChoice
 from mcp_bridge.downstream.configuration.remote_entries import shown_url
 from mcp_bridge.errors import BridgeError

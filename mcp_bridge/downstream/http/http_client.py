@@ -27,7 +27,7 @@ import httpx2
 
 from mcp_bridge import __version__
 from mcp_bridge.downstream.configuration.remote_entries import shown_url, value_problem
-from mcp_bridge.downstream.http.proxies import unproxied
+from mcp_bridge.downstream.http.no_proxy import unproxied
 from mcp_bridge.downstream.http.remote_auth import open_auth
 from mcp_bridge.errors import BridgeError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 import httpx2
 
-from mcp_bridge.downstream.http.proxies import unproxied
+from mcp_bridge.downstream.http.no_proxy import unproxied
 from mcp_bridge.downstream.oauth.endpoints import url_problem
 from mcp_bridge.downstream.oauth.failures import UnreachableError
 

@@ -11,7 +11,7 @@ from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
-    from mcp_bridge.downstream.openapi.plan import Service
+    from mcp_bridge.downstream.openapi.compiled_service import Service
 
 
 def base_url_of(spec: ServerSpec, service: Service) -> str:

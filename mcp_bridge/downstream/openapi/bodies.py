@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.downstream.openapi.compiled_service import BodyPlan, FieldPlan
 from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE, is_json
+from mcp_bridge.downstream.openapi.document_references import Node
 from mcp_bridge.downstream.openapi.document_text import DocumentError
-from mcp_bridge.downstream.openapi.plan import BodyPlan, FieldPlan
-from mcp_bridge.downstream.openapi.references import Node
 
 if TYPE_CHECKING:
+    from mcp_bridge.downstream.openapi.compiled_service import BodyKind
     from mcp_bridge.downstream.openapi.document_parts import Document, Json
-    from mcp_bridge.downstream.openapi.plan import BodyKind
     from mcp_bridge.downstream.openapi.schemas import ObjectShape, SchemaSet
 
 _STYLES = frozenset({"form", "spaceDelimited", "pipeDelimited", "deepObject"})

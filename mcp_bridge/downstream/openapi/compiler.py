@@ -17,12 +17,12 @@ from pydantic import TypeAdapter
 
 from mcp_bridge.downstream.catalog.listing_limits import MAX_LISTING_BYTES, MAX_TOOL_BYTES, MAX_TOOLS, size_of
 from mcp_bridge.downstream.configuration.remote_entries import RESERVED_HEADERS, is_header_name
+from mcp_bridge.downstream.openapi.compiled_service import Order, Outcome, SecurityScheme, Service
 from mcp_bridge.downstream.openapi.document_parts import Document
+from mcp_bridge.downstream.openapi.document_references import Node, References
 from mcp_bridge.downstream.openapi.document_text import DocumentError, parse
 from mcp_bridge.downstream.openapi.operation_names import Names
 from mcp_bridge.downstream.openapi.operations import Limits, compile_operation
-from mcp_bridge.downstream.openapi.plan import Order, Outcome, SecurityScheme, Service
-from mcp_bridge.downstream.openapi.references import Node, References
 from mcp_bridge.downstream.openapi.selection import METHODS, Selection
 from mcp_bridge.escaping import escape_line
 

@@ -22,8 +22,8 @@ from pydantic import TypeAdapter, ValidationError
 from mcp_bridge.downstream.configuration.remote_entries import shown_origin, url_problem
 from mcp_bridge.downstream.http.http_client import Attempt, RequestFailedError, failure_of, opened, refusal
 from mcp_bridge.downstream.openapi.base_url import base_url_of, origin_of
+from mcp_bridge.downstream.openapi.compiled_service import Order, Outcome
 from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
-from mcp_bridge.downstream.openapi.plan import Order, Outcome
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import read_regular, why
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec
-    from mcp_bridge.downstream.openapi.plan import Service
+    from mcp_bridge.downstream.openapi.compiled_service import Service
 
 MAX_DOCUMENT_BYTES = 32 << 20
 """The most that a document has, together with all that it refers to."""

@@ -13,8 +13,8 @@ from mcp_bridge.downstream.openapi.document_text import DocumentError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from mcp_bridge.downstream.openapi.plan import SecurityScheme
-    from mcp_bridge.downstream.openapi.references import References
+    from mcp_bridge.downstream.openapi.compiled_service import SecurityScheme
+    from mcp_bridge.downstream.openapi.document_references import References
 
 Json = dict[str, Any]
 

@@ -12,11 +12,11 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.downstream.openapi.bodies import Body
+from mcp_bridge.downstream.openapi.compiled_service import OperationPlan
 from mcp_bridge.downstream.openapi.document_parts import MEDIA_TYPE, is_json
+from mcp_bridge.downstream.openapi.document_references import Node
 from mcp_bridge.downstream.openapi.document_text import DocumentError
 from mcp_bridge.downstream.openapi.parameters import TEMPLATE, arguments_of
-from mcp_bridge.downstream.openapi.plan import OperationPlan
-from mcp_bridge.downstream.openapi.references import Node
 from mcp_bridge.downstream.openapi.schemas import SchemaSet
 
 if TYPE_CHECKING:

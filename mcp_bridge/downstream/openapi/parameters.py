@@ -6,14 +6,14 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.downstream.configuration.remote_entries import RESERVED_HEADERS, is_header_name
+from mcp_bridge.downstream.openapi.compiled_service import ParameterPlan
 from mcp_bridge.downstream.openapi.document_parts import is_json
+from mcp_bridge.downstream.openapi.document_references import Node
 from mcp_bridge.downstream.openapi.document_text import DocumentError
-from mcp_bridge.downstream.openapi.plan import ParameterPlan
-from mcp_bridge.downstream.openapi.references import Node
 
 if TYPE_CHECKING:
+    from mcp_bridge.downstream.openapi.compiled_service import Location, Style
     from mcp_bridge.downstream.openapi.document_parts import Document
-    from mcp_bridge.downstream.openapi.plan import Location, Style
     from mcp_bridge.downstream.openapi.schemas import SchemaSet
 
 _MAX_PARAMETERS = 200

@@ -19,12 +19,18 @@ from urllib.parse import quote, unquote, urlsplit
 import httpx2
 
 from mcp_bridge.downstream.configuration.remote_entries import value_problem
-from mcp_bridge.downstream.openapi.plan import FieldPlan
+from mcp_bridge.downstream.openapi.compiled_service import FieldPlan
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from mcp_bridge.downstream.openapi.plan import BodyPlan, OperationPlan, ParameterPlan, SecurityScheme, Style
+    from mcp_bridge.downstream.openapi.compiled_service import (
+        BodyPlan,
+        OperationPlan,
+        ParameterPlan,
+        SecurityScheme,
+        Style,
+    )
 
 MAX_TARGET_CHARS = 32 << 10
 """Characters of a request's address. Servers take 8 to 64 KiB."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
+from mcp_bridge.downstream.openapi.document_references import Node, last_name
 from mcp_bridge.downstream.openapi.document_text import DocumentError
-from mcp_bridge.downstream.openapi.references import Node, last_name
 
 if TYPE_CHECKING:
-    from mcp_bridge.downstream.openapi.references import References
+    from mcp_bridge.downstream.openapi.document_references import References
 
 Direction = Literal["request", "response"]
 Json = dict[str, Any]

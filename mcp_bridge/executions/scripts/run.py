@@ -22,6 +22,7 @@ import anyio
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.runs_without_key import generated_key
 from mcp_bridge.executions.plans.plan import MAX_PLANNED, MAX_PLANNED_BYTES, plan_bytes, too_large
+from mcp_bridge.executions.scripts.answer_order import AnswerOrder
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.divergence import Divergence, RecordedCourse
@@ -38,7 +39,6 @@ from mcp_bridge.wire.messages import NAMES, ProgramResume
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from mcp_bridge.executions.scripts.call_history import RecordedCall
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.log.entries import Entry, Recorded
@@ -49,15 +49,6 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.secrets.value_references import Scalar
     from mcp_bridge.wire.messages import ToolCall, WaitEvent, WaitUntil
 
-GRACE_SECONDS = 2.0
-"""How much longer than in the recorded run a recorded answer waits for the answers before it."""
-
-TAKEN_SECONDS = 1.0
-"""How long to wait for the guest to confirm that an answer has reached its caller."""
-
-SETTLE_SECONDS = 0.02
-"""How much of the recorded time between two answers is waited again: tasks and threads proceed in it, as they did."""
-
 OWN_END = frozenset({"success", "error", "exit"})
 """Statuses of a script that ended by itself."""
 
@@ -65,18 +56,6 @@ _RESUMABLE = frozenset({"event", "tool"})
 """What a program can wait for that its script may deliver, with `programs.resume`."""
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-class _Given:
-    """The recorded answer that was given last."""
-
-    def __init__(self, call: str, ended: float) -> None:
-        self.call = call
-        self.ended = ended
-        self.taken = anyio.Event()
-        self.taken_at = 0.0
-        if not call:
-            self.taken.set()
 
 
 class ScriptRun:
@@ -94,6 +73,7 @@ class ScriptRun:
 
     Attributes:
         course: What this run repeats of the record, and where it diverges from it.
+        answers: Gives the recorded answers, in the recorded order.
         has_unnamed: Whether a call without an id was made, which the record can't answer again.
         hold: The calls that can't be answered now.
         waits: Its waits for times and events.
@@ -131,6 +111,7 @@ class ScriptRun:
         self._gate = gate
         self._policy_hash = policy_hash
         self.course = RecordedCourse(execution, self.history)
+        self.answers = AnswerOrder(self.course)
         self._is_caught_up = not self.history.calls
         self._programs: dict[str, tuple[CallRecorder, CallRequest]] = {}
         """The calls of programs that are under way or in `lent`, by the programs' executions."""
@@ -138,11 +119,6 @@ class ScriptRun:
         self._listed = len(listed)
         """How many calls its dry run has listed."""
         self._listed_bytes = sum(plan_bytes(one.given) for one in listed)
-        self._next = 0
-        """The place of the next recorded answer to give."""
-        self._given: set[int] = set()
-        self._turns: dict[int, anyio.Event] = {}
-        self._last = _Given("", 0.0)
 
     @property
     def is_dry(self) -> bool:
@@ -263,7 +239,7 @@ class ScriptRun:
         self.course.made.add(call)
         self.course.repeated(call)
         if (known := self.history.calls.get(call)) is not None and known.outcome is not None:
-            self._give(known.place)
+            self.answers.give(known.place)
 
     async def _answered_already(self, call: CallRecorder) -> Any:
         """The recorded answer to a call, or None if the call is to be made now.
@@ -287,7 +263,7 @@ class ScriptRun:
         if known is not None:
             self.course.repeated(call.call)
             if known.outcome is not None:
-                return await self._replayed(known, call.request)
+                return await self.answers.answer(known, call.request)
         if not self.live:
             if known is None:
                 await self.course.leave(Divergence(call.call, None, await call.asked()))
@@ -542,63 +518,8 @@ class ScriptRun:
         call.request.release_slot()
         await self.course.all_repeated(call.call or "", call.asked)
         # All are repeated, and answered one after the other: none is waited for in vain.
-        await self._turn(self.history.answers, math.inf)
+        await self.answers.turn(self.history.answers, math.inf)
         if self.course.divergence is not None:
             await anyio.sleep_forever()
         self._is_caught_up = True
         await call.request.reacquire_slot()
-
-    async def _replayed(self, known: RecordedCall, request: RequestContext) -> Any:
-        request.release_slot()
-        if not known.is_answered:
-            # The script cancelled it and will cancel it again; the others don't wait for that.
-            self._give(known.place)
-            await anyio.sleep(known.seconds + GRACE_SECONDS)
-            raise BridgeError("interrupted", "The call was taken back when the script first ran: it may have happened.")
-        try:
-            await self._turn(known.place, known.seconds + GRACE_SECONDS, known.ended)
-            self._last = _Given(known.call, known.ended)
-            return known.answer()
-        finally:
-            # Also if the call is cancelled meanwhile.
-            self._give(known.place)
-
-    async def _turn(self, place: int, patience: float, ended: float = math.inf) -> None:
-        """Wait until all answers before a place were given and taken, or their calls weren't repeated in time.
-
-        Args:
-            place: The place.
-            patience: Seconds.
-            ended: When the answer at this place was recorded, in seconds since 1970.
-        """
-        if self._next < place:
-            turn = self._turns.setdefault(place, anyio.Event())
-            with anyio.move_on_after(patience):
-                await turn.wait()
-            # The others don't wait for what this call has waited for.
-            self._advance(place)
-        last = self._last
-        with anyio.move_on_after(TAKEN_SECONDS):
-            await last.taken.wait()
-        # The script had this time after the previous answer before this one came.
-        pause = min(ended - last.ended, SETTLE_SECONDS) - (time.monotonic() - last.taken_at)
-        if pause > 0:
-            await anyio.sleep(pause)
-
-    def taken(self, call: str) -> None:
-        """The guest reports that the answer to a call has reached its caller."""
-        if call == self._last.call:
-            self._last.taken_at = time.monotonic()
-            self._last.taken.set()
-
-    def _give(self, place: int) -> None:
-        self._given.add(place)
-        self.course.moved()
-        self._advance(self._next)
-
-    def _advance(self, place: int) -> None:
-        self._next = max(self._next, place)
-        while self._next in self._given:
-            self._next += 1
-        for waiting in [waiting for waiting in self._turns if waiting <= self._next]:
-            self._turns.pop(waiting).set()

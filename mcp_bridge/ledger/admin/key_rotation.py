@@ -24,8 +24,8 @@ from mcp_bridge.ledger.log.transaction import run
 from mcp_bridge.ledger.proofs.notes import add_signature, checkpoint_text
 from mcp_bridge.ledger.proofs.signing import Signer
 from mcp_bridge.ledger.storage.failures import unusable
+from mcp_bridge.ledger.storage.head_file import NOT_AS_FAR, PositionFile, read_head
 from mcp_bridge.ledger.storage.opening import connect, look_first, write_entries
-from mcp_bridge.ledger.storage.rollback_detection import NOT_AS_FAR, PositionFile, read_head
 from mcp_bridge.private_files import KEY_BYTES
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.ledger.audit.parallel import checked_stretches
 from mcp_bridge.ledger.audit.table_audit import TableAudit, check_master
 from mcp_bridge.ledger.log.reading import expected_schema, open_ledger, read_schema
-from mcp_bridge.ledger.proofs.exports import verify_export
+from mcp_bridge.ledger.proofs.export_verification import verify_export
 from mcp_bridge.ledger.storage.sealing import damaged
 
 if TYPE_CHECKING:
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from mcp_bridge.ledger.proofs.exports import Progress, Verdict
+    from mcp_bridge.ledger.proofs.export_verdict import Verdict
+    from mcp_bridge.ledger.proofs.export_verification import Progress
     from mcp_bridge.ledger.proofs.signing import Verifier
-    from mcp_bridge.ledger.storage.rollback_detection import PositionFile
+    from mcp_bridge.ledger.storage.head_file import PositionFile
     from mcp_bridge.ledger.storage.sealing import MasterKey
 
 

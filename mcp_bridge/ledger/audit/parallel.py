@@ -29,8 +29,8 @@ from mcp_bridge.ledger.log.entry_encoding import LEDGER, leaf_hash
 from mcp_bridge.ledger.log.reading import ENTRY_BYTES, Ledger, open_snapshot
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.entry_checks import check_place
-from mcp_bridge.ledger.proofs.exports import STRETCH, STRETCH_LEVEL, Stretch
-from mcp_bridge.ledger.storage.rollback_detection import position_of
+from mcp_bridge.ledger.proofs.export_format import STRETCH, STRETCH_LEVEL, Stretch
+from mcp_bridge.ledger.storage.head_file import position_of
 from mcp_bridge.ledger.storage.sealing import MasterKey
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.reading import unknown_entry
 from mcp_bridge.ledger.proofs import merkle, notes, tlog_proof
+from mcp_bridge.ledger.proofs.checkpoints import Signed, best_note, check_against_log
 from mcp_bridge.ledger.proofs.disclosures import Disclosed
 from mcp_bridge.ledger.proofs.disclosures import encode as encode_disclosed
-from mcp_bridge.ledger.proofs.exports import Picked, Signed, best_note, verify_export
+from mcp_bridge.ledger.proofs.export_verification import Picked, verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage.sealing import damaged
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.log.entry_encoding import Leaf
     from mcp_bridge.ledger.log.reading import Ledger
-    from mcp_bridge.ledger.proofs.exports import Progress
+    from mcp_bridge.ledger.proofs.export_verification import Progress
 
 
 def checkpoint(ledger: Ledger) -> str:
@@ -164,15 +165,8 @@ def consistency(
     known = {by.vkey: named.get(by.vkey, by) for by in (*verifiers, *before)}.values()
     earlier, _ = notes.open_checkpoint(old, known)
     later, _ = notes.open_checkpoint(ledger.note, verifiers) if new is None else notes.open_checkpoint(new, known)
-    for checkpoint in (earlier, later):
-        if checkpoint.origin != ledger.origin:
-            raise BridgeError("other_log", f"This is a checkpoint of the log {checkpoint.origin!a}.")
-        if checkpoint.size > ledger.size:
-            raise BridgeError(
-                "rolled_back", f"A checkpoint is of {checkpoint.size} entries; the log here has {ledger.size}."
-            )
-        if checkpoint.root != merkle.root(checkpoint.size, ledger.node):
-            raise BridgeError("tampered", f"The first {checkpoint.size} entries have another root than was signed.")
+    for each in (earlier, later):
+        check_against_log(each, ledger.origin, ledger.size, ledger.node)
     hashes = merkle.consistency_proof(earlier.size, later.size, ledger.node)
     merkle.verify_consistency(earlier.size, later.size, earlier.root, later.root, hashes)
     return Consistency(earlier.size, later.size, [each.hex() for each in hashes])

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.deduplication import label_of, unpack
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.key_history import keys_of
@@ -25,8 +26,9 @@ from mcp_bridge.ledger.log.payloads import (
     decode,
 )
 from mcp_bridge.ledger.log.transaction import check_row
-from mcp_bridge.ledger.proofs import merkle, notes, signing
-from mcp_bridge.ledger.storage.rollback_detection import WRITES, writes_of
+from mcp_bridge.ledger.proofs import notes, signing
+from mcp_bridge.ledger.proofs.checkpoints import check_against_log
+from mcp_bridge.ledger.storage.head_file import WRITES, writes_of
 from mcp_bridge.ledger.storage.schema import ERASED, OLD_REQUESTS, OLD_REQUESTS_GONE, UNFINISHED
 from mcp_bridge.ledger.storage.sealed_rows import check_sealed
 from mcp_bridge.ledger.storage.sealing import damaged, wrong_master_key
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.log.payloads import Decoded
     from mcp_bridge.ledger.log.reading import Ledger
-    from mcp_bridge.ledger.proofs.exports import ReadEntry, Stretch
+    from mcp_bridge.ledger.proofs.export_format import ReadEntry, Stretch
     from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
 
 _MAC_TABLES = ("executions", "approvals", "programs", "data_keys", "holders", "checkpoints", "published")
@@ -165,12 +167,13 @@ class TableAudit:
             checkpoint = notes.parse_checkpoint(text)
             of_log = [row for row in signatures if row[0] == ledger.origin]
             by = notes.in_use(checkpoint, notes.check_signatures(text, of_log, known))
-            if (
-                (checkpoint.origin, checkpoint.size) != (ledger.origin, size)
-                or size > ledger.size
-                or len(by) != len(of_log)
-                or checkpoint.root != merkle.root(size, ledger.node)
-            ):
+            try:
+                check_against_log(checkpoint, ledger.origin, ledger.size, ledger.node)
+            except BridgeError:
+                is_ours = False
+            else:
+                is_ours = checkpoint.size == size and len(by) == len(of_log)
+            if not is_ours:
                 raise damaged(f"a checkpoint that was kept, of {size} entries, is not this log's")
             stored.update((size, one.vkey) for one, _ in by)
         for sequence, event in self._keys:

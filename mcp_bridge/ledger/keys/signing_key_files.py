@@ -11,7 +11,7 @@ from mcp_bridge.atomic_files import sync_directory, write_private
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
-from mcp_bridge.ledger.storage.rollback_detection import read_head
+from mcp_bridge.ledger.storage.head_file import read_head
 from mcp_bridge.ledger.storage.sealing import damaged
 from mcp_bridge.private_files import private_key
 

@@ -19,7 +19,7 @@ from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.proofs.disclosures import SALT_BYTES, commitment
 from mcp_bridge.ledger.proofs.merkle import HASH_BYTES, Frontier
 from mcp_bridge.ledger.proofs.notes import Checkpoint, sign_checkpoint
-from mcp_bridge.ledger.storage.rollback_detection import WRITES, Position, read_head, writes_of
+from mcp_bridge.ledger.storage.head_file import WRITES, Position, read_head, writes_of
 from mcp_bridge.ledger.storage.sealing import NONCE_BYTES, damaged
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.deduplication import Parts
     from mcp_bridge.ledger.log.entries import Entry
     from mcp_bridge.ledger.proofs.signing import Signer
-    from mcp_bridge.ledger.storage.rollback_detection import PositionFile
+    from mcp_bridge.ledger.storage.head_file import PositionFile
     from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
 
 MAX_REMEMBERED = 10_000

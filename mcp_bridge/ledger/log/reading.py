@@ -25,7 +25,7 @@ from mcp_bridge.ledger.log.key_history import keys_of
 from mcp_bridge.ledger.log.log_payloads import KeyEvent
 from mcp_bridge.ledger.log.nodes import read_node
 from mcp_bridge.ledger.proofs import merkle
-from mcp_bridge.ledger.proofs.exports import (
+from mcp_bridge.ledger.proofs.export_format import (
     MAX_LINE_BYTES,
     STRETCH,
     STRETCH_LEVEL,
@@ -37,7 +37,7 @@ from mcp_bridge.ledger.proofs.exports import (
 )
 from mcp_bridge.ledger.proofs.notes import merged
 from mcp_bridge.ledger.storage.failures import is_full
-from mcp_bridge.ledger.storage.rollback_detection import PositionFile, read_head
+from mcp_bridge.ledger.storage.head_file import PositionFile, read_head
 from mcp_bridge.ledger.storage.schema import MIGRATIONS, refuse_newer
 from mcp_bridge.ledger.storage.sealing import damaged, naming_file, wrong_master_key
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mcp_bridge.ledger.log.deduplication import Pieces
-    from mcp_bridge.ledger.proofs.exports import Line, Stretch
+    from mcp_bridge.ledger.proofs.export_format import Line, Stretch
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.storage.sealing import MasterKey
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log import entry_encoding
 from mcp_bridge.ledger.proofs import disclosures, merkle, notes, signing
+from mcp_bridge.ledger.proofs.checkpoints import check_origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -144,8 +145,7 @@ def verify(data: bytes, verifiers: Iterable[Verifier] | None, against: Sequence[
     )
     elsewhere = [_signed(note, known)[0] for note in against]
     for known_checkpoint in elsewhere:
-        if known_checkpoint.origin != checkpoint.origin:
-            raise BridgeError("other_log", f"A checkpoint kept elsewhere is of the log {known_checkpoint.origin!a}.")
+        check_origin(known_checkpoint, checkpoint.origin)
         if known_checkpoint.size == checkpoint.size and known_checkpoint.root != checkpoint.root:
             raise BridgeError(
                 "tampered", f"A checkpoint kept elsewhere has another root of {known_checkpoint.size} entries."

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from mcp_bridge.ledger.publish.http_client import open_client, refused, send
 from mcp_bridge.ledger.publish.protocol import Published, checkpoint_of
+from mcp_bridge.ledger.publish.target_requests import open_client, refused, send
 
 if TYPE_CHECKING:
     from mcp_bridge.ledger.publish.targets import Target

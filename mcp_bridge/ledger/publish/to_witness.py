@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.proofs.notes import open_checkpoint, split_note
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.publish.http_client import Answer, bad_answer, open_client, refused, send, unreachable
 from mcp_bridge.ledger.publish.protocol import Published, checkpoint_of, conflict, rolled_back
+from mcp_bridge.ledger.publish.target_requests import Answer, bad_answer, open_client, refused, send, unreachable
 
 if TYPE_CHECKING:
     import httpx2

@@ -28,9 +28,9 @@ from mcp_bridge.ledger.proofs.notes import open_checkpoint
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.failures import code_of
+from mcp_bridge.ledger.storage.head_file import PositionFile, position_of, read_head
 from mcp_bridge.ledger.storage.old_references import forget_erased_values, old_requests, remove_key
 from mcp_bridge.ledger.storage.restore_staging import is_unfinished, tidy_up
-from mcp_bridge.ledger.storage.rollback_detection import PositionFile, position_of, read_head
 from mcp_bridge.ledger.storage.schema import migrate, refuse_newer
 from mcp_bridge.ledger.storage.sealing import damaged, naming_file, wrong_master_key
 from mcp_bridge.ledger.storage.vacuum import compact_small
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.ledger.proofs.signing import Signer
-    from mcp_bridge.ledger.storage.rollback_detection import Position
+    from mcp_bridge.ledger.storage.head_file import Position
     from mcp_bridge.ledger.storage.sealing import MasterKey
 
 ORIGIN = "mcp-code-bridge"

@@ -1,6 +1,6 @@
 """The files of a witness: its key, and for each log the last checkpoint that it has cosigned.
 
-How much it has cosigned is written outside of its database, too, before a cosignature leaves (`rollback_detection`).
+How much it has cosigned is written outside of its database, too, before a cosignature leaves (`witness_head`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.proofs.merkle import empty_root
 from mcp_bridge.ledger.storage import write_lock
 from mcp_bridge.ledger.storage.failures import code_of
-from mcp_bridge.ledger.witness.rollback_detection import KEY_FILE, Cosigned, WitnessHead
+from mcp_bridge.ledger.witness.witness_head import KEY_FILE, Cosigned, WitnessHead
 from mcp_bridge.private_files import private_database
 
 if TYPE_CHECKING:

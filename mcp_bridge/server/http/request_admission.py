@@ -184,12 +184,7 @@ class Endpoint:
                             await _discard(receive)
                         raise _too_large(limit)
                     if self._waiting_bytes > MAX_WAITING_BYTES:
-                        raise refused(
-                            503,
-                            "too_many_requests",
-                            "Too many large requests are in progress.",
-                            retry_after=str(RETRY_SECONDS),
-                        )
+                        raise _no_room()
                     parts.append(part)
                     if not message.get("more_body", False):
                         return b"".join(parts)

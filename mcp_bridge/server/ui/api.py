@@ -21,7 +21,7 @@ from mcp_bridge.executions.sessions.sessions import chain
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.host.pool_report import pool_reports
 from mcp_bridge.kernel.language import program_parser as programs
-from mcp_bridge.ledger.audit import overview
+from mcp_bridge.ledger.audit import execution_queries
 from mcp_bridge.server.ui import views
 from mcp_bridge.views.graph import draw
 from mcp_bridge.views.graph_path import taken
@@ -152,7 +152,7 @@ class Api:
         """An execution without its timeline."""
         mine = self._overview(request)
         row = await mine.execution(request.path_params["id"])
-        counted = await overview.counts(self._live.database, [row.id])
+        counted = await execution_queries.counts(self._live.database, [row.id])
         place, before = Cell.of(row), []
         if place is not None:
             cells = [cell async for cell in chain(mine.store, row.principal, place.previous, MAX_CELLS)]

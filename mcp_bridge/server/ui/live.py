@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.audit import overview
+from mcp_bridge.ledger.audit import execution_queries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -61,7 +61,7 @@ class Live:
     async def look(self) -> None:
         """Notify the streams if anything has changed since the last check."""
         try:
-            now = await overview.version(self.database)
+            now = await execution_queries.version(self.database)
         except BridgeError as exc:
             logger.warning("%s", exc)
             return

@@ -21,9 +21,9 @@ from execution_fixtures import printed, until
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
+from mcp_bridge.executions.scripts.answer_order import AnswerOrder
 from mcp_bridge.executions.scripts.held_calls import Hold
 from mcp_bridge.executions.scripts.lost_sandboxes import LOST_CODES, MAX_LOST
-from mcp_bridge.executions.scripts.run import ScriptRun
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host import sandbox_run
@@ -647,16 +647,16 @@ async def test_a_replay_is_made_again_when_its_sandbox_is_lost(open_desk, monkey
         record = await desk.run("print(await local.write(text='a'))")
         stored = await desk.bridge.programs.store.execution(record.execution)
         before = len(desk.started)
-        replayed, asked = ScriptRun._replayed, anyio.Event()
+        answer, asked = AnswerOrder.answer, anyio.Event()
 
         async def held(self, known, request):
             if not asked.is_set():
                 # The first of the two goes no further, however late it is ended.
                 asked.set()
                 await anyio.sleep_forever()
-            return await replayed(self, known, request)
+            return await answer(self, known, request)
 
-        monkeypatch.setattr(ScriptRun, "_replayed", held)
+        monkeypatch.setattr(AnswerOrder, "answer", held)
 
         async def end():
             await asked.wait()
@@ -712,7 +712,7 @@ async def test_whatever_is_killed_and_when_each_effect_happens_once(
     engine = sandboxes.prepared.engine
     ways = _ways(engine)
     lost = 0
-    kills = 200 if LONG else 12
+    kills = 200 if LONG else 8
     async with open_desk(pool_min=2 * pooled, pool_max=4 * pooled) as desk:
         if pooled:
             await desk.bridge.sandboxes.start_ahead()

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.scripts import divergence, run
+from mcp_bridge.executions.scripts import answer_order, divergence
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall
@@ -82,7 +82,7 @@ async def in_order(script, calls, do=refused):
     async def one(call):
         await asks(script, call, do)
         answered.append(call)
-        script.taken(call)
+        script.answers.taken(call)
 
     async with anyio.create_task_group() as tasks:
         for call in calls:
@@ -93,7 +93,7 @@ async def in_order(script, calls, do=refused):
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    monkeypatch.setattr(run, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(answer_order, "GRACE_SECONDS", 0.1)
     monkeypatch.setattr(divergence, "PATIENCE_SECONDS", 0.2)
 
 
@@ -114,7 +114,7 @@ async def test_the_next_answer_waits_until_the_last_has_been_taken():
 
     script = run_of(kept)
     await asks(script, "0.1#1")
-    script.taken("0.1#1")
+    script.answers.taken("0.1#1")
     assert await asks(script, "0.2#1") == {"value": "yes"}
 
 
@@ -232,7 +232,7 @@ async def test_a_call_that_is_not_recorded_waits_as_long_as_the_script_took_to_a
         await anyio.sleep(0.8)
         assert (made, script.course.divergence) == ([], None)
         await asks(script, "0.1#1")
-        script.taken("0.1#1")
+        script.answers.taken("0.1#1")
     assert made == [1]
 
 

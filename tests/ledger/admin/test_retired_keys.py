@@ -17,7 +17,7 @@ from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE
 from mcp_bridge.ledger.log import entry_encoding
 from mcp_bridge.ledger.log.key_history import keys_of
 from mcp_bridge.ledger.log.log_payloads import KeyEvent
-from mcp_bridge.ledger.proofs import exports, notes
+from mcp_bridge.ledger.proofs import export_verification, notes
 from mcp_bridge.ledger.proofs.signing import Signer, Verifier
 from mcp_bridge.ledger.publish.targets import Target
 from mcp_bridge.ledger.publish.to_file import publish_to_file
@@ -154,9 +154,9 @@ def test_the_keys_of_a_log_are_good_for_as_long_as_they_were_in_use():
 
 
 def test_a_verdict_names_a_key_that_was_replaced_as_lost():
-    found = exports.verify_export(io.BytesIO(lost().export()), [Verifier.parse(SECOND)])
+    found = export_verification.verify_export(io.BytesIO(lost().export()), [Verifier.parse(SECOND)])
     assert found.lost == ((3, FIRST, SECOND),)
-    assert exports.verify_export(io.BytesIO(rotated().export()), [Verifier.parse(THIRD)]).lost == ()
+    assert export_verification.verify_export(io.BytesIO(rotated().export()), [Verifier.parse(THIRD)]).lost == ()
 
 
 # --- with a ledger

@@ -27,7 +27,7 @@ from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.payloads import CallDecision, Question, QueuedDecision, StepDecision, to_entry
 from mcp_bridge.ledger.log.reading import open_ledger
-from mcp_bridge.ledger.proofs.exports import verify_export
+from mcp_bridge.ledger.proofs.export_verification import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME

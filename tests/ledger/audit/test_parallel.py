@@ -19,7 +19,7 @@ from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import decode, encode, leaf_hash
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import merkle
-from mcp_bridge.ledger.proofs.exports import STRETCH
+from mcp_bridge.ledger.proofs.export_format import STRETCH
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import erasure
 from mcp_bridge.ledger.storage.database import Database

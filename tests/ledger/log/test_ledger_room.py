@@ -42,7 +42,7 @@ from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.record_limit import Allowance
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import tlog_proof
-from mcp_bridge.ledger.proofs.exports import verify_export
+from mcp_bridge.ledger.proofs.export_verification import verify_export
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.publish import target_state
 from mcp_bridge.ledger.storage import database as databases

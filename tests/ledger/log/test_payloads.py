@@ -330,7 +330,7 @@ def names_known(path):
 
 
 PUT_TOGETHER = {
-    "ledger/audit/overview.py",
+    "ledger/audit/execution_queries.py",
     "ledger/log/log_payloads.py",
     "ledger/log/payloads.py",
     "ledger/log/recorder.py",

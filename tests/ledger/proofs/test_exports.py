@@ -29,7 +29,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit import proving
 from mcp_bridge.ledger.log import entry_encoding, key_history
 from mcp_bridge.ledger.log.log_payloads import KeyEvent
-from mcp_bridge.ledger.proofs import disclosures, exports, notes, signing, tlog_proof
+from mcp_bridge.ledger.proofs import disclosures, export_format, export_verification, notes, signing, tlog_proof
 from mcp_bridge.ledger.proofs.notes import Checkpoint
 
 FIRST, SECOND, THIRD = (signer(seed).vkey for seed in ("first", "second", "third"))
@@ -40,7 +40,7 @@ def keys(*vkeys):
 
 
 def verify(data, vkeys=(FIRST,), against=()):
-    return exports.verify_export(io.BytesIO(data), keys(*vkeys) if vkeys is not None else None, against)
+    return export_verification.verify_export(io.BytesIO(data), keys(*vkeys) if vkeys is not None else None, against)
 
 
 def refused(data, code, vkeys=(FIRST,), against=(), line=None):
@@ -214,7 +214,7 @@ def test_the_lines_of_an_export_are_canonical_json():
 
 def test_lines_can_come_from_anywhere():
     lines = simple().lines()
-    assert exports.verify_export(iter(lines), keys(FIRST)) == verify(b"".join(lines))
+    assert export_verification.verify_export(iter(lines), keys(FIRST)) == verify(b"".join(lines))
 
 
 def test_a_witness_is_told_with_its_time():
@@ -569,19 +569,19 @@ def test_a_longer_log_than_is_signed_is_refused():
 
 
 def test_a_line_of_too_many_bytes_is_refused():
-    header = exports.header_line(ORIGIN, 1)
-    long = io.BytesIO(header + b" " * exports.MAX_LINE_BYTES + b"\n")
+    header = export_format.header_line(ORIGIN, 1)
+    long = io.BytesIO(header + b" " * export_format.MAX_LINE_BYTES + b"\n")
     with pytest.raises(BridgeError, match="more than 67108864 bytes"):
-        exports.verify_export(long, keys(FIRST))
+        export_verification.verify_export(long, keys(FIRST))
     long.seek(0)
     with pytest.raises(ValueError, match="a line is too long"):
         small().verify(long)
     with pytest.raises(BridgeError, match="more than 67108864 bytes"):
-        exports.verify_export([header, b" " * exports.MAX_LINE_BYTES + b"\n"], keys(FIRST))
+        export_verification.verify_export([header, b" " * export_format.MAX_LINE_BYTES + b"\n"], keys(FIRST))
 
 
 def test_memory_doesnt_grow_with_the_entries(monkeypatch):
-    monkeypatch.setattr(exports, "_IN_MEMORY_BYTES", 1 << 14)
+    monkeypatch.setattr(export_verification, "_IN_MEMORY_BYTES", 1 << 14)
 
     def peak(count):
         data = b"".join(simple(count).lines())

@@ -30,7 +30,7 @@ from peers.mutants import OTHER_WITNESS, STRANGER, WITNESS, Case, a_book, forged
 from peers.tlog_peer import COSIGNED, Book, Witness, checkpoint_text, serving, signed, to_base64
 
 from mcp_bridge.ledger.log.entries import Kind
-from mcp_bridge.ledger.proofs import exports
+from mcp_bridge.ledger.proofs import export_verification
 from mcp_bridge.ledger.proofs import tlog_proof as proofs
 from mcp_bridge.ledger.proofs.note_files import notes_in
 from mcp_bridge.ledger.proofs.signing import Verifier
@@ -198,7 +198,7 @@ def _tell(story):  # noqa: PLR0915  (a long story, told once)
 
 def test_what_a_log_lacks_by_its_own_word_all_three_tell(story):
     (case,) = [each for each in story.genuine if each.kind == "restored"]
-    found = exports.verify_export(io.BytesIO(case.data), [Verifier.parse(vkey) for vkey in case.vkeys])
+    found = export_verification.verify_export(io.BytesIO(case.data), [Verifier.parse(vkey) for vkey in case.vkeys])
     assert [(loss.entry, loss.restored) for loss in found.losses] == [(story.restored, True)]
     assert ledger_peer.verify(case.data, case.vkeys).losses == ((story.restored, True),)
     said = small().verify(io.BytesIO(case.data))
@@ -440,7 +440,8 @@ def who_cosigned(case):
         large = {key.vkey: found.checkpoint.size for key, *_ in found.signatures if key.kind == COSIGNATURE}
     else:
         large = {
-            each.by.vkey: each.size for each in exports.verify_export(io.BytesIO(case.data), keys, case.kept).cosigned
+            each.by.vkey: each.size
+            for each in export_verification.verify_export(io.BytesIO(case.data), keys, case.kept).cosigned
         }
     known = {}
     for vkey in case.vkeys:

@@ -36,7 +36,7 @@ from mcp_bridge.ledger.proofs.note_files import notes_in
 from mcp_bridge.ledger.proofs.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.publish import checkpoints_seen as asking
-from mcp_bridge.ledger.publish import http_client, publish_loop, to_file
+from mcp_bridge.ledger.publish import publish_loop, target_requests, to_file
 from mcp_bridge.ledger.publish.checkpoints_seen import check_targets
 from mcp_bridge.ledger.publish.open_publisher import open_publisher as publishing_bridge
 from mcp_bridge.ledger.publish.protocol import Published, TargetState
@@ -46,7 +46,7 @@ from mcp_bridge.ledger.publish.targets import PublishingConfig, Target
 from mcp_bridge.ledger.publish.to_target import publish
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.witness.witness import open_witness
-from mcp_bridge.server.witness import witness_app
+from mcp_bridge.server.witness_http import witness_app
 from mcp_bridge.settings import Settings
 
 WITNESS_KEY = Ed25519PrivateKey.from_private_bytes(b"w" * 32)
@@ -1141,4 +1141,4 @@ def test_a_configuration_that_can_not_be_meant_is_refused(table):
 def test_no_http_client_is_loaded_before_it_is_used():
     code = "import sys, mcp_bridge.ledger.publish.publish_loop; assert not {'httpx2', 'starlette', 'uvicorn'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    assert http_client.MAX_ANSWER_BYTES
+    assert target_requests.MAX_ANSWER_BYTES

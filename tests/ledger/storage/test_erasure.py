@@ -27,7 +27,7 @@ from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import notes, tlog_proof
-from mcp_bridge.ledger.proofs.exports import verify_export
+from mcp_bridge.ledger.proofs.export_verification import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import erasure, retention
 from mcp_bridge.ledger.storage.database import Database

@@ -38,7 +38,7 @@ from mcp_bridge.ledger.audit import copies
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import tlog_proof
-from mcp_bridge.ledger.proofs.exports import verify_export
+from mcp_bridge.ledger.proofs.export_verification import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import opening
 from mcp_bridge.ledger.storage.blind_indexes import key_mac

@@ -26,7 +26,7 @@ from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
-from mcp_bridge.ledger.storage import rollback_detection
+from mcp_bridge.ledger.storage import head_file
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.private_files import private_directory
@@ -160,7 +160,7 @@ WORKLOADS = {
 def test_what_a_ledger_has_acknowledged_is_there_after_a_power_cut(tmp_path, monkeypatch, workload, record_property):
     operations = record(tmp_path, *WORKLOADS[workload])
     # A system without power starts anew.
-    monkeypatch.setattr(rollback_detection, "boot_id", lambda: "after the cut")
+    monkeypatch.setattr(head_file, "boot_id", lambda: "after the cut")
     sizes = []
     for number, (directory, acknowledged) in enumerate(cuts(operations, tmp_path, 1500 if LONG else 90)):
         sizes.append(check_ledger(directory, acknowledged))

@@ -30,10 +30,10 @@ from mcp_bridge.ledger.proofs.notes import Checkpoint, open_checkpoint, sign_che
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.witness import files as witness_files
-from mcp_bridge.ledger.witness import rollback_detection as witness_rollback
+from mcp_bridge.ledger.witness import witness_head
 from mcp_bridge.ledger.witness.witness import MAX_BODY_BYTES, MAX_PROOF_LINES, open_witness
 from mcp_bridge.server import witness as server
-from mcp_bridge.server.witness import serve_witness, witness_app
+from mcp_bridge.server.witness_http import serve_witness, witness_app
 
 COMMAND = [sys.executable, "-c", "from mcp_bridge.cli import main; main()", "witness"]
 SIZE_TYPE = "text/x.tlog.size"
@@ -409,7 +409,7 @@ def test_its_files_are_for_its_user_alone_and_it_is_the_same_afterwards(tmp_path
     with open_witness(tmp_path, []) as first:
         assert first.vkey.startswith("mcp-code-bridge/witness-")
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
-    assert modes.pop(witness_rollback.KEY_FILE) == modes.pop(witness_files.STATE_FILE) == 0o600
+    assert modes.pop(witness_head.KEY_FILE) == modes.pop(witness_files.STATE_FILE) == 0o600
     assert set(modes.values()) == {0o600}
     with open_witness(tmp_path, []) as second, open_witness(tmp_path, [], "witness.example/1") as named:
         assert second.vkey == first.vkey
@@ -421,20 +421,20 @@ def _without_state(folder):
 
 
 def _without_key(folder):
-    (folder / witness_rollback.KEY_FILE).unlink()
+    (folder / witness_head.KEY_FILE).unlink()
 
 
 def _key_for_others(folder):
-    (folder / witness_rollback.KEY_FILE).chmod(0o640)
+    (folder / witness_head.KEY_FILE).chmod(0o640)
 
 
 def _key_damaged(folder):
-    (folder / witness_rollback.KEY_FILE).write_bytes(b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+    (folder / witness_head.KEY_FILE).write_bytes(b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
 
 
 def _key_a_pipe(folder):
     _without_key(folder)
-    os.mkfifo(folder / witness_rollback.KEY_FILE, 0o600)
+    os.mkfifo(folder / witness_head.KEY_FILE, 0o600)
 
 
 def _state_damaged(folder):
@@ -547,7 +547,7 @@ def test_a_witness_cosigns_nothing_by_a_state_that_knows_less_than_it_did(tmp_pa
 
 def test_what_a_witness_knew_is_no_longer_asked_of_what_has_begun_as_another(tmp_path):
     folder = killed(tmp_path)
-    for name in (witness_rollback.KEY_FILE, witness_files.STATE_FILE, f"{witness_files.STATE_FILE}-wal"):
+    for name in (witness_head.KEY_FILE, witness_files.STATE_FILE, f"{witness_files.STATE_FILE}-wal"):
         (folder / name).unlink()
     with open_witness(folder, [Log(0).verifier]) as witness:
         assert witness.add_checkpoint(growth(Log(3), 0)).status == 200
@@ -560,14 +560,14 @@ def test_what_a_witness_knew_is_no_longer_asked_of_what_has_begun_as_another(tmp
 
 def test_a_witness_of_before_there_was_a_record_goes_on_and_has_one_then(tmp_path):
     folder = killed(tmp_path)
-    (folder / witness_rollback.HEAD_FILE).unlink()
+    (folder / witness_head.HEAD_FILE).unlink()
     assert asked(folder, Log(50)) == 200
-    assert (folder / witness_rollback.HEAD_FILE).stat().st_mode & 0o777 == 0o600
+    assert (folder / witness_head.HEAD_FILE).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_record_that_was_changed_is_told_and_one_that_a_power_cut_has_left_counts_for_nothing(tmp_path):
     folder = killed(tmp_path)
-    head = folder / witness_rollback.HEAD_FILE
+    head = folder / witness_head.HEAD_FILE
     data = bytearray(head.read_bytes())
     data[-400] ^= 1
     head.write_bytes(data)
@@ -580,12 +580,12 @@ def test_a_record_that_was_changed_is_told_and_one_that_a_power_cut_has_left_cou
 
 def test_nothing_is_cosigned_that_can_not_be_taken_down(tmp_path, post, witness, caplog):
     witness._state._head.close()
-    (tmp_path / witness_rollback.HEAD_FILE).unlink()
-    (tmp_path / witness_rollback.HEAD_FILE).mkdir()
+    (tmp_path / witness_head.HEAD_FILE).unlink()
+    (tmp_path / witness_head.HEAD_FILE).mkdir()
     answer = post(growth(Log(3), 0))
     assert (answer.status_code, "\u2014" in answer.text) == (503, False)
     assert "witness.head" in caplog.text
-    (tmp_path / witness_rollback.HEAD_FILE).rmdir()
+    (tmp_path / witness_head.HEAD_FILE).rmdir()
     assert post(growth(Log(7), 3)).status_code == 200
 
 

@@ -17,8 +17,8 @@ from http_bridge import ACCEPT, serving
 from mcp.server.streamable_http import GET_STREAM_KEY
 
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.server.http.events import ReplayMemory, SessionEvents
 from mcp_bridge.server.http.rate_limits import client_site
+from mcp_bridge.server.http.stream_resumption import ReplayMemory, SessionEvents
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_ledgers")]
 
@@ -398,7 +398,9 @@ async def test_sessions_are_bounded_end_when_idle_and_when_deleted(configure):
     async with serving(setup) as bridge, bridge.http() as http:
         first, second = await opened(http), await opened(http)
         assert first["mcp-session-id"] != second["mcp-session-id"]
-        assert (await http.post("/mcp", json=INITIALIZE, headers=ACCEPT)).status_code == 503
+        none_left = await http.post("/mcp", json=INITIALIZE, headers=ACCEPT)
+        assert (none_left.status_code, code_of(none_left)) == (503, "too_many_clients")
+        assert "max_sessions_per_principal" in none_left.text
         assert (await http.delete("/mcp", headers=first)).status_code == 200
         listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         assert (await http.post("/mcp", json=listing, headers=first)).status_code == 404
@@ -409,6 +411,20 @@ async def test_sessions_are_bounded_end_when_idle_and_when_deleted(configure):
             return (await http.post("/mcp", json=listing, headers=third)).status_code == 404
 
         await until(forgotten)
+
+
+async def test_sessions_of_all_are_bounded_and_who_comes_too_late_is_told_when_to_try_again(configure):
+    async with serving(configure(http={"max_sessions": 1})) as bridge, bridge.http() as http:
+        first = await opened(http)
+        none_left = await http.post("/mcp", json=INITIALIZE, headers=ACCEPT)
+        assert (none_left.status_code, code_of(none_left)) == (503, "too_many_clients")
+        assert int(none_left.headers["retry-after"]) > 0
+        assert "http.max_sessions allows" in none_left.text
+        # Who has a session goes on with it.
+        listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        assert (await http.post("/mcp", json=listing, headers=first)).status_code == 200
+        assert (await http.delete("/mcp", headers=first)).status_code == 200
+        await opened(http)
 
 
 # --- streams ---

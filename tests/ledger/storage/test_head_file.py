@@ -22,17 +22,17 @@ from mcp_bridge.ledger.admin import recorded_losses
 from mcp_bridge.ledger.admin.accepted_clock import accept_clock
 from mcp_bridge.ledger.admin.key_rotation import replace_lost_key, rotate_key
 from mcp_bridge.ledger.admin.recorded_losses import accept_loss, is_behind
+from mcp_bridge.ledger.audit.execution_queries import entries, newest
 from mcp_bridge.ledger.audit.file_verification import verify_file
-from mcp_bridge.ledger.audit.overview import entries, newest
 from mcp_bridge.ledger.keys.signing_key_files import own_vkey
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
-from mcp_bridge.ledger.storage import opening, rollback_detection
+from mcp_bridge.ledger.storage import head_file, opening
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
+from mcp_bridge.ledger.storage.head_file import Position, PositionFile, position_of
 from mcp_bridge.ledger.storage.opening import require_end
-from mcp_bridge.ledger.storage.rollback_detection import Position, PositionFile, position_of
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the shim is for Linux")
@@ -281,7 +281,7 @@ def put(path, table, column, value):
 async def test_a_record_that_can_not_be_opened_is_said_and_what_only_looks_goes_on(tmp_path, monkeypatch, there):
     state = await crashed(tmp_path)
     record = state / "ledger.head"
-    monkeypatch.setattr(rollback_detection.write_lock, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(head_file.write_lock, "BUSY_SECONDS", 0.0)
     with record.open("rb") as held:
         if there == "locked":
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -330,13 +330,13 @@ async def test_what_a_power_cut_leaves_of_a_record_counts_for_nothing_and_what_w
     if isinstance(content, str):
         content = record[:100] if content == "half" else record.replace(b'"size":5', b'"size":4')
     (state / "ledger.head").write_bytes(content)
-    if rollback_detection.boot_id().encode() in content:
+    if head_file.boot_id().encode() in content:
         assert await error_of(state) == "ledger_head_damaged"
         assert accept_loss(state / FILE_NAME, "file", "anna").had is None
         assert await error_of(state) is None
         (state / "ledger.head").write_bytes(content)
     with monkeypatch.context() as patched:
-        patched.setattr(rollback_detection, "boot_id", lambda: "another")
+        patched.setattr(head_file, "boot_id", lambda: "another")
         assert await error_of(state) is None
     # It is whole again.
     PositionFile(state / FILE_NAME).load()
@@ -407,7 +407,7 @@ async def test_what_is_done_and_can_not_be_taken_down_is_said_to_be_done_and_not
     state.mkdir()
     async with Database(state / FILE_NAME) as database:
         with monkeypatch.context() as patched:
-            patched.setattr(rollback_detection.os, "pwrite", fault)
+            patched.setattr(head_file.os, "pwrite", fault)
             with pytest.raises(BridgeError, match="is written, and how far it has come can't be") as caught:
                 await rotate_key(database)
             assert caught.value.code == "not_recorded"
@@ -540,7 +540,7 @@ async def test_of_two_who_accept_a_loss_at_once_one_has_accepted_it(tmp_path, mo
 
 
 def test_nobody_reads_or_writes_a_record_while_a_loss_is_accepted(tmp_path, monkeypatch):
-    monkeypatch.setattr(rollback_detection.write_lock, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(head_file.write_lock, "BUSY_SECONDS", 0.0)
     one, other = PositionFile(tmp_path / FILE_NAME), PositionFile(tmp_path / FILE_NAME)
     with closing(one), closing(other), closing(sqlite3.connect(":memory:")) as nothing:
         one.advance(Position("log", 11, bytes(32), 2))

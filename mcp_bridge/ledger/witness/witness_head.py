@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.storage.rollback_detection import Position, PositionFile
+from mcp_bridge.ledger.storage.head_file import Position, PositionFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -79,7 +79,7 @@ class PositionError(BridgeError):
 class PositionFile:
     """The position recorded beside a ledger's file. One thread at a time uses it; each process has its own.
 
-    A witness has one, too (`ledger.witness.rollback_detection`), with its own error messages.
+    A witness has one, too (`ledger.witness.witness_head`), with its own error messages.
 
     Args:
         ledger: The ledger's file.

@@ -1,9 +1,4 @@
-"""Exports: a log as one file that can be verified with a public key alone.
-
-JSON Lines, each line in canonical form (RFC 8785) and ended by a newline: a header with the log's origin and size N;
-its N entries in order, each with its payload unless that is erased or withheld; then one or more signed checkpoints of
-growing sizes, the last one of size N: those of key rotations, those that witnesses have cosigned, and the newest.
-"""
+"""Verifies exports while they are read: every entry, every checkpoint, and the keys that have signed."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import plain_name
@@ -21,30 +16,32 @@ from mcp_bridge.ledger.log import entry_encoding
 from mcp_bridge.ledger.log.key_history import KeyHistory
 from mcp_bridge.ledger.log.log_payloads import AcceptedLoss, Erasure
 from mcp_bridge.ledger.proofs import disclosures, merkle, notes, signing
+from mcp_bridge.ledger.proofs.checkpoints import Signed, best_note, check_against_log, check_origin
 from mcp_bridge.ledger.proofs.disclosures import Disclosed
 from mcp_bridge.ledger.proofs.entry_checks import check_place, names_key
+from mcp_bridge.ledger.proofs.export_format import (
+    FORMAT,
+    MAX_LINE_BYTES,
+    STRETCH,
+    CheckedStretch,
+    ReadEntry,
+    entry_line,
+)
+from mcp_bridge.ledger.proofs.export_verdict import Cosigned, Lost, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mcp_bridge.error_codes import Code
+    from mcp_bridge.ledger.proofs.export_format import Line
     from mcp_bridge.ledger.proofs.notes import Checkpoint
     from mcp_bridge.ledger.proofs.signing import Verifier
 
     Progress = Callable[[int, int], None]
     """Called with the number of entries that are done, and of all."""
 
-FORMAT = "mcp-code-bridge-ledger/1"
-
-MAX_LINE_BYTES = 64 << 20
-"""Longest line, with its newline."""
-
 _IN_MEMORY_BYTES = 16 << 20
 """Most bytes of the tree's hashes in memory, at 64 bytes an entry. More go to a temporary file."""
-
-STRETCH_LEVEL = 10
-STRETCH = 1 << STRETCH_LEVEL
-"""The number of entries of a stretch."""
 
 PROGRESS_ENTRIES = STRETCH
 """Entries between two calls of `Progress`."""
@@ -52,167 +49,11 @@ PROGRESS_ENTRIES = STRETCH
 _MAX_ERASURE_BYTES = 4 << 20
 """Longest payload of an erasure that is parsed: parsing a longer one could fill the memory."""
 
-
 _MAX_LOSSES = 1000
 """Most losses that are reported for one file."""
 
 _MAX_LOSS_BYTES = 64 << 10
 """Longest payload of an accepted loss that is parsed."""
-
-
-class Lost(NamedTuple):
-    """A loss that the log itself records: entries after a given one are missing.
-
-    Attributes:
-        entry: The number of the entry that says so: those before it are what was left.
-        time: When that was accepted, or the backup restored, in seconds since 1970.
-        restored: Whether a backup was restored; if not, the end was lost. None where the payload isn't shown.
-        had: How many entries it had had; None where the entry doesn't say.
-    """
-
-    entry: int
-    time: float
-    restored: bool | None
-    had: int | None
-
-
-class Cosigned(NamedTuple):
-    """A witness's cosignature of one of a file's checkpoints.
-
-    Attributes:
-        size: The checkpoint's: so many entries were there.
-        time: When, by the witness's clock, in seconds since 1970.
-        by: The witness.
-    """
-
-    size: int
-    time: int
-    by: Verifier
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What an export was found to be.
-
-    Attributes:
-        origin: The log.
-        size: The number of its entries.
-        root: The root of its tree.
-        authenticated: Whether a trusted key has signed it. If not, the file agrees with itself, and anyone may have
-            made it.
-        keys: The keys that were trusted, those given first, then those that they vouch for.
-        executions: How many executions the entries are of.
-        disclosed: How many entries have their payload.
-        undisclosed: How many have not: it is erased, or not shown.
-        withheld: How many of these it is not shown of, though the log doesn't say that it was erased.
-        erased: How many executions are erased, by the log's word.
-        checkpoints: How many signed checkpoints the file has.
-        compared: How many checkpoints from elsewhere agree with it.
-        cosigned: What the known witnesses have cosigned, in the order of the sizes.
-        lost: The keys that were replaced as lost: the number of the entry that says so, the key, and the one in its
-            place, which nobody who trusts the key before has to trust.
-        losses: Where the log lacks what had been recorded.
-    """
-
-    origin: str
-    size: int
-    root: bytes
-    authenticated: bool
-    keys: tuple[str, ...]
-    executions: int
-    disclosed: int
-    undisclosed: int
-    withheld: int
-    erased: int
-    checkpoints: int
-    compared: int
-    cosigned: tuple[Cosigned, ...]
-    lost: tuple[tuple[int, str, str], ...] = ()
-    losses: tuple[Lost, ...] = ()
-
-    @property
-    def witnesses(self) -> tuple[tuple[Verifier, int], ...]:
-        """The known witnesses, each with the time when it has cosigned most, in seconds since 1970."""
-        return tuple((cosigned.by, cosigned.time) for cosigned in self.newest_cosigned)
-
-    @property
-    def newest_cosigned(self) -> tuple[Cosigned, ...]:
-        """For each known witness, its cosignature of the largest checkpoint."""
-        newest: dict[str, Cosigned] = {}
-        for cosigned in self.cosigned:
-            if cosigned.by.vkey not in newest or newest[cosigned.by.vkey].size < cosigned.size:
-                newest[cosigned.by.vkey] = cosigned
-        return tuple(newest.values())
-
-
-class ReadEntry(NamedTuple):
-    """An entry with its payload, after all checks that need no other entry.
-
-    Attributes:
-        leaf: The decoded entry.
-        data: The entry's bytes.
-        payload, salt: The payload's bytes and its salt; None if they are erased, or sealed and no key is given.
-        nodes: What `merkle.Frontier.append` gives for it; empty if its reader hasn't computed that.
-    """
-
-    leaf: entry_encoding.Leaf
-    data: bytes
-    payload: bytes | None
-    salt: bytes | None
-    nodes: bytes = b""
-
-
-class Stretch(NamedTuple):
-    """What the other entries of a log depend on of STRETCH entries, none of them about the log itself.
-
-    They have passed all checks that need no entry before them.
-
-    Attributes:
-        root: The root of their subtree.
-        above: What `merkle.Frontier.append_subtree` gives for it, as it is stored.
-        nodes: What `merkle.Frontier.append` gives for each, joined.
-        begins: Of each execution, the `previous` of its first entry among them.
-        ends: Of each execution, the hash of its last entry among them, in hex.
-        began, last: The times of the first and the last.
-        undisclosed: Of each execution, how many have no payload that is shown; only of those that have such.
-        telling: Those that tell of other tables: execution, kind, sequence, and the payload unless it is erased.
-    """
-
-    root: bytes
-    above: bytes
-    nodes: bytes
-    begins: dict[str, str | None]
-    ends: dict[str, str]
-    began: int
-    last: int
-    undisclosed: dict[str, int]
-    telling: list[tuple[str, str, int, bytes | None]]
-
-
-class CheckedStretch(NamedTuple):
-    """A stretch in the place of its entries.
-
-    Attributes:
-        stretch: The stretch.
-        accept: Called once, if it follows the entries before it.
-        entries: Gives its entries one by one, if it doesn't.
-    """
-
-    stretch: Stretch
-    accept: Callable[[], None]
-    entries: Callable[[], Iterator[bytes | ReadEntry]]
-
-
-Line: TypeAlias = "bytes | ReadEntry | CheckedStretch"
-"""A line of an export, or what is in the place of one or more."""
-
-
-class Signed(NamedTuple):
-    """A checkpoint, its note, and whose signatures of it hold; a witness's with its time."""
-
-    checkpoint: Checkpoint
-    note: str
-    signers: tuple[tuple[Verifier, int | None], ...]
 
 
 @dataclass(slots=True)
@@ -234,21 +75,6 @@ class Picked:
     hashes: tuple[bytes, ...] = ()
     note: str = ""
     keys: tuple[Verifier, ...] = ()
-
-
-def header_line(origin: str, size: int) -> bytes:
-    """The first line of an export of the log's first `size` entries."""
-    return disclosures.encode_object(format=FORMAT, origin=origin, size=size) + b"\n"
-
-
-def entry_line(entry: bytes, payload: bytes | None = None, salt: bytes | None = None) -> bytes:
-    """The line of an entry, with its payload and salt, or without both."""
-    return disclosures.encode(Disclosed(entry, payload, salt)) + b"\n"
-
-
-def checkpoint_line(note: str) -> bytes:
-    """The line of a signed checkpoint."""
-    return disclosures.encode_object(checkpoint=note) + b"\n"
 
 
 def verify_export(
@@ -327,12 +153,7 @@ class _Reader:
         while last.size < size:
             with self._at_line():
                 note = self._checkpoint_line()
-                checkpoint, signers = self._check_note(note, origin)
-                if not last.size < checkpoint.size <= size:
-                    raise BridgeError(
-                        "bad_checkpoint",
-                        f"A checkpoint of {checkpoint.size} entries can't follow one of {last.size}, of {size} in all.",
-                    )
+                checkpoint, signers = self._next_checkpoint(note, last, size)
                 self._keys.sign(checkpoint.size, (by for by, _ in signers))
                 cosigned += (Cosigned(checkpoint.size, time, by) for by, time in signers if time is not None)
                 last, count = checkpoint, count + 1
@@ -454,31 +275,38 @@ class _Reader:
             raise BridgeError("bad_checkpoint", "This is no line of a checkpoint.")
         return note
 
-    def _check_note(self, note: str, origin: str) -> tuple[Checkpoint, list[tuple[Verifier, int | None]]]:
-        """The checkpoint of a note that a known key of the log has signed, if this log has its root."""
+    def _signed_by(self, note: str, origin: str) -> tuple[Checkpoint, list[tuple[Verifier, int | None]]]:
+        """The checkpoint of a note that a known key of the log has signed, and whose signatures hold."""
         text, signatures = notes.split_note(note)
         checkpoint = notes.parse_checkpoint(text)
-        if checkpoint.origin != origin:
-            raise BridgeError("other_log", f"This is a checkpoint of the log {checkpoint.origin!a}, not of {origin!a}.")
+        check_origin(checkpoint, origin)
         valid = notes.check_signatures(text, signatures, self._keys.known)
         of_log = [(by, time) for by, time in valid if by.is_of_log(origin)]
         if not of_log:
             raise BridgeError("unknown_key", "No key of the log has signed the checkpoint.")
         notes.in_use(checkpoint, of_log)
-        signers = notes.in_use(checkpoint, valid)
-        if checkpoint.size <= self._size and checkpoint.root != merkle.root(checkpoint.size, self._node):
-            raise BridgeError("tampered", f"The first {checkpoint.size} entries have another root than was signed.")
+        return checkpoint, notes.in_use(checkpoint, valid)
+
+    def _next_checkpoint(
+        self, note: str, last: Checkpoint, size: int
+    ) -> tuple[Checkpoint, list[tuple[Verifier, int | None]]]:
+        """The file's checkpoint after `last`, if it is this log's."""
+        checkpoint, signers = self._signed_by(note, last.origin)
+        if checkpoint.size <= size:
+            check_against_log(checkpoint, last.origin, size, self._node)
+        if not last.size < checkpoint.size <= size:
+            raise BridgeError(
+                "bad_checkpoint",
+                f"A checkpoint of {checkpoint.size} entries can't follow one of {last.size}, of {size} in all.",
+            )
         return checkpoint, signers
 
     def _compare(self, note: str, last: Checkpoint) -> None:
         try:
-            checkpoint, _ = self._check_note(note, last.origin)
+            checkpoint, _ = self._signed_by(note, last.origin)
+            check_against_log(checkpoint, last.origin, last.size, self._node)
         except BridgeError as error:
             raise _located(error, "A checkpoint kept elsewhere:") from error
-        if checkpoint.size > last.size:
-            raise BridgeError(
-                "rolled_back", f"A checkpoint kept elsewhere is of {checkpoint.size} entries; here are {last.size}."
-            )
 
     def _node(self, level: int, index: int) -> bytes:
         # Each leaf before has written its own hash, and one for each complete subtree that ends at it.
@@ -512,27 +340,6 @@ class _Reader:
             yield
         except BridgeError as error:
             raise _located(error, f"Line {self._line}:", line=self._line) from error
-
-
-def best_note(checkpoints: Sequence[Signed], trusted: Collection[str] | None) -> Signed:
-    """The best checkpoint for a proof, of those that include its entry.
-
-    Preferred are those signed by a key that the reader trusts rather than by one that it vouches for, then those
-    cosigned by a known witness, then those cosigned by any, then the largest.
-
-    Args:
-        checkpoints: The checkpoints, by size; at least one.
-        trusted: The verifier keys that the reader has named; None for none.
-    """
-
-    def worth(signed: Signed) -> tuple[bool, bool, bool, int]:
-        origin = signed.checkpoint.origin
-        by_given = trusted is None or any(by.is_of_log(origin) and by.vkey in trusted for by, _ in signed.signers)
-        by_witness = any(time is not None for _, time in signed.signers)
-        others = any(name != origin for name, _ in notes.split_note(signed.note)[1])
-        return by_given, by_witness, others, signed.checkpoint.size
-
-    return max(checkpoints, key=worth)
 
 
 def _erased_by(payload: bytes) -> set[str]:
