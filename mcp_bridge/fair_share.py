@@ -89,6 +89,8 @@ class Tenant:
         self._owner = id(self) if owner is None else owner
         self._credit = BURST_SECONDS
         self._counted = self._shared.clock()
+        self._was_alone = False
+        """Whether no other was active when its credit was last counted."""
         self._waiting = 0
         self.at_work = -AT_WORK_SECONDS
         self._shared.join(self)
@@ -109,7 +111,7 @@ class Tenant:
         """Whether `turn` wouldn't wait."""
         if self._credit >= BURST_SECONDS:
             return True
-        if self._credit >= 0 and self._shared.clock() - self._counted < _COUNT_SECONDS:
+        if (self._credit >= 0 or self._was_alone) and self._shared.clock() - self._counted < _COUNT_SECONDS:
             return True
         return not self._count() or self._credit >= 0
 
@@ -138,6 +140,7 @@ class Tenant:
         rate = self._shared.rate(self._owner) if is_shared else 1.0
         self._credit = min(BURST_SECONDS, self._credit + (now - self._counted) * rate)
         self._counted = now
+        self._was_alone = not is_shared
         return is_shared
 
 
@@ -159,7 +162,8 @@ class Bill:
 _LOOK_SECONDS = 0.1
 
 _COUNT_SECONDS = 0.01
-"""A tenant's credit isn't counted again so soon, as long as there is some: it is asked for by every request."""
+"""A tenant's credit isn't counted again so soon, as long as there is some, or nobody to share with: it is asked for by
+every request."""
 
 _shared: RunVar[FairShare] = RunVar("mcp_bridge_fair_share")
 

@@ -46,29 +46,34 @@ def is_large(value: Any, *, chars: int = LARGE_CHARS, values: int = LARGE_VALUES
         chars: Characters of text from which it is large.
         values: Number of values from which it is large.
     """
-    text = count = 0
+    text, count = 0, 1
     stack = [value]
     while stack:
         node = stack.pop()
-        count += 1
-        # Most are of exactly these types, and that is told in half the time.
         kind = type(node)
-        if kind is str or kind is bytes:
-            text += len(node)
-        elif kind is int or node is None:
-            continue
-        elif kind is not dict and isinstance(node, (str, bytes)):
-            text += len(node)
-        elif kind is dict or isinstance(node, dict):
-            if count + len(stack) + len(node) > values:
+        if kind is dict or isinstance(node, dict):
+            count += 2 * len(node)
+            if count > values:
                 return True
-            stack.extend(node)
-            stack.extend(node.values())
+            for name, member in node.items():
+                if type(name) is str:
+                    text += len(name)
+                else:
+                    stack.append(name)
+                # Most are of exactly these types, and need no turn of their own.
+                kind = type(member)
+                if kind is str:
+                    text += len(member)
+                elif kind is not int and kind is not bool and member is not None:
+                    stack.append(member)
+        elif kind is str or kind is bytes or isinstance(node, (str, bytes)):
+            text += len(node)
         elif isinstance(node, (list, tuple)):
-            if count + len(stack) + len(node) > values:
+            count += len(node)
+            if count > values:
                 return True
             stack.extend(node)
-        if text > chars or count > values:
+        if text > chars:
             return True
     return False
 

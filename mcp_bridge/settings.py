@@ -191,7 +191,7 @@ class Settings(BaseModel):
     max_call_size: Annotated[Size, Field(description="Bytes one run may send in requests")] = 256 << 20
     max_concurrent: Annotated[int, Field(ge=1, description="Runs at once; further ones wait")] = 8
     resume_waits: Annotated[
-        bool, Field(description="Whether a server goes on by itself with scripts whose wait is over")
+        bool, Field(description="Whether a server goes on by itself with what has waited long enough")
     ] = True
     max_queued: Annotated[
         int, Field(ge=0, description="Runs of one principal that wait; further ones are refused as busy")

@@ -46,6 +46,8 @@ class Lifecycle:
         keys: The keys of the MACs by which equal requests are recognised.
         policy_hash: The hash of the policy in force.
         retry_failed: Whether an idempotency key whose execution has failed may be used for another attempt.
+        servers_digest: SHA-256, in hexadecimal, of the configurations of all servers that executions may use; None for
+            a process that has none, and runs nothing.
 
     Attributes:
         similar_policies: As `similar` in `usage_from_history`.
@@ -59,6 +61,7 @@ class Lifecycle:
         policy_hash: str = "",
         *,
         retry_failed: bool = False,
+        servers_digest: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.store = store
         self.recorder = recorder
@@ -66,6 +69,7 @@ class Lifecycle:
         self.policy_hash = policy_hash
         self.similar_policies: Mapping[str, int] = {}
         self.retry_failed = retry_failed
+        self.servers_digest = servers_digest
         self._active: dict[str, anyio.Event] = {}
 
     def under_way(self, execution: str) -> anyio.Event | None:
@@ -146,7 +150,8 @@ class Lifecycle:
             return False
         # Recorded first: from here on the entries are newer than the row.
         recovered = stored.kind == "script" or stored.status == "running"
-        self.recorder.post(self.entry(Resumption(recovered), stored.id, program=program_hash(stored)))
+        resumption = Resumption(recovered, self.servers_digest())
+        self.recorder.post(self.entry(resumption, stored.id, program=program_hash(stored)))
         return True
 
     @asynccontextmanager

@@ -314,6 +314,10 @@ class Channel:
             # It was closed.
             self._take_back()
 
+    def loops(self) -> list[Any]:
+        """The event loops in which answers are waited for."""
+        return [take.loop for take in self._awaited()]
+
     def _awaited(self) -> list[InLoop]:
         return [take for take in list(self._waiting.values()) if isinstance(take, InLoop)]
 

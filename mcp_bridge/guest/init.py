@@ -17,6 +17,7 @@ import sys
 import time
 
 from mcp_bridge.guest.unsent_output import Unsent
+from mcp_bridge.guest.waits.processor_time import processor_seconds
 from mcp_bridge.wire import jsonrpc, sandbox_exits
 from mcp_bridge.wire.annotations import TYPE_CHECKING, NamedTuple, NoReturn
 from mcp_bridge.wire.messages import GuestReady, InitBeat, InitExited, OutputWrite, notification
@@ -220,6 +221,7 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
     # While it waits for an execution there is no heartbeat: a container that is idle takes no processor time.
     next_beat = time.monotonic() + settings.waiting
     watched_in = 0
+    used_before = 0.0
     while True:
         events = dict(poller.poll(max(0.0, next_beat - time.monotonic()) * 1000))
         now = time.monotonic()
@@ -235,6 +237,7 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
             poller.unregister(begun)
             os.close(begun)
             last_heard, next_beat = now, now + BEAT_SECONDS
+            used_before = processor_seconds()
         if events.get(0, 0) & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
             _host_gone(child, left)
         if events.get(0, 0) & select.POLLIN:
@@ -244,7 +247,8 @@ def _supervise(child: int, settings: Settings, frames: FrameCounter, left: Unsen
             poller.modify(0, watched_in)
         if now >= next_beat:
             next_beat = now + BEAT_SECONDS
-            _report(InitBeat(_count(OOM_KILLS) if left.counts_memory else -1))
+            used = max(0.0, processor_seconds() - used_before)
+            _report(InitBeat(_count(OOM_KILLS) if left.counts_memory else -1, used))
             if frames.count() != last_count:
                 last_count, last_heard = frames.count(), now
             if now - last_heard > settings.silence:

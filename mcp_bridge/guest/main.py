@@ -21,6 +21,7 @@ from mcp_bridge.wire.annotations import Any, NoReturn
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.messages import (
     NAMES,
+    ActivityAsk,
     ExecutionBegun,
     ExecutionFinish,
     ExecutionInterrupt,
@@ -67,6 +68,11 @@ def main(
         elif isinstance(message, ExecutionInterrupt):
             for interrupt in interrupts:
                 interrupt(message.execution)
+        elif isinstance(message, ActivityAsk):
+            # Imported late: most scripts don't wait.
+            from mcp_bridge.guest.waits import activity
+
+            channel.notify(activity.report(message.number, channel.loops()))
         elif not isinstance(message, HostBeat):
             os._exit(sandbox_exits.BAD_FRAME)
 
@@ -84,16 +90,7 @@ def main(
     os.read(handover.guarded[0], 1)
     os.close(handover.guarded[0])
     if start.seed is not None:
-        # Imported late: most containers run one script.
-        session: Any
-        if start.language == "javascript":
-            from mcp_bridge.guest.javascript.cells import NodeSession
-
-            session = NodeSession(channel, capture, start)
-        else:
-            from mcp_bridge.guest.session.cells import Session
-
-            session = Session(channel, capture, start)
+        session = _session(channel, capture, start)
         interrupts.append(session.interrupt)
         while True:
             session.run(start)
@@ -105,6 +102,17 @@ def main(
         Node(channel, capture).run_script(start)
     execute(channel, capture, start)
     os._exit(0)
+
+
+def _session(channel: Channel, capture: Capture, first: ExecutionStart) -> Any:
+    """What runs the cells of a session, in its language. Imported late: most containers run one script."""
+    if first.language == "javascript":
+        from mcp_bridge.guest.javascript.cells import NodeSession
+
+        return NodeSession(channel, capture, first)
+    from mcp_bridge.guest.session.cells import Session
+
+    return Session(channel, capture, first)
 
 
 def _rehearse() -> None:

@@ -113,6 +113,8 @@ logger = logging.getLogger(__name__)
 
 MAX_CODE_BYTES = 8 << 20
 
+SENDABLE_CHARS = 1 << 20
+"""ASCII of this length can be sent to a sandbox, whatever its characters: that needn't be tried before."""
 
 MAX_IDLE_PRINCIPALS = 1000
 """How many principals' views are kept that nothing uses at the moment."""
@@ -370,6 +372,7 @@ class Bridge:
             Keys(self._database.master.requests, self._database.old_requests),
             self._governance.snapshot.hash,
             retry_failed=self.settings.ledger.retry_failed,
+            servers_digest=self._servers_digest,
         )
 
     @functools.cached_property
@@ -480,7 +483,7 @@ class Bridge:
         )
         self._require_language(language)
         if language != "python":
-            _require_python(language, dry_run=dry_run, files=files, packages=packages)
+            _require_python(language, packages=packages)
         self._check(code, timeout)
         if dry_run and session is not None:
             raise BridgeError(
@@ -488,7 +491,8 @@ class Bridge:
                 "A session's cell can't be run dry: it would change the session.",
                 hint="Give the code, with what it needs, without session.",
             )
-        self._start_line("", job)
+        if servers is not None or not code.isascii() or len(code) > SENDABLE_CHARS:
+            self._start_line("", job)
         if session is None:
             if fork is not None:
                 raise BridgeError("bad_arguments", "fork= needs session=, the name of the new session.")
@@ -685,8 +689,7 @@ class Bridge:
         """As `SandboxRunner.max_artifact_size`."""
         return self.settings.max_artifact_size
 
-    def servers_digest(self) -> str:
-        """As `SandboxRunner.servers_digest`."""
+    def _servers_digest(self) -> str:
         specs = (self.fleet.servers[name].spec for name in self._narrow(None) if name in self.fleet.servers)
         return hashlib.sha256("".join(sorted(spec.fingerprint() for spec in specs)).encode()).hexdigest()
 
@@ -836,6 +839,8 @@ class Bridge:
         start = messages.ExecutionStart(
             execution, job.code, servers, MAX_VALUE_BYTES, replays, seed, number, has_inputs, language, memory
         )
+        if language is not None and job.dry_run:
+            start = start._replace(is_dry=True)
         return start_line(start)
 
     async def run_program(

@@ -67,7 +67,7 @@ AT_ONCE = 20
 SMALL_FRAME_BYTES = 1 << 10
 """The first step of a request smaller than this takes no longer than other steps of the event loop."""
 
-SMALL_AT_ONCE = 4
+SMALL_AT_ONCE = 8
 """How many small requests are started together; a larger one is started alone. The first step of some, such as a check
 of arguments, takes time, and starting a whole chunk at once would delay every other execution."""
 
@@ -83,6 +83,7 @@ FROM_GUEST = frozenset(
         messages.ExecutionBegun,
         messages.OutputWrite,
         messages.OutputDisplay,
+        messages.ActivityReport,
         messages.ProgressReport,
         messages.RequestCancel,
         messages.CallTaken,
@@ -128,6 +129,7 @@ NOTIFICATIONS = frozenset(
         messages.ExecutionBegun,
         messages.OutputWrite,
         messages.OutputDisplay,
+        messages.ActivityReport,
         messages.ProgressReport,
         messages.RequestCancel,
         messages.CallTaken,
@@ -394,7 +396,11 @@ class HostChannel:
         """
         self.refuse()
         self._interruption = error
-        self._writer.post(jsonrpc.encode(messages.notification(messages.ExecutionInterrupt(execution))))
+        self.notify(messages.ExecutionInterrupt(execution))
+
+    def notify(self, params: Any) -> None:
+        """Send the guest a notification."""
+        self._writer.post(jsonrpc.encode(messages.notification(params)))
 
     def hang_up(self) -> None:
         """Stop reading: the guest can't be reached, even if its end isn't closed."""
@@ -414,36 +420,21 @@ class HostChannel:
             fair_share.current.reset(whose)
 
     async def _serve(self) -> messages.ExecutionFinish | None:
-        decoder = LineDecoder()
-        finish: messages.ExecutionFinish | None = None
         failure: Exception | None = None
+        finish: messages.ExecutionFinish | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._writer.run)
-            try:
-                with self._reading:
-                    while finish is None:
-                        self._deaf = False
-                        self._heard_at = time.monotonic()
-                        chunk = self._ahead.popleft() if self._ahead else await self._stdout.receive()
-                        self._deaf = True
-                        for number, line in enumerate(decoder.feed(chunk), start=1):
-                            self._together = number
-                            finish = await self._take(line, tasks)
-                            if finish is not None:
-                                break
-                            if number % AT_ONCE == 0:
-                                await anyio.lowlevel.checkpoint()
-            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                if decoder.incomplete:
-                    logger.debug("the channel ended within a frame: %s", excerpt(decoder.incomplete))
-            except Exception as exc:  # noqa: BLE001  (raised below: a task group would wrap it in a group)
-                failure = exc
-            if finish is None and failure is None:
-                self._begin_nothing()
-                if await self._on_closed():
-                    for request in list(self.requests.values()):
-                        await request.effect_over()
-            tasks.cancel_scope.cancel()
+            with self._writer.within(tasks):
+                try:
+                    finish = await self._read(tasks)
+                except Exception as exc:  # noqa: BLE001  (raised below: a task group would wrap it in a group)
+                    failure = exc
+                if finish is None and failure is None:
+                    self._begin_nothing()
+                    if await self._on_closed():
+                        for request in list(self.requests.values()):
+                            await request.effect_over()
+            if self._total or self._writer.is_writing:
+                tasks.cancel_scope.cancel()
         if failure is not None:
             try:
                 raise failure
@@ -451,6 +442,28 @@ class HostChannel:
                 # Otherwise the error keeps this stack frame, with the last message, until garbage collection.
                 del failure
         return finish
+
+    async def _read(self, tasks: TaskGroup) -> messages.ExecutionFinish | None:
+        """Take frames until the guest finishes or its end closes (None)."""
+        decoder = LineDecoder()
+        try:
+            with self._reading:
+                while True:
+                    self._deaf = False
+                    self._heard_at = time.monotonic()
+                    chunk = self._ahead.popleft() if self._ahead else await self._stdout.receive()
+                    self._deaf = True
+                    for number, line in enumerate(decoder.feed(chunk), start=1):
+                        self._together = number
+                        finish = await self._take(line, tasks)
+                        if finish is not None:
+                            return finish
+                        if number % AT_ONCE == 0:
+                            await anyio.lowlevel.checkpoint()
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            if decoder.incomplete:
+                logger.debug("the channel ended within a frame: %s", excerpt(decoder.incomplete))
+        return None
 
     def _begin_nothing(self) -> None:
         self._refusing = True
@@ -665,7 +678,8 @@ class HostChannel:
     async def _encode(self, answer: jsonrpc.Response | jsonrpc.ErrorResponse) -> bytes:
         if isinstance(answer, jsonrpc.Response) and isinstance(answer.result, base64_frames.Base64):
             return base64_frames.encode(answer.id, answer.result)
-        return await on_thread(_encoded_large, answer) if is_large(answer) else _encoded(answer)
+        given = answer.result if isinstance(answer, jsonrpc.Response) else answer
+        return await on_thread(_encoded_large, answer) if is_large(given) else _encoded(answer)
 
     async def _result(self, request: _Request, params: Any) -> jsonrpc.Response | jsonrpc.ErrorResponse:
         number = request.number

@@ -12,9 +12,9 @@ import anyio
 from mcp_bridge.sandbox.pipes import PipeWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from anyio.abc import ByteSendStream
+    from anyio.abc import ByteSendStream, TaskGroup
 
 MAX_TOGETHER_BYTES = 64 << 10
 """Of the frames that are written as one."""
@@ -33,6 +33,9 @@ class FrameWriter:
     Args:
         stdin: To the guest. Only a pipe is written at once. When the guest is gone, frames are dropped: the reader of
             the channel sees its end.
+
+    Attributes:
+        is_writing: Whether a task writes what the pipe hasn't taken at once.
     """
 
     def __init__(self, stdin: ByteSendStream) -> None:
@@ -44,7 +47,9 @@ class FrameWriter:
         """What a full pipe hasn't taken of the frames that were taken from the queue."""
         self._written: list[Callable[[], None]] = []
         """What is called when that is written."""
-        self._has_rest = anyio.Event()
+        self._tasks: TaskGroup | None = None
+        """In which the rest is written."""
+        self.is_writing = False
         self._is_closed = False
 
     async def close(self) -> None:
@@ -53,7 +58,7 @@ class FrameWriter:
         while self._frames:
             if (written := self._frames.popleft().written) is not None:
                 written()
-        if self._has_rest.is_set():
+        if self._rest:
             is_written = anyio.Event()
             self._written.append(is_written.set)
             await is_written.wait()
@@ -73,7 +78,7 @@ class FrameWriter:
         self._frames.append(_Frame(data, written))
         if at_once:
             self._write()
-        elif not self._is_scheduled and not self._has_rest.is_set():
+        elif not self._is_scheduled and not self._rest:
             self._schedule()
 
     async def send(self, data: bytes) -> None:
@@ -82,23 +87,41 @@ class FrameWriter:
         self.post(data, written.set)
         await written.wait()
 
-    async def run(self) -> None:
-        """Write what the guest's pipe doesn't take at once; runs until cancelled, after which nothing is written."""
-        while True:
-            await self._has_rest.wait()
-            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await self._stdin.send(self._rest)
-            self._rest = b""
-            self._has_rest = anyio.Event()
-            self._finished()
-            self._write()
+    @contextlib.contextmanager
+    def within(self, tasks: TaskGroup) -> Iterator[None]:
+        """Meanwhile write in these tasks what the guest's pipe doesn't take at once; after it, write none of that.
+
+        Most guests take all at once, so there is no task until one doesn't.
+        """
+        self._tasks = tasks
+        self._begin_rest()
+        try:
+            yield
+        finally:
+            self._tasks = None
+
+    def _begin_rest(self) -> None:
+        if self._rest and self._tasks is not None and not self.is_writing:
+            self.is_writing = True
+            self._tasks.start_soon(self._write_rest)
+
+    async def _write_rest(self) -> None:
+        try:
+            while self._rest:
+                with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await self._stdin.send(self._rest)
+                self._rest = b""
+                self._finished()
+                self._write()
+        finally:
+            self.is_writing = False
 
     def _write_scheduled(self) -> None:
         self._is_scheduled = False
         self._write()
 
     def _write(self) -> None:
-        if not self._frames or self._has_rest.is_set():
+        if not self._frames or self._rest:
             return
         data = self._together()
         # When the guest is gone, nothing is left to be written.
@@ -109,7 +132,7 @@ class FrameWriter:
                 count = self._pipe.write_now(data)
         if count < len(data):
             self._rest = data[count:]
-            self._has_rest.set()
+            self._begin_rest()
             return
         self._finished()
         if self._frames and not self._is_scheduled:

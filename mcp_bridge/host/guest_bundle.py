@@ -24,8 +24,8 @@ JAVASCRIPT = "guest/javascript"
 
 LATE = (
     "mcp_bridge.kernel.",
-    *(f"mcp_bridge.guest.{part}." for part in ("advice", "files", "javascript", "packages", "waits")),
-    *("mcp_bridge.guest.programs", "mcp_bridge.guest.near_names"),
+    *(f"mcp_bridge.guest.{part}." for part in ("advice", "files", "javascript", "packages")),
+    *(f"mcp_bridge.guest.{name}" for name in ("programs", "near_names", "waits.waits", "waits.activity")),
 )
 """How the names of modules begin that few scripts need. A container keeps them compressed."""
 

@@ -184,6 +184,16 @@ class Requests:
         """Wait until a call of the script waits for what nobody can give it now."""
         await self._script.hold.begun()
 
+    @property
+    def is_on_hold(self) -> bool:
+        """Whether a call waits for what nobody can give it now."""
+        return not self._script.hold.is_empty
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether all such calls are waits for times and events, beside which the script goes on."""
+        return not self._script.hold.calls
+
     async def divergence(self) -> BridgeError:
         """Wait until the script goes another way than it had; what it is told of that."""
         return await self._script.course.diverged()
@@ -195,8 +205,7 @@ class Requests:
             case messages.ToolCall():
                 return await self._call(request, context)
             case messages.MemorySave() | messages.MemoryLoad() | messages.MemoryDelete() | messages.MemoryList():
-                call = self._recorder(request, "memory", context)
-                return await self._script.answer(call, functools.partial(self._remember, request, call))
+                return await self._about_memories(request, context)
             case _ if self._script.is_dry and isinstance(request, _NOT_DRY):
                 return await self._dry(request, context)
             case messages.SessionList() | messages.SessionEnd():
@@ -336,6 +345,19 @@ class Requests:
                 message = f"The program is not valid: it is too large; the limit is {MAX_PROGRAM_BYTES} bytes."
                 fault = {"path": "", "code": "too_large", "message": message}
                 raise BridgeError("invalid_program", message, faults=[fault])
+
+    async def _about_memories(self, request: Any, context: RequestContext) -> Any:
+        call = self._recorder(request, "memory", context)
+        known = self._script.history.calls.get(request.call)
+        answer = await self._script.answer(call, functools.partial(self._remember, request, call))
+        if (
+            self._script.is_dry
+            and known is not None
+            and isinstance(request, messages.MemorySave | messages.MemoryDelete)
+        ):
+            # A dry run's memories are kept nowhere: repeated from its record, it has them again.
+            await on_blocking_thread(self._memory, request)
+        return answer
 
     async def _remember(self, request: Any, call: CallRecorder) -> dict[str, Any]:
         if isinstance(request, messages.MemorySave | messages.MemoryDelete):

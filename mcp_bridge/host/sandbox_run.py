@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import functools
 import logging
 import signal
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
@@ -23,7 +23,9 @@ from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
+
+    from anyio.abc import TaskGroup
 
     from mcp_bridge.error_codes import Code
     from mcp_bridge.errors import ErrorRecord
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
     from mcp_bridge.sandbox.engine import ExitStatus, SandboxProcess
 
 logger = logging.getLogger(__name__)
+
+WATCH_SECONDS = 0.02
+"""After so long a run is watched: its limits are of more, and most scripts are over by then. All that a watcher waits
+for is still there to be seen."""
 
 SILENCE_SECONDS = 60.0
 """A sandbox says every five seconds that it lives; after so long without, it is taken for lost."""
@@ -57,6 +63,16 @@ LATE_WORDS_SECONDS = 0.5
 QUIET_SECONDS = 1.0
 """How long a script that waits has to ask for nothing more before its sandbox is ended: what it does at once, in tasks
 and threads, a person is asked about at once."""
+
+LOOK_SECONDS = 1.0
+"""How long a guest may take to tell what its script does while it waits. One that takes longer computes."""
+
+BUSY_SHARE = 0.05
+TICKS_SECONDS = 0.02
+"""A script that has used a larger part of one processor, and more than a tick or two, has computed."""
+
+OWN_TIMER_SECONDS = 60.0
+"""A script that waits keeps its sandbox if a timer of its own ends this soon."""
 
 OOM_SECONDS = 3.0
 """How long a process that the kernel kills for memory may take to end. What process 1 has told of before isn't why its
@@ -106,6 +122,25 @@ class _Ending:
     hint: str | None = None
 
 
+class _Look(NamedTuple):
+    """What a script does while it waits.
+
+    Attributes:
+        at: On the monotonic clock.
+        processor, timer: As in `messages.ActivityReport`.
+    """
+
+    at: float
+    processor: float
+    timer: float | None
+
+    def is_busy_since(self, before: _Look) -> bool:
+        """Whether it has computed since an earlier look, or soon goes on by itself."""
+        used = self.processor - before.processor
+        is_computing = used > max(TICKS_SECONDS, BUSY_SHARE * (self.at - before.at))
+        return is_computing or (self.timer is not None and self.timer <= OWN_TIMER_SECONDS)
+
+
 class SandboxRun:
     """Runs one script in one sandbox.
 
@@ -152,8 +187,16 @@ class SandboxRun:
         self._live = live
         self._recorded = recorded
         self._requests = requests
-        self._clock = ScriptClock(time.monotonic)
+        # A session's sandbox has run other cells.
+        self._clock = ScriptClock(time.monotonic, None if is_cell else 0.0)
+        self._asked = 0
+        """The number of the last question about what the script does while it waits."""
+        self._activity: messages.ActivityReport | None = None
+        self._told = anyio.Event()
+        """The last question is answered, by `_activity`."""
         self._outputs = Outputs(limits.output)
+        self._is_heard = anyio.Event()
+        """The guest is listened to: its start is recorded."""
         self._ready = anyio.Event()
         self._exited: messages.InitExited | None = None
         self._reported = anyio.Event()
@@ -175,6 +218,10 @@ class SandboxRun:
         self._lost: str | None = None
         """How something else than the script has ended the sandbox."""
         self._scope = anyio.CancelScope()
+        self._tasks: TaskGroup | None = None
+        """What belongs to the run, while it is under way."""
+        self._watchers = anyio.CancelScope()
+        self._is_watched = False
         self._began = began
         self._ready_at: float | None = None
         self._channel = HostChannel(
@@ -198,24 +245,26 @@ class SandboxRun:
         """
         finish: messages.ExecutionFinish | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._read_reports)
-            with self._scope:
-                async with anyio.create_task_group() as watchers:
+            self._tasks = tasks
+            later = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._watch)
+            try:
+                with self._scope:
                     self._channel.start(self._first)
                     # It may have the guest's modules in it, which an idle bridge has once already.
                     self._first = b""
-                    # They begin to wait while the disk is written to.
-                    for watcher in self._watchers():
-                        watchers.start_soon(watcher)
                     if await self._is_recorded():
-                        watchers.start_soon(self._watch_start)
                         finish = await self._served()
-                    watchers.cancel_scope.cancel()
-            self.has_finished = finish is not None
-            if self._ending is not None and self._ending.status == "timeout" and not self.has_finished:
-                with anyio.move_on_after(WIND_DOWN_SECONDS):
-                    await self._reported.wait()
-            tasks.cancel_scope.cancel()
+                if self._is_watched:
+                    self._watchers.cancel()
+                self.has_finished = finish is not None
+                if self._ending is not None and self._ending.status == "timeout" and not self.has_finished:
+                    with anyio.move_on_after(WIND_DOWN_SECONDS):
+                        await self._reported.wait()
+            finally:
+                later.cancel()
+                self._tasks = None
+            if self._is_watched:
+                tasks.cancel_scope.cancel()
         self._take_leftovers()
         if self._never_ran is not None and self._ending is None:
             raise self._never_ran
@@ -224,6 +273,7 @@ class SandboxRun:
     async def _is_recorded(self) -> bool:
         """Wait until the start is recorded, while the guest begins with the script. False if it can't be."""
         if self._recorded is None:
+            self._is_heard.set()
             return True
         try:
             await self._recorded()
@@ -233,21 +283,32 @@ class SandboxRun:
             return False
         # Nothing was to be heard until now.
         self._last_beat = time.monotonic()
+        self._is_heard.set()
         return True
 
-    def _watchers(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        """What holds the limits, and runs until it is cancelled."""
-        watchers: list[Callable[[], Coroutine[Any, Any, None]]] = [
-            self._watch_clock,
-            self._watch_silence,
-            self._watch_engine,
-            self._watch_hold,
-            self._watch_divergence,
-            self._channel.beat,
-        ]
-        if self._live is not None:
-            watchers.append(functools.partial(self._live.follow, self._outputs, self._requests.project))
-        return watchers
+    def _watch(self) -> None:
+        """Begin to hold the limits and to read process 1's reports. What is over at once has no need of a task each."""
+        if not self._is_watched and self._tasks is not None:
+            self._is_watched = True
+            self._tasks.start_soon(self._read_reports)
+            self._tasks.start_soon(self._hold_limits)
+
+    async def _hold_limits(self) -> None:
+        """All that holds the limits, until the run has ended."""
+        with self._watchers:
+            async with anyio.create_task_group() as watchers:
+                for watcher in (
+                    self._watch_start,
+                    self._watch_clock,
+                    self._watch_silence,
+                    self._watch_engine,
+                    self._watch_hold,
+                    self._watch_divergence,
+                    self._channel.beat,
+                ):
+                    watchers.start_soon(watcher)
+                if self._live is not None:
+                    watchers.start_soon(self._live.follow, self._outputs, self._requests.project)
 
     async def _served(self) -> messages.ExecutionFinish | None:
         """Answer the guest, within all limits, until it has sent its result, or is ended: None."""
@@ -288,6 +349,10 @@ class SandboxRun:
                 self._outputs.display(message)
             case messages.CallTaken():
                 self._requests.taken(message.call)
+            case messages.ActivityReport():
+                if message.number == self._asked:
+                    self._activity = message
+                    self._told.set()
             case messages.ProgressReport():
                 if self._progress:
                     text = message.message[:MAX_PROGRESS_CHARS] if message.message else None
@@ -331,6 +396,7 @@ class SandboxRun:
             case messages.InitBeat():
                 self._last_beat = time.monotonic()
                 self._oom_kills.append((self._last_beat, params.oom_kills))
+                self._clock.computed(params.processor)
             case messages.InitExited():
                 self._exited = params
             case messages.OutputWrite():
@@ -385,6 +451,7 @@ class SandboxRun:
             await anyio.sleep(INTERRUPTION_SECONDS)
 
     async def _watch_start(self) -> None:
+        await self._is_heard.wait()
         with anyio.move_on_after(self._limits.start):
             await self._ready.wait()
             return
@@ -432,12 +499,33 @@ class SandboxRun:
 
     async def _watch_hold(self) -> None:
         """End a script that waits for what nobody can give it now, once it has come to rest."""
+        looked: _Look | None = None
         while True:
             await self._requests.on_hold()
-            if (left := QUIET_SECONDS - self._channel.quiet_seconds) <= 0:
-                self._end("suspended", "still_waiting", "The script waits.")
-                return
-            await anyio.sleep(left)
+            if (left := QUIET_SECONDS - self._channel.quiet_seconds) > 0:
+                looked = await self._look()
+                await anyio.sleep(left)
+                continue
+            if self._requests.only_waits:
+                before, looked = looked, await self._look()
+                if before is None or looked is None or looked.is_busy_since(before):
+                    await anyio.sleep(QUIET_SECONDS)
+                    continue
+                if self._channel.quiet_seconds < QUIET_SECONDS or not self._requests.is_on_hold:
+                    continue
+            self._end("suspended", "still_waiting", "The script waits.")
+            return
+
+    async def _look(self) -> _Look | None:
+        """Ask the guest what the script does while it waits; None if it can't answer, because it computes."""
+        self._asked += 1
+        self._told = anyio.Event()
+        self._channel.notify(messages.ActivityAsk(self._asked))
+        with anyio.move_on_after(LOOK_SECONDS):
+            await self._told.wait()
+            assert self._activity is not None  # noqa: S101 - it is told
+            return _Look(time.monotonic(), self._activity.processor, self._activity.timer)
+        return None
 
     async def _watch_divergence(self) -> None:
         """End a script that goes another way than it had."""
@@ -447,6 +535,7 @@ class SandboxRun:
     async def _closed(self) -> bool:
         """The channel closed without a result: find out why, and whether its effects are to come to their end."""
         self._is_closed = True
+        self._watch()
         horizon = time.monotonic() - OOM_SECONDS
         self._earlier_oom_kills = max([0, *(kills for told_at, kills in self._oom_kills if told_at < horizon)])
         self._clock.pause()

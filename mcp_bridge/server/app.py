@@ -318,8 +318,7 @@ async def _run(
     except BridgeError as exc:
         return _refused(supervisor.settings, ctx, exc)
     reporter = ProgressReporter(questions)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(reporter.report)
+    async with _reported(reporter, is_wanted=_wants_progress(ctx) or questions.continues):
         try:
             record = await bridge.run(
                 request.code,
@@ -350,8 +349,19 @@ async def _run(
             # Internal errors are logged here: the client would only see the task group's exception group.
             logger.exception("running a script failed")
             result = _refused(bridge.settings, ctx, INTERNAL_ERROR)
-        tasks.cancel_scope.cancel()
     return result
+
+
+@contextlib.asynccontextmanager
+async def _reported(reporter: ProgressReporter, *, is_wanted: bool) -> AsyncIterator[None]:
+    """Send a call's progress meanwhile. To a client that has asked for none, that would be a task without an effect."""
+    if not is_wanted:
+        yield
+        return
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reporter.report)
+        yield
+        tasks.cancel_scope.cancel()
 
 
 def _wants_progress(ctx: ServerRequestContext[dict[str, Any]]) -> bool:

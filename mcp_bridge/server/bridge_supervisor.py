@@ -169,7 +169,7 @@ class BridgeSupervisor:
             self._failed(exc if isinstance(exc, BridgeError) else INTERNAL_ERROR)
 
     async def _go_on_with_due(self, bridge: Bridge) -> None:
-        """Go on with scripts whose wait is over, as their owners are by the configuration now."""
+        """Go on with executions whose wait is over, as their owners are by the configuration now."""
         await anyio.sleep(FIRST_LOOK_SECONDS)
         await on_thread(importlib.import_module, "mcp_bridge.executions.waits.going_on")
         from mcp_bridge.executions.waits.going_on import GoingOn, at_once  # noqa: PLC0415 - imported on the thread

@@ -53,6 +53,8 @@ class Questions:
     """
 
     may_vanish = True
+    continues = False
+    """Whether other requests may follow that belong to the call."""
 
     def __init__(self, ctx: ServerRequestContext[dict[str, Any]]) -> None:
         self.ctx: ServerRequestContext[dict[str, Any]] | None = ctx
@@ -138,6 +140,7 @@ class RoundTripQuestions(Questions):
         self._answers: dict[str, Any] = {}
         self._waiting: dict[str, anyio.Event] = {}
         self._count = 0
+        self.continues = self.can_be_asked
 
     async def _answer(self, request: Any, kind: type[Any]) -> Any:
         self._count += 1

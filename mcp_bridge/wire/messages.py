@@ -69,7 +69,8 @@ class ExecutionStart(NamedTuple):
 
     With `has_inputs`, there are files that the operator hands in.
 
-    `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes.
+    `language` is given for code that isn't Python: `javascript`. Then `memory` is the sandbox's, in bytes, and `is_dry`
+    says that calls may be listed, and not made.
     """
 
     execution: str
@@ -82,6 +83,7 @@ class ExecutionStart(NamedTuple):
     has_inputs: bool = False
     language: str | None = None
     memory: int | None = None
+    is_dry: bool = False
 
 
 class ExecutionInterrupt(NamedTuple):
@@ -92,6 +94,12 @@ class ExecutionInterrupt(NamedTuple):
 
 class HostBeat(NamedTuple):
     """The host is alive. A guest that receives nothing for a long time exits."""
+
+
+class ActivityAsk(NamedTuple):
+    """What does the script do while it waits? The answer is an `activity.report` with this number."""
+
+    number: int
 
 
 # --- guest → host, notifications ---------------------------------------------------------------------------------
@@ -141,6 +149,18 @@ class CallTaken(NamedTuple):
     """The code that waited for the answer to this call has continued."""
 
     call: CallId
+
+
+class ActivityReport(NamedTuple):
+    """What the script does while it waits, as of now.
+
+    `processor` is the processor time of all that runs in the sandbox, in seconds. `timer` is how soon a timer of the
+    script's own event loop ends, in seconds; None without one.
+    """
+
+    number: int
+    processor: float
+    timer: float | None = None
 
 
 class ProgressReport(NamedTuple):
@@ -459,10 +479,12 @@ class ExecutionFinish(NamedTuple):
 class InitBeat(NamedTuple):
     """The sandbox is alive, even if its interpreter is busy.
 
-    `oom_kills` counts processes that the kernel has killed for memory so far. -1 if unknown.
+    `oom_kills` counts processes that the kernel has killed for memory so far. -1 if unknown. `processor` is the
+    processor time of all that has run in the sandbox since its first execution began, in seconds.
     """
 
     oom_kills: int = -1
+    processor: float = 0.0
 
 
 class InitExited(NamedTuple):
@@ -482,12 +504,14 @@ METHODS: dict[str, type[Any]] = {
     "execution.start": ExecutionStart,
     "execution.interrupt": ExecutionInterrupt,
     "host.beat": HostBeat,
+    "activity.ask": ActivityAsk,
     "guest.ready": GuestReady,
     "execution.begun": ExecutionBegun,
     "output.write": OutputWrite,
     "output.display": OutputDisplay,
     "request.cancel": RequestCancel,
     "call.taken": CallTaken,
+    "activity.report": ActivityReport,
     "progress.report": ProgressReport,
     "tool.call": ToolCall,
     "catalog.servers": CatalogServers,

@@ -30,9 +30,13 @@ from oauth_fixtures import (
 from mcp_bridge.downstream.http.remote_auth import RemoteAccess, open_auth
 from mcp_bridge.downstream.oauth import authorization_client, token_renewal
 from mcp_bridge.downstream.oauth.login_record import keep_login, read_login
+from mcp_bridge.downstream.oauth.login_store import LoginStore
 from mcp_bridge.downstream.oauth.logout import log_out
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.file_locks import locked
 from mcp_bridge.governance.server_credentials import login_store as governed_login_store
+from mcp_bridge.policy.secrets import secret_stores
+from mcp_bridge.policy.secrets.secret_stores import LOGINS_FILE_NAME, SecretFile
 from mcp_bridge.settings import Settings
 
 pytestmark = pytest.mark.timeout(180)
@@ -350,6 +354,46 @@ async def test_a_token_that_hasnt_expired_is_used_while_the_authorization_server
     authorization_server.behave(token="down")  # noqa: S106
     assert await status_of(spec, open_auth(spec, access(state), TLS)) == ACCEPTED
     assert authorization_server.events("token", how="down")
+
+
+class LockedWhileTokensCome(SecretFile):
+    """A store that another process has locked from when new tokens are to be kept: for some writes, or for good."""
+
+    def __init__(self, state, writes):
+        super().__init__(state, LOGINS_FILE_NAME, "log in anew")
+        self.refused, self._writes, self._state = 0, writes, state
+        self._sent = False
+
+    def set(self, secret_id, plaintext):
+        if not self._sent:
+            self._sent = True
+            return super().set(secret_id, plaintext)
+        if self.refused == self._writes:
+            return super().set(secret_id, plaintext)
+        with locked(self._state / f".{LOGINS_FILE_NAME}.lock"):
+            try:
+                return super().set(secret_id, plaintext)
+            except BridgeError:
+                self.refused += 1
+                raise
+
+
+@pytest.mark.parametrize("writes", [2, 1_000])
+async def test_a_store_that_is_locked_when_the_new_tokens_come_costs_no_call(
+    authorization_server, protected_server, state, monkeypatch, writes
+):
+    spec = server_spec(protected_server)
+    await logged_in(spec, state)
+    await expire(spec, state)
+    monkeypatch.setattr(secret_stores, "LOCK_SECONDS", 0.05)
+    store = LockedWhileTokensCome(state, writes)
+    auth = open_auth(spec, RemoteAccess(lambda _spec, text: text, logins=LoginStore(store, state)), TLS)
+    assert await status_of(spec, auth) == ACCEPTED
+    assert await status_of(spec, auth) == ACCEPTED
+    assert store.refused == min(writes, token_renewal.KEEP_ATTEMPTS)
+    assert len(authorization_server.events("granted", grant="refresh_token")) == 1
+    kept = await read_login(login_store(state), spec)
+    assert kept.refresh_sent == (writes > token_renewal.KEEP_ATTEMPTS)
 
 
 async def test_a_call_that_is_cancelled_doesnt_cut_off_the_refresh(

@@ -75,6 +75,7 @@ class Waiting:
     """As `Requests`: each call waits for what nobody can give, until it is taken back."""
 
     principal = "local"
+    only_waits = False
 
     def __init__(self):
         self.hold = Hold()
@@ -198,6 +199,40 @@ async def test_what_comes_once_a_script_is_being_suspended_takes_back_nothing_of
         await anyio.wait_all_tasks_blocked()
         rests.set()
     assert (records[0].status, list(requests.hold.calls)) == ("suspended", ["held"])
+
+
+@pytest.mark.parametrize("is_over_at_once", [True, False])
+async def test_a_script_that_is_over_at_once_is_run_without_a_task_that_watches_it(guest, monkeypatch, is_over_at_once):
+    seen = []
+
+    class Watched(SandboxRun):
+        async def _hold_limits(self):
+            seen.append("limits")
+            await super()._hold_limits()
+
+        async def _read_reports(self):
+            seen.append("reports")
+            await super()._read_reports()
+
+    monkeypatch.setattr(sandbox_run, "WATCH_SECONDS", 3600.0 if is_over_at_once else 0.0)
+    limits = RunLimits(60, 60, 60, 1 << 20, LIMITS)
+    told = Told()
+    told.on_hold = told.divergence = anyio.sleep_forever
+    made = Watched(guest, "e", b"script", limits, told, None, time.monotonic())
+    records = []
+
+    async def runs():
+        records.append(await made.run())
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runs)
+            if not is_over_at_once:
+                while len(seen) < 2:
+                    await anyio.lowlevel.checkpoint()
+            guest.say(frame(messages.GuestReady("3.11")), frame(messages.ExecutionBegun()), FINISH)
+    assert records[0].status == "success"
+    assert seen == ([] if is_over_at_once else ["reports", "limits"])
 
 
 async def test_a_guest_is_told_to_leave_by_whoever_removes_its_container(guest):

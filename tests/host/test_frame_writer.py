@@ -48,20 +48,20 @@ async def test_what_a_full_pipe_does_not_take_comes_before_what_is_posted_later(
     writer = FrameWriter(pipe)
     seen = []
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(writer.run)
-        writer.post(b"12345\n", lambda: seen.append(1))
-        await anyio.wait_all_tasks_blocked()
-        writer.post(b"6789\n", lambda: seen.append(2))
-        tasks.start_soon(writer.send, b"0\n")
-        await anyio.wait_all_tasks_blocked()
-        assert (b"".join(pipe.written), seen) == (b"123", [])
-        pipe.room = 1000
-        pipe.reads.set()
-        with anyio.fail_after(10):
-            while len(seen) < 2:
-                await anyio.lowlevel.checkpoint()
-        await anyio.wait_all_tasks_blocked()
-        tasks.cancel_scope.cancel()
+        with writer.within(tasks):
+            writer.post(b"12345\n", lambda: seen.append(1))
+            await anyio.wait_all_tasks_blocked()
+            writer.post(b"6789\n", lambda: seen.append(2))
+            tasks.start_soon(writer.send, b"0\n")
+            await anyio.wait_all_tasks_blocked()
+            assert (b"".join(pipe.written), seen) == (b"123", [])
+            pipe.room = 1000
+            pipe.reads.set()
+            with anyio.fail_after(10):
+                while len(seen) < 2:
+                    await anyio.lowlevel.checkpoint()
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
     assert b"".join(pipe.written) == b"12345\n6789\n0\n"
 
 

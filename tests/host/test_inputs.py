@@ -1,8 +1,11 @@
 """The operator's files in scripts: listed, copied, streamed, narrowed, recorded, and compared when a run is run again."""
 
+import contextlib
 import hashlib
 import json
 import os
+import sqlite3
+import zipfile
 
 import anyio
 import pytest
@@ -112,6 +115,132 @@ print([line for line in runtime.open_input("sales.csv", "r")])
         assert content[:30].hex() not in json.dumps([entry.encode() for entry in entries])
 
 
+async def test_a_script_in_javascript_lists_copies_and_streams_them(both, data):
+    content = os.urandom((2 << 20) + 5)
+    data.write("big.bin", content)
+    data.write("sales.csv", "a,b\n1,2\n")
+    for number in range(3):
+        data.write(f"reports/q{number}/r.txt", f"report {number}\n")
+    governance = data.governed(sales__csv="sales.csv", big="big.bin", reports="reports/**/*.txt")
+    async with both.open(governance=governance) as bridge:
+        record = await bridge.run(
+            """
+import fs, { readFileSync } from "node:fs";
+import { readFile } from "node:fs/promises";
+import { createHash } from "node:crypto";
+import { pipeline } from "node:stream/promises";
+console.log(await runtime.files());
+console.log((await runtime.files("reports")).map((row) => row.name).join());
+process.stdout.write(readFileSync("/workspace/in/sales.csv", "utf8"));
+process.stdout.write(await readFile(await runtime.input("reports/q1/r.txt"), "utf8"));
+console.log(await runtime.input("reports"), fs.readdirSync("in/reports", { recursive: true }).length);
+console.log(fs.readdirSync("in").sort().join(), (fs.statSync("in/sales.csv").mode & 0o777).toString(8));
+const file = await runtime.open_input("big");
+const whole = createHash("sha256");
+for await (const part of file) whole.update(part);
+const digest = whole.digest("hex");
+console.log(digest, (await file.read(file.size - 5)).toString("hex"), file.size, file.sha256 === digest);
+const again = createHash("sha256");
+await pipeline(file, again);
+console.log(again.digest("hex") === digest, (await file.read((1 << 20) - 2, (1 << 20) + 3)).toString("hex"));
+console.log(await (await runtime.openInput("sales.csv")).text());
+const copied = createHash("sha256");
+await pipeline(fs.createReadStream("in/big"), copied);
+console.log(copied.digest("hex") === digest);
+""",
+            language="javascript",
+        )
+        out = lines(record)
+        digest = hashlib.sha256(content).hexdigest()
+        middle = content[(1 << 20) - 2 : (1 << 20) + 3].hex()
+        assert out == [
+            f"big: {len(content)} bytes, application/octet-stream",
+            "reports: 3 files, 27 bytes, inode/directory",
+            "sales.csv: 8 bytes, text/csv",
+            ",".join(f"reports/q{number}/r.txt" for number in range(3)),
+            *("a,b", "1,2", "report 1", "/workspace/in/reports 6", "reports,sales.csv 444"),
+            f"{digest} {content[-5:].hex()} {len(content)} true",
+            *(f"true {middle}", "a,b", "1,2", "", "true"),
+        ]
+        stored = await bridge.lifecycle.stored(record.execution, "local")
+        assert (await bridge.replay_execution(stored)).agrees
+
+
+async def test_what_is_not_handed_in_is_missing_in_javascript_too_and_files_narrows(both, data):
+    data.write("a.txt", "a")
+    data.write("b.txt", "b")
+    (data.folder / "link").symlink_to("/etc/passwd")
+    governance = data.governed(alpha="a.txt", beta="b.txt", link="link", gone="gone.txt", folder=".")
+    code = """
+import fs, { promises } from "node:fs";
+for (const name of ["alpha", "beta", "alpa", "link", "gone", "alpha/../beta", "/etc/passwd", 7]) {
+  try { console.log(name, fs.readFileSync(await runtime.input(name), "utf8")) } catch (error) { console.log(name, error.code ?? error.name) }
+}
+const opened = [
+  () => fs.openSync("/workspace/in/beta"), () => promises.readFile("/workspace/in/beta"), () => fs.readdirSync("in/beta"),
+  () => new Promise((done, fail) => fs.readFile("in/beta", (error, data) => (error ? fail(error) : done(data)))),
+  () => fs.readFileSync("/workspace/in/link"), () => promises.open("in/link"),
+  () => fs.writeFileSync("/workspace/in/own", "own"), () => fs.readFileSync("in/own", "utf8"),
+];
+for (const open of opened) try { console.log(await open() ?? "written") } catch (error) { console.log(error.code) }
+try { await runtime.open_input("folder") } catch (error) { console.log(error.code) }
+"""
+    async with both.open(governance=governance) as bridge:
+        out = lines(await bridge.run(code, language="javascript", files=["alpha", "link", "gone", "folder"]))
+        assert out[:8] == [
+            *("alpha a", "beta unknown_input", "alpa unknown_input", "link input_refused", "gone input_unavailable"),
+            *("alpha/../beta input_refused", "/etc/passwd unknown_input", "7 TypeError"),
+        ]
+        assert out[8:] == ["ENOENT"] * 4 + ["input_refused"] * 2 + ["written", "own", "EISDIR"]
+        nothing = await bridge.run("(await runtime.files()).length", language="javascript", files=[])
+        assert nothing.value == "0"
+
+
+async def test_a_run_in_javascript_goes_on_with_its_files_beside_calls(both, data):
+    """Files are fetched while calls are under way, at once and by promises, and are the same ones on every way."""
+    for number in range(4):
+        data.write(f"all/{number}", f"{number}" * 400_000)
+    code = """
+import fs from "node:fs";
+import { faulty } from "mcp/servers";
+const lengths = await Promise.all([0, 1, 2, 3].map(async (n) => {
+  await faulty.echo({ text: `${n}` });
+  const text = n % 2 ? fs.readFileSync(`in/all/${n}`, "utf8") : await fs.promises.readFile(`in/all/${n}`, "utf8");
+  return text.length + (await faulty.echo({ text: text.slice(0, 1) })).length;
+}));
+console.log(lengths.join(), await faulty.sleep({ seconds: 0 }));
+"""
+    tables = {"policy": {"rules": [{"tools": ["faulty.sleep"], "effect": "approve"}]}}
+
+    class Yes:
+        may_vanish = False
+
+        async def ask(self, *_):
+            return True
+
+    async with both.open(faulty(), governance=data.governed(tables, all="all")) as bridge:
+        record = await bridge.run(code, key="k", language="javascript")
+        assert record.status == "suspended", record.error
+        record = await bridge.run(code, key="k", language="javascript", asker=Yes())
+        assert printed(record) == "400001,400001,400001,400001 slept\n"
+        stored = await bridge.lifecycle.stored(record.execution, "local")
+        assert (await bridge.replay_execution(stored)).agrees
+        (data.folder / "all" / "1").write_text("other")
+        assert (await bridge.replay_execution(stored)).difference.what == "input"
+
+
+async def test_a_file_that_does_not_fit_says_so_in_javascript_too(both, data):
+    data.write("big", bytes(9 << 20))
+    code = """
+try { await runtime.input("big") } catch (error) { console.log(error.code, error.details.size) }
+let total = 0;
+for await (const part of await runtime.open_input("big")) total += part.length;
+console.log(total);
+"""
+    async with both.open(governance=data.governed(big="big"), workspace_size=8 << 20) as bridge:
+        assert lines(await bridge.run(code, language="javascript")) == [f"workspace_full {9 << 20}", str(9 << 20)]
+
+
 async def test_what_is_not_handed_in_is_missing_and_the_error_says_what_there_is(sandboxes, data):
     data.write("a.txt", "a")
     data.write("b.txt", "b")
@@ -180,7 +309,7 @@ print(total)
         out = lines(await bridge.run(code))
         assert out[0].startswith(f"workspace_full 'big' has {9 << 20} bytes, and /workspace has room for ")
         assert "runtime.open_input('big')" in out[0]
-        assert out[1:] == ["[]", str(9 << 20)]
+        assert out[1:] == ["['big']", str(9 << 20)]
 
 
 async def test_a_file_that_changes_while_it_is_read_is_an_error(sandboxes, data):
@@ -462,6 +591,86 @@ print(codes[-1], runtime.open_input('a').read(3))
         await bridge.end_session("s")
 
 
+async def test_cells_in_javascript_have_inputs_each_its_own_also_when_they_are_rebuilt(both, data):
+    path = data.write("a", "before")
+    data.write("b", "b" * 3_000_000)
+    async with both.open(governance=data.governed(a="a", b="b")) as bridge:
+
+        async def cell(code, **options):
+            record = await bridge.run(code, session="s", language="javascript", **options)
+            assert record.status == "success", record.error
+            return record.value
+
+        code = "import fs from 'node:fs'\nconst text = fs.readFileSync('/workspace/in/a', 'utf8'); text"
+        assert await cell(code) == "'before'"
+        opened = "let file = await runtime.open_input('b'); [await fs.promises.readFile('in/b'), await file.read(0, 1)].map(String).map((x) => x.length)"
+        assert await cell(opened) == "[ 3000000, 1 ]"
+        again = """
+const codes = [];
+for (const at of [0, 2_000_000]) try { await file.read(at, at + 1) } catch (error) { codes.push(error.code) }
+file = await runtime.open_input('b');
+[...codes, `${await file.read(0, 3)}`]
+"""
+        assert await cell(again) == "[ 'unknown_input', 'unknown_input', 'bbb' ]"
+        narrowed = """
+const found = [(await runtime.files()).length, fs.readFileSync('in/a', 'utf8')];
+try { await runtime.input('b') } catch (error) { found.push(error.code) }
+found
+"""
+        assert await cell(narrowed, files=["a"]) == "[ 1, 'before', 'unknown_input' ]"
+        bridge.end_sessions()
+        assert await cell("[text, found.length, codes.length]") == "[ 'before', 3, 2 ]"
+        path.write_text("after")
+        bridge.end_sessions()
+        error = await failure(bridge.run, "text", session="s", language="javascript")
+        assert (error.code, error.details["cell"], error.details["what"]) == ("session_lost", 1, "input")
+
+
+async def test_what_a_cell_in_javascript_has_left_fetches_nothing_for_a_later_one(both, data):
+    """Whether it is being fetched when its cell ends, or only asked for later."""
+    data.write("a", "a")
+    data.write("big", bytes(24 << 20))
+    async with both.open(governance=data.governed(a="a", big="big")) as bridge:
+
+        async def cell(code, **options):
+            return await bridge.run(code, session="s", language="javascript", **options)
+
+        left = """
+import fs from 'node:fs'
+let go; const gate = new Promise((resolve) => { go = resolve }), told = [];
+const left = [
+  gate.then(() => fs.readFileSync('in/a')).catch((error) => told.push(error.code)),
+  gate.then(() => fs.promises.readFile('in/a')).catch((error) => told.push(error.code)),
+];
+runtime.input('big').catch((error) => told.push(error.code));
+throw new Error('end')
+"""
+        assert (await cell(left)).error["message"] == "end"
+        after = await cell("go(); await Promise.all(left); told")
+        assert (after.value, after.session["cell"]) == ("[ 'cell_ended', 'cell_ended', 'cell_ended' ]", 2), after.error
+        entries = await entries_of(bridge)(after)
+        assert not [one for one in entries if isinstance(one, RequestOutcome)]
+        assert (await cell("fs.readFileSync(await runtime.input('a'), 'utf8')")).value == "'a'"
+
+
+async def test_a_cell_in_javascript_that_is_interrupted_while_it_fetches_leaves_no_answer_to_the_next(both, data):
+    data.write("a", "a")
+    code = """
+import fs from 'node:fs'
+for (;;) {
+  for (const until = Date.now() + 2; Date.now() < until;);
+  try { fs.readFileSync('in/none') } catch {}
+}
+"""
+    async with both.open(governance=data.governed(a="a")) as bridge:
+        for number in (1, 3, 5):
+            record = await bridge.run(code, session="s", language="javascript", timeout=1)
+            assert (record.status, record.session) == ("timeout", {"name": "s", "cell": number, "interrupted": True})
+            after = "fs.rmSync('in/a', { force: true }); fs.readFileSync('in/a', 'utf8')"
+            record = await bridge.run(after, session="s", language="javascript")
+            assert (record.value, record.session) == ("'a'", {"name": "s", "cell": number + 1}), record.error
+
+
 async def test_a_cancelled_call_ends_the_hashing_of_a_large_file(sandboxes, data):
     with (data.folder / "huge").open("wb") as file:
         file.truncate(400 << 30)
@@ -477,3 +686,103 @@ async def test_a_cancelled_call_ends_the_hashing_of_a_large_file(sandboxes, data
             await begun.wait()
             tasks.cancel_scope.cancel()
         # Closing the bridge waits for every thread: the hashing would take minutes.
+
+
+NAMES = """
+import csv, ctypes, errno, glob, os, pathlib, shutil, sqlite3, stat, subprocess, sys, zipfile
+at = "/workspace/in"
+print(os.path.exists(f"{at}/a b.csv"), os.path.getsize(f"{at}/big"), os.path.exists(f"{at}/none"), os.access(f"{at}/z", os.R_OK))
+print(sorted(pathlib.Path(at).iterdir())[0].name, [p.name for p in sorted(pathlib.Path(at, "tree").rglob("*.txt"))])
+print(glob.glob("in/tree/**/*.txt", recursive=True) == [f"in/tree/{n}" for n in ("-x.txt",)] + ["in/tree/deep/é.txt"])
+print([(where[len(at):], sorted(names)) for where, _, names in os.walk(f"{at}/tree")])
+libc = ctypes.CDLL(None, use_errno=True)
+def native(path):
+    fd = libc.open(os.fsencode(path), 0)
+    return os.read(fd, 9) if fd >= 0 else errno.errorcode[ctypes.get_errno()]
+print(native(f"{at}/big"), native(f"{at}/tree/-x.txt"))
+print(list(csv.reader(open(f"{at}/a b.csv"))), native(f"{at}/a b.csv"))
+with zipfile.ZipFile(pathlib.Path(at, "z")) as z: print(z.namelist())
+print(sqlite3.connect(f"file:{at}/db?mode=ro", uri=True).execute("SELECT x FROM t").fetchall())
+os.chdir(f"{at}/tree")
+print(shutil.copy("-x.txt", "/tmp/copy"), open("/tmp/copy").read(), os.stat("-x.txt").st_size)
+os.rename("deep/é.txt", "/workspace/moved")
+print(open("/workspace/moved").read(), os.path.exists("deep/é.txt"))
+print(subprocess.run([sys.executable, "-c", "import sys; print(open(sys.argv[1]).read())", f"{at}/child"],
+                     capture_output=True, text=True).stdout.strip())
+print(open(f"{at}/empty").read() == "", os.path.getsize(f"{at}/empty"))
+open(f"{at}/spare", "w").write("own")
+print(open(f"{at}/spare").read())
+"""
+
+
+async def test_what_is_handed_in_is_there_before_it_is_fetched_and_never_reads_as_something_else(sandboxes, data):
+    data.write("a.csv", "1,2\n")
+    for name in ("child", "spare"):
+        data.write(name, name)
+    data.write("empty", "")
+    for name in ("-x.txt", "deep/é.txt"):
+        data.write(f"tree/{name}", name)
+    with (data.folder / "big").open("wb") as file:
+        file.truncate(2 << 30)
+    with zipfile.ZipFile(data.folder / "z", "w") as archive:
+        archive.writestr("inner", "x")
+    with contextlib.closing(sqlite3.connect(data.folder / "db")) as database:
+        database.executescript("CREATE TABLE t (x); INSERT INTO t VALUES (7)")
+    names = {name: name for name in ("child", "spare", "empty", "tree", "big", "z", "db")}
+    async with sandboxes.open(governance=data.governed(**{"a.csv": "a.csv"}, **names)) as bridge:
+        record = await bridge.run(NAMES.replace("a b.csv", "a.csv"), timeout=60)
+        assert lines(record) == [
+            f"True {2 << 30} False True",
+            "a.csv ['-x.txt', 'é.txt']",
+            "True",
+            "[('/tree', ['-x.txt']), ('/tree/deep', ['é.txt'])]",
+            "EACCES EACCES",
+            "[['1', '2']] b'1,2\\n'",
+            "['inner']",
+            "[(7,)]",
+            "/tmp/copy -x.txt 6",
+            "deep/é.txt False",
+            "child",
+            "True 0",
+            "own",
+        ], record.stderr
+        opened = [
+            said.request.name
+            for said in await entries_of(bridge)(record)
+            if isinstance(said, RequestOutcome) and said.request.name == "input.open"
+        ]
+        assert len(opened) == 7, "what nobody opened wasn't read"
+        stored = await bridge.lifecycle.stored(record.execution, "local")
+        assert (await bridge.replay_execution(stored)).difference is None
+
+
+async def test_a_cell_has_the_names_of_its_own_inputs_and_what_earlier_cells_have_fetched(sandboxes, data):
+    for name in ("f", "g", "tree/a", "tree/b"):
+        data.write(name, name)
+    async with sandboxes.open(governance=data.governed(f="f", g="g", tree="tree")) as bridge:
+
+        async def cell(code, **options):
+            return (await bridge.run(f"import os\nos.chdir('/workspace/in')\n{code}", session="s", **options)).value
+
+        assert await cell("open('tree/a').read(), sorted(os.listdir()), sorted(os.listdir('tree'))") == str(
+            ("tree/a", ["f", "g", "tree"], ["a", "b"])
+        )
+        assert await cell("sorted(os.listdir()), os.path.exists('f')", files=["g"]) == str((["g", "tree"], False))
+        assert await cell("sorted(os.listdir('tree')), open('tree/b').read()") == str((["a", "b"], "tree/b"))
+        bridge.end_sessions()
+        assert await cell("sorted(os.listdir('tree')), open('f').read()") == str((["a", "b"], "f"))
+
+
+async def test_an_input_that_is_gone_when_it_is_opened_is_not_found(sandboxes, data):
+    data.write("f", "f")
+    async with sandboxes.open(faulty(), governance=data.governed(f="f")) as bridge:
+        code = (
+            "import os, time\nprint(os.path.exists('/workspace/in/f'))\nprogress(1)\nwhile True:\n"
+            "    try: runtime.input('f')\n    except mcp.MCPError: break\n    time.sleep(0.05)\n"
+            "try: open('/workspace/in/f')\nexcept OSError as exc: print(type(exc).__name__)"
+        )
+
+        def gone(*_):
+            (data.folder / "f").unlink(missing_ok=True)
+
+        assert lines(await bridge.run(code, progress=gone))[-1:] == ["FileNotFoundError"]

@@ -568,9 +568,6 @@ async def test_javascript_is_off_unless_the_operator_allows_it(sandboxes, both):
             await bridge.run("1", language="javascript")
     assert refused.value.code == "language_unavailable"
     async with both.open() as bridge:
-        with pytest.raises(BridgeError) as refused:
-            await bridge.run("1", language="javascript", dry_run=True)
-        assert refused.value.code == "language_unavailable"
         # Python goes on as before, in the same containers.
         assert (await bridge.run("6 * 7")).value == "42"
     async with both.open(languages=("javascript",)) as bridge:
@@ -580,8 +577,6 @@ async def test_javascript_is_off_unless_the_operator_allows_it(sandboxes, both):
 
 
 PYTHONS_OWN = {
-    "dry_run": True,
-    "files": ["data"],
     "packages": ["numpy"],
 }
 

@@ -18,10 +18,12 @@ class Pipe(ByteReceiveStream):
 
     def __init__(self, *chunks):
         self._chunks = list(chunks)
+        self.is_over = anyio.Event()
 
     async def receive(self, max_bytes=65536):
         await anyio.lowlevel.checkpoint()
         if not self._chunks:
+            self.is_over.set()
             raise anyio.EndOfStream
         return self._chunks.pop(0)
 
@@ -38,6 +40,19 @@ class Silent(Pipe):
         return await super().receive(max_bytes)
 
 
+class Last(Pipe):
+    """Bytes to receive, and the end when all of the reports were received."""
+
+    def __init__(self, reports, *chunks):
+        super().__init__(*chunks)
+        self._reports = reports
+
+    async def receive(self, max_bytes=65536):
+        if not self._chunks:
+            await self._reports.is_over.wait()
+        return await super().receive(max_bytes)
+
+
 class Sink(ByteSendStream):
     async def send(self, item):
         await anyio.lowlevel.checkpoint()
@@ -50,7 +65,8 @@ class Claimed:
     """A container that says what a test has it say."""
 
     def __init__(self, reports, stdout=b"", code=5):
-        self.stdin, self.stdout, self.stderr = Sink(), Pipe(stdout) if stdout else Pipe(), Pipe(*reports)
+        self.stdin, self.stderr = Sink(), Pipe(*reports)
+        self.stdout = Last(self.stderr, *([stdout] if stdout else []))
         self._code = code
 
     async def wait(self):

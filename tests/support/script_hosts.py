@@ -45,6 +45,8 @@ class Hosts:
         return out
 
     def run(self, code, key="key", die="", *, many=1, session=None, **more):
+        # A code may be given in both languages.
+        code = code if isinstance(code, str) else code[self.language]
         run = {"code": self.head + code, "key": key, "many": many, "session": session, "language": self.language}
         return ended(self.start(run=run, die=die, **more), die)
 

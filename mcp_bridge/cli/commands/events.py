@@ -53,6 +53,9 @@ def send(
     named = config or ctx.obj
 
     def work() -> int:
+        from mcp_bridge.executions.waits.events import check_name
+
+        check_name(name)
         value = None if payload is None else argument_decoding.json_value(payload, "--payload")
 
         async def sent(bridge: Bridge) -> list[tuple[dict[str, Any], str]]:

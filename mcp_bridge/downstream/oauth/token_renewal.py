@@ -9,6 +9,7 @@ answer comes, the person logs in again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,6 +44,13 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.oauth.login_record import Login
     from mcp_bridge.downstream.oauth.login_store import LoginStore
+
+logger = logging.getLogger(__name__)
+
+KEEP_ATTEMPTS = 5
+"""How often new tokens are tried to be kept while another process has the store locked, each for as long as it waits.
+
+With the request before, that takes less than other processes wait for the login's lock."""
 
 PAUSE_SECONDS = 5.0
 """After an authorization server gave no token: so long it isn't asked again."""
@@ -225,17 +233,26 @@ class LoginTokens:
 
     async def _accept(self, login: Login, tokens: OAuthToken, made_at: float) -> str:
         is_new = tokens.refresh_token != login.tokens.refresh_token
-        await self._keep(
-            login.model_copy(
-                update={
-                    "tokens": tokens,
-                    "made_at": made_at,
-                    "rotates": login.rotates or is_new,
-                    "refresh_sent": False,
-                }
-            )
+        renewed = login.model_copy(
+            update={
+                "tokens": tokens,
+                "made_at": made_at,
+                "rotates": login.rotates or is_new,
+                "refresh_sent": False,
+            }
         )
         self._renewed_at = time.monotonic()
+        # The old refresh token may be worth nothing any more: if these tokens aren't kept, the login is lost.
+        for attempt in range(1, KEEP_ATTEMPTS + 1):
+            try:
+                await self._keep(renewed)
+                break
+            except BridgeError as error:
+                if error.code != "secrets_file_busy" or attempt == KEEP_ATTEMPTS:
+                    logger.warning("the new tokens of server %r could not be kept: %s", self._spec.name, error)
+                    # They are good in this process, until the store is read again.
+                    self._login = renewed
+                    break
         return tokens.access_token
 
     async def _no_answer(self, login: Login, why: str, *, was_sent: bool) -> BridgeError:

@@ -41,6 +41,9 @@ MAX_PLANNED_BYTES = 4 << 20
 MAX_TOLD = 20
 """Most calls that a notice names."""
 
+MAX_GIVEN_CHARS = 500
+"""Most characters of a denied call's arguments that an error has; the question has them whole."""
+
 
 NOTHING_LISTED = "dry run: it has listed no call"
 TOO_LARGE = "dry run: its list is too large to be shown whole, so nobody is asked about it"
@@ -155,6 +158,26 @@ def left_to_make(asked: QuestionFields, entries: Iterable[Recorded]) -> Approved
         if (used := next(same, None)) is not None:
             calls.remove(used)
     return ApprovedCalls(calls)
+
+
+def denied(asked: QuestionFields, entries: Iterable[Recorded]) -> BridgeError:
+    """The error for a plan that a person has denied: which calls that were, and which of them were made before.
+
+    Args:
+        asked: The question.
+        entries: The execution's. Where the policy allows the calls, the run may have begun before the decision.
+    """
+    left = left_to_make(asked, entries).left
+    lines = ["A person has denied the calls that the dry run of this script has listed:"]
+    for call in asked["details"]["calls"][:MAX_TOLD]:
+        one = next((one for one in left if one.is_of(call["tool"], call["arguments"])), None)
+        if one is not None:
+            left.remove(one)
+        given = escape_invisible(json.dumps(call["arguments"], ensure_ascii=False))[:MAX_GIVEN_CHARS]
+        lines.append(f"{escape_name(call['tool'])} {given}" + (" (made before that)" if one is None else ""))
+    if len(asked["details"]["calls"]) > MAX_TOLD:
+        lines.append(f"… ({len(asked['details']['calls'])} in all)")
+    return BridgeError("denied", "\n".join(lines))
 
 
 def nothing_bound(planned: Sequence[Planned], ended: ErrorRecord | None) -> ErrorRecord:

@@ -426,7 +426,8 @@ class Programs:
         if left is None:
             entry = self.entry(ProgramEnd(record["status"], record["error"], digest, unresolved), run)
         else:
-            entry = self.entry(ProgramSuspension(record["status"], state_hash(left)), run)
+            servers = self.lifecycle.servers_digest()
+            entry = self.entry(ProgramSuspension(record["status"], state_hash(left), servers), run)
         await self.lifecycle.leave(
             run.execution,
             entry,

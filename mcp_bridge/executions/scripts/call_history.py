@@ -178,8 +178,9 @@ class CallHistory:
                     self._run_began = row.time
                 case Resumption():
                     self._run_began = row.time
-                    if is_dry and not self.after_dry_run:
-                        # It has done nothing that is to be repeated: it is run anew, or the run begins.
+                    if is_dry and not self.after_dry_run and (has_listed or not self._has_had_pending()):
+                        # It has done nothing that is to be repeated: it is run anew, or the run begins. Except where
+                        # somebody was to bring an outcome: that comes once.
                         self.after_dry_run = has_listed
                         self.calls, self.answers, self.held = {}, 0, {}
                 case ScriptSuspension(planned=int()):
@@ -218,6 +219,9 @@ class CallHistory:
         elif status == TAKEN_BACK:
             # The script cancelled it when its answer was already on the way.
             known.outcome, known.ended = outcome, row.time
+
+    def _has_had_pending(self) -> bool:
+        return any(call.is_pending for call in self.calls.values())
 
     def planned(self) -> list[Planned]:
         """The calls that a dry run has listed, in the order of the list."""

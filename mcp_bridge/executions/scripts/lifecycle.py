@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.escaping import escape_name
 from mcp_bridge.executions.commands import Client
 from mcp_bridge.executions.idempotency.keyed_requests import KeyedRequest, find_or_start
 from mcp_bridge.executions.idempotency.keys import Key, whole_key
@@ -31,8 +32,10 @@ from mcp_bridge.executions.idempotency.runs_without_key import (
 )
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.plans.plan import (
+    MAX_TOLD,
     NOTHING_LISTED,
     TOO_LARGE,
+    denied,
     left_to_make,
     nothing_bound,
     of_approvals,
@@ -55,6 +58,7 @@ from mcp_bridge.executions.sessions.cell import Cell, is_same_packages, require_
 from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
 from mcp_bridge.executions.waits.due import earliest_due, last_looked
+from mcp_bridge.executions.waits.events import untaken
 from mcp_bridge.ledger.log.payloads import (
     Request,
     RequestIntent,
@@ -134,9 +138,6 @@ class SandboxRunner(Protocol):
     @property
     def max_artifact_size(self) -> int:
         """Most bytes of a run's artifacts together."""
-
-    def servers_digest(self) -> str:
-        """SHA-256, in hexadecimal, of the configurations of all servers that scripts may use."""
 
     async def resolve(self, job: Job) -> PackageSet:
         """The package set that a job's requirements stand for.
@@ -367,9 +368,10 @@ class Scripts:
             # Now: no call passes another that waits for it while it is compared with what is recorded.
             await gate.values.projector()
             if calls.after_dry_run and not await self._take_plan(known.id, gate, history):
-                return await self._denied_as_a_whole(known.id)
+                return await self._denied_as_a_whole(known.id, history)
             script = self._script(known.id, gate, known.key, calls)
-            doubtful = await in_doubt(script.history, gate)
+            # In a dry run there are reads alone, which are made again.
+            doubtful = [] if job.dry_run else await in_doubt(script.history, gate)
             if not doubtful:
                 return ActiveScript(script, gate, job, known.record)
             record = ExecutionRecord(known.id)
@@ -393,9 +395,11 @@ class Scripts:
             gate.approved = left_to_make(asked.question, history)
         return bool(asked.decision["approved"])
 
-    async def _denied_as_a_whole(self, execution: str) -> ExecutionRecord:
-        """End an execution whose plan was denied. Nothing of it was run but its dry run."""
-        error = BridgeError("denied", "A person has denied the calls that the dry run of this script has listed.")
+    async def _denied_as_a_whole(self, execution: str, history: Sequence[Recorded]) -> ExecutionRecord:
+        """End an execution whose plan was denied: nothing more of it is run."""
+        asked = of_approvals(await self._store.approvals(execution))
+        assert asked is not None  # noqa: S101 - it was denied
+        error = denied(asked.question, history)
         refused = _refused(execution, error)
         entry = self.lifecycle.entry(ScriptEnd(refused["status"], error=RunError.of(refused["error"])), execution)
         await self.lifecycle.leave(execution, entry, status=refused["status"], record=refused)
@@ -516,7 +520,8 @@ class Scripts:
             return None
         execution = active.script.execution
         logger.warning("the execution %s is run again from its record: %s", execution, cause)
-        self.lifecycle.recorder.post(self.lifecycle.entry(Resumption(recovered=True), execution))
+        resumption = Resumption(recovered=True, servers=self.lifecycle.servers_digest())
+        self.lifecycle.recorder.post(self.lifecycle.entry(resumption, execution))
         history = await self.lifecycle.recorder.read(execution)
         past = CallHistory(history)
         gate, job = active.gate, active.job
@@ -545,7 +550,8 @@ class Scripts:
                 return
             if script.kept_key is not None and record.error is not None and record.error["code"] in UNSPENT_CODES:
                 record.error["hint"] = f"Try again: {goes_on(if_generated(script.key))}, from its record."
-                why = ScriptSuspension("interrupted", RunError.of(record.error))
+                servers = self.lifecycle.servers_digest()
+                why = ScriptSuspension("interrupted", RunError.of(record.error), servers=servers)
                 entry = self.lifecycle.entry(why, script.execution)
                 # What it waited for before, it waits for still.
                 before = active.last_record
@@ -555,6 +561,7 @@ class Scripts:
                 return
         if divergence is None and await self._suspend_with_plan(active, record):
             return
+        record.notices += await self._untaken_events(script)
         unused = None
         if active.gate.approved is not None:
             unused = len(active.gate.approved.left)
@@ -571,6 +578,16 @@ class Scripts:
             # It was only a dry run: the key is for the run.
             await self._release_key(script.execution)
 
+    async def _untaken_events(self, script: ScriptRun) -> list[str]:
+        """What is told of events that were sent to a script, and that it hasn't waited for."""
+        if not script.may_have_events:
+            return []
+        left = untaken(await self.lifecycle.recorder.read(script.execution))
+        if not left:
+            return []
+        names = ", ".join(escape_name(event.name) for event in left[:MAX_TOLD])
+        return [f"events that were sent to this run, and that it didn't wait for: {names}"]
+
     async def _rest(self, active: ActiveScript, record: ExecutionRecord) -> None:
         """Suspend a run that has a key, if something of it is in doubt, or waits."""
         script = active.script
@@ -579,7 +596,7 @@ class Scripts:
             # Its calls were cut short: nobody knows whether they have happened.
             doubtful = await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
         held = {held.call: held for held in script.lent.values()}
-        held |= await script.waiting() if record.status in _AT_REST or is_lost(record) else {}
+        held |= await script.waiting() if _is_at_rest(record) or is_lost(record) else {}
         if doubtful or held:
             if record.status == "suspended":
                 record.error = None
@@ -596,7 +613,7 @@ class Scripts:
         asked = {call: asked.digested() for call, asked in held.items()}
         kept = record.to_keep()
         due, after = earliest_due(kept), last_looked(kept)
-        servers = None if due is None and after is None else self._runner.servers_digest()
+        servers = self.lifecycle.servers_digest()
         suspension = ScriptSuspension("suspended", RunError.of(record.error), asked, servers=servers)
         entry = self.lifecycle.entry(suspension, record.execution)
         await self.lifecycle.leave(record.execution, entry, status="suspended", record=kept, due=due, after=after)
@@ -709,8 +726,14 @@ class _Request(NamedTuple):
         return bool(known.bundle["servers"] == servers and known.bundle.get("files") == files)
 
 
-_AT_REST = frozenset({"suspended", "timeout"})
-"""How a run ends while calls of it wait: by itself, or because what was still under way took too long."""
+def _is_at_rest(record: ExecutionRecord) -> bool:
+    """Whether a run has ended as one does while calls of it wait: by itself, or because the whole took too long.
+
+    A script that has computed for too long has failed, whatever else of it waits: it would do so again.
+    """
+    if record.status == "timeout":
+        return record.error is None or record.error["code"] != "script_timeout"
+    return record.status == "suspended"
 
 
 def _still_waiting(record: dict[str, Any] | None, history: CallHistory) -> list[WaitingRow]:

@@ -125,6 +125,11 @@ class ScriptRun:
         """Whether it is a dry run: it may only read, and what else it asks for is listed."""
         return self._gate.is_dry
 
+    @property
+    def may_have_events(self) -> bool:
+        """Whether events may have been sent to it: it has waited, or been suspended."""
+        return self.live and (not self._is_first or self.waits.has_waited)
+
     # --- requests of the sandbox ---
 
     async def call(self, server: str, asked: ToolCall, request: RequestContext) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""A bridge that serves goes on with suspended scripts by itself: when their time has come, or their event is there.
+"""A bridge that serves goes on with suspended executions by itself: when their time has come, or their event is there.
 
-Only with those that were suspended under the same policy and with the same servers: a state directory may be shared by
-bridges with other configurations, whose scripts this one must not give other servers, or other rights. And only with
-those that were suspended since the log was last restored from a backup, or has lost entries: what the others have done
-by then isn't known, and would be done again. Others wait for who asks for them.
+With a program that belongs to a script which isn't over, the script goes on.
+
+Only with those that ran last under the same policy and with the same servers: a state directory may be shared by
+bridges with other configurations, whose executions this one must not give other servers, or other rights. And only
+with those that ran since the log was last restored from a backup, or has lost entries: what the others have done by
+then isn't known, and would be done again. Others wait for who asks for them.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.readiness import can_resume
-from mcp_bridge.executions.status import RESUMABLE, effective_status
-from mcp_bridge.ledger.log.payloads import ScriptSuspension, decoded
+from mcp_bridge.executions.status import RESUMABLE, UNFINISHED, effective_status
+from mcp_bridge.ledger.log.payloads import ProgramSuspension, Resumption, ScriptSuspension, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,23 +34,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""Interval for looking for scripts that can go on."""
+"""Interval for looking for executions that can go on."""
 
 LOOK_SHARE = 0.02
 """Most of the time that is spent on looking: of many executions it takes longer, and is done more rarely."""
 
 MAX_LOOKED = 100
-"""Most due scripts that are looked at together."""
+"""Most due executions that are looked at together."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0
-"""How long a script that could not go on, or is due again at once, is left alone: twice as long each time."""
+"""How long an execution that could not go on, or is due again at once, is left alone: twice as long each time."""
 
 MAX_PAUSES = 10_000
-"""Most scripts that are left alone at once; beyond that all are tried again."""
+"""Most executions that are left alone at once; beyond that all are tried again."""
 
 
 class _Pause(NamedTuple):
-    """A script that is left alone, as long as nothing changes.
+    """An execution that is left alone, as long as nothing changes.
 
     Attributes:
         until: On the monotonic clock.
@@ -68,15 +70,12 @@ class Owner(Protocol):
     def lifecycle(self) -> Lifecycle:
         """The lifecycle of the bridge's executions."""
 
-    def servers_digest(self) -> str:
-        """As `SandboxRunner.servers_digest`."""
-
     async def resume_execution(self, execution: str) -> object:
         """Go on with an execution."""
 
 
 class GoingOn:
-    """Goes on with due scripts.
+    """Goes on with due executions.
 
     Args:
         lifecycle: The lifecycle of the bridge's executions.
@@ -108,7 +107,7 @@ class GoingOn:
                     await self.look(tasks)
                 except BridgeError as exc:
                     # The calls that can't be recorded because of it fail with that error.
-                    logger.warning("scripts that wait could not be looked at: %s", exc)
+                    logger.warning("executions that wait could not be looked at: %s", exc)
                 await anyio.sleep(max(LOOK_SECONDS, (time.monotonic() - began) / LOOK_SHARE))
 
     async def look(self, tasks: TaskGroup) -> None:
@@ -136,12 +135,12 @@ class GoingOn:
             await self._resume(execution)
             await self._pause(execution)
         except BridgeError as exc:
-            logger.info("the script %s could not go on: %s", execution, exc)
+            logger.info("the execution %s could not go on: %s", execution, exc)
             with contextlib.suppress(BridgeError):
                 await self._pause(execution)
         except Exception:
             # A fault of ours must not end the others.
-            logger.exception("going on with the script %s failed", execution)
+            logger.exception("going on with the execution %s failed", execution)
             with contextlib.suppress(BridgeError):
                 await self._pause(execution)
         finally:
@@ -154,14 +153,21 @@ class GoingOn:
             return
         if stored.status == "suspended" and not await can_resume(store, stored):
             return
+        if stored.kind == "program" and await self._is_of_unfinished_script(execution):
+            return
         await self._refresh()
         owner = self._owner_of(stored)
         if _is_alike(await self._lifecycle.recorder.read(execution), owner, await store.last_loss()):
-            logger.info("going on with the script %s, whose wait is over", execution)
+            logger.info("going on with the execution %s, whose wait is over", execution)
             await owner.resume_execution(execution)
 
+    async def _is_of_unfinished_script(self, program: str) -> bool:
+        store = self._lifecycle.store
+        holders = [await store.execution(holder) for holder in await store.holders(program)]
+        return any(holder is not None and effective_status(holder) in UNFINISHED for holder in holders)
+
     async def _pause(self, execution: str) -> None:
-        """Leave a script alone for a while if it is due all the same."""
+        """Leave an execution alone for a while if it is due all the same."""
         left = await self._lifecycle.store.execution(execution)
         before = self._pauses.pop(execution, None)
         if left is None or left.due is None or left.due > time.time():
@@ -173,16 +179,18 @@ class GoingOn:
 
 
 def _is_alike(entries: list[Recorded], owner: Owner, lost: int) -> bool:
-    """Whether a script was suspended after the entry `lost`, and under the policy and with the servers of now."""
+    """Whether an execution ran last after the entry `lost`, and under the policy and with the servers of now."""
     for row in reversed(entries):
-        if isinstance(said := decoded(row.entry), ScriptSuspension) and said.servers is not None:
-            is_same = (row.entry.policy, said.servers) == (owner.lifecycle.policy_hash, owner.servers_digest())
-            return is_same and row.sequence > lost
+        said = decoded(row.entry)
+        # What a person has said of it in between is under no policy, and ran nothing.
+        if isinstance(said, ScriptSuspension | ProgramSuspension | Resumption) and row.entry.policy:
+            now = owner.lifecycle.policy_hash, owner.lifecycle.servers_digest()
+            return said.servers is not None and (row.entry.policy, said.servers) == now and row.sequence > lost
     return False
 
 
 def at_once(max_concurrent: int) -> int:
-    """How many scripts may go on by themselves at once: most places are for who asks.
+    """How many executions may go on by themselves at once: most places are for who asks.
 
     Args:
         max_concurrent: How many scripts may run at once.

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.secrets.value_references import Scalar
     from mcp_bridge.wire.messages import WaitEvent
 
+CLOCK_SECONDS = 5.0
+"""How long to wait without looking at the clock: somebody may set it, and it goes on while the machine is asleep."""
+
 SHORT_WAIT_SECONDS = 2.0
 """What is left of a wait is waited out in place when it is no more than this: a new sandbox would take as long."""
 
@@ -100,6 +103,11 @@ class ScriptWaits:
         """The waits for events that wait, by the events' names, the oldest first."""
         self._looking = anyio.Lock()
         self._looked = -math.inf
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether the script has waited for anything."""
+        return self._made > 0
 
     @staticmethod
     def arguments(wanted: WaitUntil | WaitEvent) -> dict[str, Any]:
@@ -186,8 +194,9 @@ class ScriptWaits:
                 return
             held = HeldCall(call.call or "", await call.asked(), "wait", time.time(), {}, {}, due=until)
 
-            async def pause(seconds: float = left - SHORT_WAIT_SECONDS) -> None:
-                await anyio.sleep(seconds)
+            async def pause() -> None:
+                while (left := until - time.time() - SHORT_WAIT_SECONDS) > 0:  # noqa: ASYNC110 - the clock sets none
+                    await anyio.sleep(min(left, CLOCK_SECONDS))
 
             await self._run.parked(call, held, pause)
 

@@ -66,9 +66,8 @@ async def send_event(
         raise sensitive_name(name)
     said = EventDelivery(name, await projection.project(payload), source)
     lifecycle.store.store_values(stored.id, projection.values_behind(said.payload))
-    # Without an await in between: they are one transaction.
-    lifecycle.recorder.post(lifecycle.entry(said, stored.id))
-    await lifecycle.store.make_due(stored.id)
+    if not await lifecycle.store.send(stored.id, lifecycle.entry(said, stored.id)):
+        raise not_suspended(stored.id, "it has ended just now, without the event")
 
 
 async def checked_payload(payload: Any) -> Any:

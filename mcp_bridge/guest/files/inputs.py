@@ -1,6 +1,6 @@
 """The operator's files inside the sandbox: listed, streamed into /workspace/in, or read as a stream.
 
-A file is sent in parts when it is asked for, and memory holds one part of it.
+A file is sent in parts when it is asked for, and memory holds one part of it. Until then its name is there (`names`).
 """
 
 import _thread
@@ -11,11 +11,10 @@ import sys
 
 from mcp_bridge.guest import call_ids
 from mcp_bridge.guest.channel import Channel, Pending
+from mcp_bridge.guest.files.names import FOLDER, Names, exists, follow_looks, in_folder
 from mcp_bridge.guest.host_requests import MCPError, answered, call_host
-from mcp_bridge.wire.annotations import Any, Iterator
-from mcp_bridge.wire.messages import InputList, InputOpen, InputRead
-
-FOLDER = "/workspace/in"
+from mcp_bridge.wire.annotations import Any, Callable, Iterator
+from mcp_bridge.wire.messages import CallId, InputList, InputOpen, InputRead
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -47,15 +46,17 @@ class Inputs:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._turn = _thread.allocate_lock()
+        self._turn = _Turn()
+        self._names = Names(self._rows, self._tell)
         self._fetched: dict[str, str] = {}
         """The versions of what is in `FOLDER`, by name."""
         self._told: set[str] = set()
+        self._pid = os.getpid()
         os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
         # A thread of the parent's may have it, and never gives it back here.
-        self._turn = _thread.allocate_lock()
+        self._turn = _Turn()
 
     def files(self, name: str | None = None) -> list[InputRow]:
         """What the operator hands in; with a name, the files of that one.
@@ -63,27 +64,33 @@ class Inputs:
         Raises:
             MCPError: `unknown_input`; it can't be listed.
         """
-        rows: list[InputRow] = []
+        return [InputRow(row) for row in self._rows(name)]
+
+    def _rows(self, name: str | None, call: Callable[[], CallId | None] = lambda: None) -> Iterator[dict[str, Any]]:
         start: int | None = 0
         while start is not None:
-            answer = call_host(self._channel, InputList(name, start))
-            rows += map(InputRow, answer["files"])
+            answer = call_host(self._channel, InputList(name, start, call()))
+            yield from answer["files"]
             self._tell(name or "", answer["left_out"])
             start = answer["next"]
-        return rows
 
-    def fetch(self, name: str) -> str:
+    def fetch(self, name: str, call: CallId | None = None) -> str:
         """Stream a file or a folder into /workspace/in; returns its path there. What is there already stays.
+
+        Args:
+            name: The input, or a path in it.
+            call: The call's name; by default, of the task or thread that makes it.
 
         Raises:
             MCPError: `workspace_full`; it can't be had, or changes while it is read.
         """
         name = _plain_name(name)
         with self._turn:
-            found = call_host(self._channel, InputOpen(name))
+            self._names.begin_cell()
+            found = call_host(self._channel, InputOpen(name, call))
             path = f"{FOLDER}/{name}"
             self._tell(name, found["left_out"])
-            if self._fetched.get(name) == found["version"] and os.path.lexists(path):
+            if self._fetched.get(name) == found["version"] and exists(path) and path not in self._names:
                 return path
             part = f"{FOLDER}/.part"
             _remove(part)
@@ -91,9 +98,12 @@ class Inputs:
                 os.makedirs(FOLDER, exist_ok=True)
                 _require_room(name, found["size"], path)
                 self._write(name, found, part)
+                for each in (path, f"{FOLDER}/{name.partition('/')[0]}"):
+                    self._names.open(each)
                 _remove(path)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 os.rename(part, path)
+                self._names.replaced(path)
             except OSError as exc:
                 if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
                     raise _full(name, found["size"]) from None
@@ -144,24 +154,82 @@ class Inputs:
                 print(line, file=sys.stderr)  # noqa: T201  (what the script prints may be data)
 
     def on_event(self, event: str, args: tuple[Any, ...]) -> None:
-        """An audit hook: fetch a file of `FOLDER` that is about to be opened and isn't there yet, or a folder's."""
-        if event not in _OPENINGS or not args or type(path := args[0]) is not str:
+        """An audit hook: have what is about to be opened in `FOLDER` there, and names that are about to be listed."""
+        if event not in _EVENTS or not args or self._turn.owner == _thread.get_ident():
             return
-        if not path.startswith((f"{FOLDER}/", "in/")) or (event == "open" and args[2] & _WRITES):
+        if event in _LISTINGS:
+            if (path := in_folder("." if args[0] is None else args[0])) is not None:
+                self.look(path)
+        elif event == "open":
+            self._open(args[0], args[2])
+        elif event in _STARTS:
+            words = [args[0], *([args[1]] if isinstance(args[1], str | bytes) else args[1] or ())]
+            for word in words:
+                # Most are no paths, whatever they would be in the current directory.
+                if (path := in_folder(word)) is not None and self.look(path):
+                    self._open(word, 0)
+        else:
+            self._open(_database(args[0]) if event == "sqlite3.connect" else args[0], 0)
+
+    def _open(self, what: Any, flags: int) -> None:
+        """Have the content of a path in `FOLDER` there before it is used."""
+        if (path := in_folder(what)) is None or path == FOLDER:
             return
-        if not path.startswith("/"):
-            path = os.path.join(os.getcwd(), path)
-        path = os.path.normpath(path)
-        if not path.startswith(f"{FOLDER}/") or os.path.lexists(path) or "/.part" in path:
+        with self._turn:
+            self._names.begin_cell()
+            is_name = path in self._names
+            if is_name and flags & os.O_TRUNC:
+                self._names.drop(path)
+                return
+        if (exists(path) or flags & _WRITES) and not is_name:
             return
         try:
             self.fetch(path[len(FOLDER) + 1 :])
         except MCPError as exc:
             if exc.code not in _MISSING:
                 raise
+            # As it is now: it was there when its name was put in place, or may be had by another cell.
+            with self._turn:
+                self._names.drop(path)
+
+    def look(self, path: str) -> bool:
+        """Have the names in place that somebody looks at; whether a name alone is at a path."""
+        if self._turn.owner == _thread.get_ident() or os.getpid() != self._pid:
+            return False
+        with self._turn:
+            self._names.begin_cell()
+            if not exists(path) or path not in self._names:
+                self._names.place(path, is_whole=self._fetched.__contains__)
+            return path in self._names
 
 
-_OPENINGS = frozenset({"open", "os.listdir", "os.scandir"})
+_LISTINGS = frozenset({"os.listdir", "os.scandir"})
+_STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.exec"})
+_EVENTS = frozenset(
+    {"open", *_LISTINGS, *_STARTS, "os.rename", "os.link", "os.chmod", "os.truncate", "sqlite3.connect"}
+)
+"""After which the content of a path, or the names in it, have to be there."""
+
+
+def _database(name: Any) -> Any:
+    """The file of an SQLite database, of whose name a URI is one form."""
+    return name[5:].partition("?")[0] if isinstance(name, str) and name.startswith("file:") else name
+
+
+class _Turn:
+    """A lock that knows who has it: what that thread does in `FOLDER` is this module's own work."""
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+        self.owner: int | None = None
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self.owner = _thread.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self.owner = None
+        self._lock.release()
 
 
 class InputStream(io.RawIOBase):
@@ -305,7 +373,7 @@ def _plain_name(name: Any) -> str:
 def _require_room(name: str, size: int, path: str) -> None:
     if os.path.isfile(path):
         # It is replaced.
-        size -= os.stat(path).st_size
+        size -= os.stat(path).st_blocks * 512
     status = os.statvfs(FOLDER)
     if size + _KEPT_BYTES > status.f_bavail * status.f_frsize:
         raise _full(name, size)
@@ -351,4 +419,6 @@ def fetch_on_open(channel: Channel) -> None:
         os.makedirs(FOLDER, exist_ok=True)
     except OSError:
         pass
-    sys.addaudithook(of(channel).on_event)
+    inputs = of(channel)
+    sys.addaudithook(inputs.on_event)
+    follow_looks(inputs.look)

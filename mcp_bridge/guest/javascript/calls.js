@@ -3,7 +3,9 @@
 const util = require('node:util');
 const { RequestError } = require('./wire');
 const { LocalError } = require('./values');
-const { MCPError, NotAwaitedError, ToolError } = require('./errors');
+const { EventTimeoutError, MCPError, NotAwaitedError, ToolError } = require('./errors');
+const { planned } = require('./planned');
+const { shortened } = require('./blocks');
 const { lineOf } = require('./report');
 const lines = require('./lines');
 
@@ -39,6 +41,11 @@ class Calls {
     this.channel = channel;
   }
 
+  // The number of the session's cell that runs; 0 for a script.
+  get cell() {
+    return 0;
+  }
+
   // Begin what a script has called for: `work` gets the call's name, or null for what isn't named.
   // `shown` is how the script wrote it, up to the parenthesis.
   begin(shown, work, { named = true } = {}) {
@@ -62,10 +69,28 @@ class Calls {
     }
   }
 
-  // A request's result. Throws MCPError.
-  async request(method, params) {
+  // A request's result; `signal` takes it back. Throws MCPError, or the signal's reason.
+  async request(method, params, signal) {
     try {
-      return await this.channel.request(method, params);
+      return await this.channel.request(method, params, signal);
+    } catch (error) {
+      throw asScripts(error);
+    }
+  }
+
+  // What the process between Node and the host gives, as `Channel.ask`. Throws MCPError.
+  async ask(what, name, call) {
+    try {
+      return await this.channel.ask(what, name, call);
+    } catch (error) {
+      throw asScripts(error);
+    }
+  }
+
+  // As `ask`, while nothing else runs.
+  askNow(what, name, call) {
+    try {
+      return this.channel.askNow(what, name, call);
     } catch (error) {
       throw asScripts(error);
     }
@@ -75,7 +100,9 @@ class Calls {
   async tool(request) {
     const { server, tool } = request;
     try {
-      return await this.channel.request('tool.call', request);
+      const result = await this.channel.request('tool.call', request);
+      if (result.planned !== undefined) return planned(result.planned);
+      return shortened(request.raw ? result.raw : result.value);
     } catch (error) {
       if (error instanceof LocalError) {
         throw new ToolError(`${server}.${tool}: ${error.message}`, { server, tool, code: error.code });
@@ -107,7 +134,7 @@ function asScripts(error) {
   if (error instanceof LocalError) return new MCPError(error.message, { code: error.code });
   if (!(error instanceof RequestError)) return error;
   const { code = 'error', ...details } = error.data;
-  return new MCPError(error.message, { code, details });
+  return new (code === 'event_timeout' ? EventTimeoutError : MCPError)(error.message, { code, details });
 }
 
 module.exports = { Calls };

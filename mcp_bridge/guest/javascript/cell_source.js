@@ -17,21 +17,21 @@ class Edits {
     this.#made.push({ start, end, text, order: this.#made.length });
   }
 
-  // The text with them, and where a line's columns have moved: `{line, column, added}`.
+  // The text with them, and what was put into it, as `source` has it.
   in(text) {
     let [done, at, line, begin] = ['', 0, 1, 0];
-    const moved = [];
+    const added = [];
     // What is put where another edit ends comes after it; of two that begin at one place, the earlier one.
     for (const { start, end, text: put } of this.#made.sort((a, b) => a.start - b.start || a.end - b.end || a.order - b.order)) {
       for (let next = text.indexOf('\n', begin); next >= 0 && next < start; next = text.indexOf('\n', begin)) {
         line += 1;
         begin = next + 1;
       }
-      moved.push({ line, column: start - begin, added: put.length - (end - start) });
+      added.push({ line, column: start - begin, text: put, removed: end - start });
       done += text.slice(at, start) + put;
       at = Math.max(at, end);
     }
-    return { text: done + text.slice(at), moved };
+    return { text: done + text.slice(at), added };
   }
 }
 
@@ -55,7 +55,7 @@ const isFunction = (node) => /Function|^(?:Property|Method)Definition$|^StaticBl
 const quoted = (names) => names.map((name) => JSON.stringify(name)).join(', ');
 
 // `text` as a cell's function. Throws SyntaxError, with the line.
-// Returns `text`, whose first line is ours; `edits`, as `Edits.in`; `functions`, `values` and `variables`: the names
+// Returns `text`, whose first line is ours; `added`, as `Edits.in`; `functions`, `values` and `variables`: the names
 // that it declares; `requests`: what it imports, each `{from, with, names}`, in which a name is `[imported, local]`.
 function cellSource(code) {
   const { tree, text } = parsedModule(code);
@@ -182,10 +182,10 @@ function cellSource(code) {
   const own = [...new Set(functions)];
   const first = `(function () { 'use strict'; return async (${HANDLE}) => { ${HANDLE}.begin([${quoted(own)}], `
     + `[${own.map((name) => FUNCTION + name).join(', ')}]);`;
-  const { text: body, moved } = edits.in(text.startsWith('#!') ? `//${text.slice(2)}` : text);
+  const { text: body, added } = edits.in(text.startsWith('#!') ? `//${text.slice(2)}` : text);
   const one = (names) => [...new Set(names)];
   return {
-    text: `${first}\n${body}\n}; })()`, edits: moved, functions: own, values: one(values), variables: one(variables), requests,
+    text: `${first}\n${body}\n}; })()`, added, functions: own, values: one(values), variables: one(variables), requests,
   };
 }
 

@@ -11,6 +11,7 @@ const { AsyncLocalStorage } = require('node:async_hooks');
 const { Worker } = require('node:worker_threads');
 const { Calls } = require('./calls');
 const { Display, SHOWN } = require('./display');
+const { Inputs } = require('./inputs');
 const { Modules } = require('./modules');
 const { MCPError, NotAwaitedError } = require('./errors');
 const { Runtime } = require('./runtime');
@@ -22,6 +23,7 @@ const { advice } = require('./advice');
 const lines = require('./lines');
 const output = require('./output');
 const randomness = require('./randomness');
+const waits = require('./waits');
 
 const SAFE_VALUE_CHARS = 1_000_000;
 const LOADING = { importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER };
@@ -40,15 +42,42 @@ new net.Socket({ fd: 6, readable: true, writable: false }).on('data', (bytes) =>
 
 // Calls of the cell that runs; those of earlier ones are refused.
 class CellCalls extends Calls {
-  constructor(channel, isLeft) {
+  #running;
+  #own;
+
+  // `running` gives the number of the cell that runs, and `own` that of the one whose code asks.
+  constructor(channel, running, own) {
     super(channel);
-    this.isLeft = isLeft;
+    [this.#running, this.#own] = [running, own];
+  }
+
+  get cell() {
+    return this.#running();
   }
 
   begin(shown, work, options) {
-    if (!this.isLeft()) return super.begin(shown, work, options);
+    try {
+      this.#refuseLeft();
+    } catch (error) {
+      return Promise.reject(error);
+    }
+    return super.begin(shown, work, options);
+  }
+
+  async ask(...asked) {
+    this.#refuseLeft();
+    return super.ask(...asked);
+  }
+
+  askNow(...asked) {
+    this.#refuseLeft();
+    return super.askNow(...asked);
+  }
+
+  #refuseLeft() {
+    if (this.#own() === this.#running()) return;
     const { message, data } = cellEnded();
-    return Promise.reject(new MCPError(message, data));
+    throw new MCPError(message, data);
   }
 }
 
@@ -59,6 +88,7 @@ class Session {
   #context = new AsyncLocalStorage();
   #calls;
   #display;
+  #inputs;
   #rows = null;
   #servers;
   #modules;
@@ -81,7 +111,9 @@ class Session {
     Error.stackTraceLimit = 30;
     Object.assign(util.inspect.defaultOptions, SHOWN);
     process.argv.splice(1, process.argv.length, '/workspace/script.js');
-    this.#calls = new CellCalls(channel, () => this.#context.getStore() !== this.#cell);
+    this.#calls = new CellCalls(channel, () => this.#cell, () => this.#context.getStore());
+    this.#inputs = new Inputs(this.#calls);
+    if (first.has_inputs) this.#inputs.fetchOnOpen();
     this.#display = new Display(channel, this.#calls);
     this.#import = vm.compileFunction('return import(name, options)', ['name', 'options'], { filename: SCRIPT, ...LOADING });
     this.#offer(first.servers);
@@ -100,7 +132,7 @@ class Session {
     this.#rows = text;
     this.#servers = new Servers(this.#calls, rows);
     const runtime = new Runtime(this.#calls, this.#servers);
-    const functions = runtime.functions();
+    const functions = runtime.functions({ ...waits.functions(this.#calls), ...this.#inputs.functions() });
     const shown = this.#display.functions();
     const module = runtime.module(functions);
     this.#modules = new Modules(this.#servers, module, functions, shown);
@@ -187,7 +219,7 @@ class Session {
     this.#display.begin();
     this.#offer(start.servers);
     this.#servers.code = start.code;
-    Object.assign(source, { name: `cell-${start.cell}`, edits: [] });
+    Object.assign(source, { name: `cell-${start.cell}`, added: [] });
     const { cell } = start;
     this.#context.run(cell, () => lines.apart(() => this.#begin(cell).catch((error) => {
       if (cell === this.#cell) this.#fail(error);
@@ -196,7 +228,7 @@ class Session {
 
   async #begin(cell) {
     const made = cellSource(this.#start.code);
-    source.edits = made.edits;
+    source.added = made.added;
     const filename = `file:///workspace/cell-${cell}.js`;
     const work = new vm.Script(made.text, { filename, lineOffset: -1, ...LOADING }).runInThisContext();
     this.#declare(made);

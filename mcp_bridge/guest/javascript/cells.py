@@ -6,17 +6,34 @@ interrupts its main one, wherever that is.
 """
 
 import _thread
-import functools
 import os
 from time import monotonic, sleep
 
 from mcp_bridge.guest.channel import OWN_IDS, Channel
-from mcp_bridge.guest.files.outputs import FOLDER, LeftFiles, keep_file
-from mcp_bridge.guest.javascript.node import DEFAULT_MEMORY, DONE, IN, OUT, Node, bundle, flags_for
+from mcp_bridge.guest.javascript.node import (
+    DEFAULT_MEMORY,
+    DONE,
+    IN,
+    METHOD_HEAD,
+    OUT,
+    Node,
+    answered,
+    bundle,
+    flags_for,
+    make_folders,
+    write_all,
+)
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.wire import jsonrpc
 from mcp_bridge.wire.errors import WireError
-from mcp_bridge.wire.messages import NAMES, ExecutionBegun, ExecutionInterrupt, ExecutionStart, notification
+from mcp_bridge.wire.messages import (
+    NAMES,
+    ActivityAsk,
+    ExecutionBegun,
+    ExecutionInterrupt,
+    ExecutionStart,
+    notification,
+)
 
 INTERRUPT, INTERRUPTED = 6, 7
 """Node's further descriptors: a byte for each interruption, and one for each that has happened."""
@@ -33,7 +50,7 @@ HEARD_SECONDS = 0.2
 TRIES_SECONDS = 3.5
 """How long a cell is interrupted: the host then ends the sandbox."""
 
-_PASSED_BY = (f'"{NAMES[ExecutionStart]}"'.encode(), f'"{NAMES[ExecutionInterrupt]}"'.encode())
+_PASSED_BY = tuple(f'"{NAMES[method]}"'.encode() for method in (ExecutionStart, ExecutionInterrupt, ActivityAsk))
 """Methods of the host's frames that are this process's."""
 
 
@@ -48,7 +65,6 @@ class NodeSession(Node):
 
     def __init__(self, channel: Channel, capture: Capture, first: ExecutionStart) -> None:
         super().__init__(channel, capture)
-        self._left = LeftFiles(functools.partial(keep_file, channel))
         self._running: str | None = None
         """The cell's execution, until Node has ended it."""
         self._has_begun = False
@@ -59,10 +75,7 @@ class NodeSession(Node):
         self._stopping = _thread.allocate_lock()
         self._sent = self._happened = 0
         """Interruptions."""
-        try:
-            os.mkdir(FOLDER)
-        except OSError:
-            pass  # As for Python: something else is in its place, or no room.
+        make_folders(first)
         self._pid = 0
         channel.lend(self._forward)
         self._start_node(first)
@@ -86,13 +99,13 @@ class NodeSession(Node):
             self._refuse(exc)
         for fd in descriptors.values():
             os.close(fd)
-        self._frames, self._interrupts = to_node[1], interrupts[1]
+        self._frames, self._done, self._interrupts = to_node[1], done[1], interrupts[1]
         self._give(bundle())
-        _thread.start_new_thread(self._read, (from_node[0], done[1]))
+        _thread.start_new_thread(self._read, (from_node[0],))
         _thread.start_new_thread(self._count, (interrupted[0],))
 
-    def _read(self, reader: int, done: int) -> None:
-        self._pass_on(reader, done)
+    def _read(self, reader: int) -> None:
+        self._pass_on(reader)
         self._end(self._pid)
 
     def _count(self, reader: int) -> None:
@@ -103,20 +116,28 @@ class NodeSession(Node):
         """Run a cell and send its outcome; return when the host has acknowledged it."""
         self._capture.begin_cell()
         self._await_interruptions()
+        while self._fetches:
+            # Those of an earlier cell, which get no answer any more; one may just have asked.
+            self._channel.end_cell()
+            sleep(0.005)
+        self._channel.is_between = False
         self._has_begun = self._is_ending = False
         self._finish = None
         self._running = start.execution
         self._channel.notify(ExecutionBegun(start.execution))
         self._give(jsonrpc.encode(notification(start)))
         self._ended.acquire()
+        self._channel.end_cell()
 
     # --- from the host ---
 
     def _forward(self, line: bytes) -> bool:
         """Pass a frame on to Node (called by the channel's reader); False if it is for this process."""
-        if any(method in line[:120] for method in _PASSED_BY):
+        if any(method in line[:METHOD_HEAD] for method in _PASSED_BY):
             return False
         if self._running is not None and not self._is_ending:
+            if answered(line) > OWN_IDS:
+                return False
             self._give(line + b"\n")
             return True
         try:
@@ -132,16 +153,18 @@ class NodeSession(Node):
 
     # --- from Node ---
 
-    def _take_line(self, line: bytes, done: int) -> None:
+    def _take_line(self, line: bytes) -> None:
         if line.startswith(BEGUN):
-            self._has_begun = self._has_begun or line[1:].decode("utf-8", "replace") == self._running
+            if not self._has_begun and line[1:].decode("utf-8", "replace") == self._running:
+                self._has_begun = True
+                write_all(self._done, line + b"\n")
         elif not line:
-            super()._take_line(line, done)
+            super()._take_line(line)
         elif self._running is not None and self._has_begun:
             if line == ASKED:
                 _thread.start_new_thread(self._stop, (self._running, 0.0))
             else:
-                super()._take_line(line, done)
+                super()._take_line(line)
 
     def _watch_for_finish(self, line: bytes) -> None:
         super()._watch_for_finish(line)

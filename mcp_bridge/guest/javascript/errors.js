@@ -28,8 +28,14 @@ class NotAwaitedError extends MCPError {
   }
 }
 
-for (const kind of [MCPError, ToolError, NotAwaitedError]) {
+// An event didn't come in time.
+class EventTimeoutError extends MCPError {}
+
+// A dry run has needed the result of a call that it doesn't make, and ends.
+class PlannedValueError extends Error {}
+
+for (const kind of [MCPError, ToolError, NotAwaitedError, EventTimeoutError, PlannedValueError]) {
   Object.defineProperty(kind.prototype, 'name', { value: kind.name, configurable: true, writable: true });
 }
 
-module.exports = { MCPError, ToolError, NotAwaitedError };
+module.exports = { MCPError, ToolError, NotAwaitedError, EventTimeoutError, PlannedValueError };

@@ -5,15 +5,19 @@ const util = require('node:util');
 const { Channel } = require('./wire');
 const { Calls } = require('./calls');
 const { Display, SHOWN } = require('./display');
+const { Inputs } = require('./inputs');
 const { Modules } = require('./modules');
 const { NotAwaitedError } = require('./errors');
 const { Runtime } = require('./runtime');
 const { SCRIPT, cut, described } = require('./report');
 const { Servers } = require('./proxies');
 const { KEEP, prepared } = require('./source');
+const { NEED } = require('./needs');
 const { advice } = require('./advice');
 const lines = require('./lines');
 const output = require('./output');
+const planned = require('./planned');
+const waits = require('./waits');
 
 // A value of this length fits into a frame, whatever its characters.
 const SAFE_VALUE_CHARS = 1_000_000;
@@ -43,21 +47,31 @@ class Execution {
 
   run() {
     const runtime = new Runtime(this.#calls, this.#servers);
-    const functions = runtime.functions();
+    const inputs = new Inputs(this.#calls);
+    const functions = runtime.functions({ ...waits.functions(this.#calls), ...inputs.functions() });
     const shown = this.#display.functions();
     const module = runtime.module(functions);
     this.#modules = new Modules(this.#servers, module, functions, shown);
     this.#prepareNode({ ...shown, runtime: module, mcp: this.#modules.mcp });
     let text;
     try {
-      text = prepared(this.#start.code);
+      text = prepared(this.#start.code, { isDry: this.#start.is_dry === true });
     } catch (error) {
       this.#fail(error);
       return;
     }
+    if (this.#start.has_inputs) inputs.fetchOnOpen();
+    if (this.#start.is_dry) this.#prepareDryRun();
     lines.follow();
     this.#modules.offer(text);
     import(SCRIPT).then(() => this.#ended(), (error) => this.#fail(error));
+  }
+
+  // A result that isn't there, and is needed, ends the script.
+  #prepareDryRun() {
+    planned.script.end = (error) => this.#fail(error);
+    planned.guard();
+    Object.defineProperty(globalThis, NEED, { value: planned.need });
   }
 
   // What scripts find besides Node's own, and what happens when they end.

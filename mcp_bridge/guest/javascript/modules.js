@@ -1,24 +1,25 @@
 'use strict';
 // What scripts import: `mcp`, `mcp/servers`, `mcp/runtime`, and the script itself.
 const nodeModule = require('node:module');
-const { MCPError, NotAwaitedError, ToolError } = require('./errors');
+const { EventTimeoutError, MCPError, NotAwaitedError, ToolError } = require('./errors');
 const { SCRIPT } = require('./report');
 const { nearest } = require('./names');
 const lines = require('./lines');
 
 const BEGIN = 'mcp:begin';
 const HANDLE = '__mcp_modules__';
+const ERRORS = { EventTimeoutError, MCPError, NotAwaitedError, ToolError };
 
 class Modules {
   #texts = new Map();
 
   constructor(servers, runtime, functions, displays) {
-    const mcp = { servers: servers.proxy, runtime, ToolError, MCPError, NotAwaitedError, ...displays };
+    const mcp = { servers: servers.proxy, runtime, ...ERRORS, ...displays };
     const byAlias = Object.fromEntries(servers.list.map((server) => [server.alias, server.proxy]));
     this.mcp = mcp;
     this.exported = {
       'mcp/servers': { ...byAlias, default: servers.proxy },
-      'mcp/runtime': { ...functions, MCPError, NotAwaitedError, ToolError, default: runtime },
+      'mcp/runtime': { ...functions, ...ERRORS, default: runtime },
       // Servers too: that is often written.
       mcp: { ...byAlias, ...mcp, default: mcp },
     };

@@ -5,6 +5,7 @@ is never busy: so it is sent while the script computes, and in order with the fr
 (a signal, its heap's limit) becomes this process's own.
 """
 
+import _thread
 import errno
 import functools
 import json
@@ -12,20 +13,31 @@ import os
 import signal
 
 from mcp_bridge.guest.channel import OWN_IDS, READ_BYTES, Channel
+from mcp_bridge.guest.files import inputs, names
 from mcp_bridge.guest.files.outputs import FOLDER, LeftFiles, keep_file
+from mcp_bridge.guest.host_requests import MCPError
 from mcp_bridge.guest.javascript.sources import BOOT, MODULES
 from mcp_bridge.guest.output import Capture
 from mcp_bridge.guest.runner import guarded
 from mcp_bridge.wire import jsonrpc
-from mcp_bridge.wire.annotations import NoReturn
+from mcp_bridge.wire.annotations import Any, NoReturn
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.framing import LineDecoder
-from mcp_bridge.wire.messages import NAMES, ExecutionFinish, ExecutionStart, encode_params, notification
+from mcp_bridge.wire.messages import (
+    NAMES,
+    ActivityAsk,
+    CallId,
+    ExecutionFinish,
+    ExecutionStart,
+    encode_params,
+    notification,
+)
 
 NODE = "/usr/local/bin/node"
 
 IN, OUT, DONE = 3, 4, 5
-"""Node's descriptors: frames from the host, frames for it, and a byte for each empty line that it writes."""
+"""Node's descriptors: frames from the host, frames for it, and what it waits for while nothing else runs in it: a byte
+for each empty line that it writes, or an answer."""
 
 HEAP_SHARE = 0.75
 """The part of the sandbox's memory that Node's heap may take. What else Node needs takes 60 MiB."""
@@ -45,10 +57,15 @@ LAST_WORDS = b"\n<--- Last few GCs --->\n"
 HEAP_EXHAUSTED = b"JavaScript heap out of memory"
 """In that report."""
 
-KEPT = b"!"
-"""How a line begins that isn't for the host: the script has kept a file."""
+OWN = b"!"
+"""How a line begins that is for this process: a JSON array, of what it is about and its values."""
 
-FINISH_HEAD = 120
+ANSWER = b'{"jsonrpc":"2.0","id":'
+"""How the host begins its answers."""
+
+ID_DIGITS = 20
+
+METHOD_HEAD = 120
 """Where the method's name is in a frame: before its parameters."""
 
 
@@ -69,15 +86,16 @@ class Node:
         """Whether Node has sent the script's result: it reads nothing from then on."""
         self._frames: int = -1
         self._left = LeftFiles(functools.partial(keep_file, channel))
+        self._giving = _thread.allocate_lock()
+        self._done = -1
+        self._fetches: list[CallId] = []
+        """The calls for which inputs are being copied."""
 
     def run_script(self, start: ExecutionStart) -> NoReturn:
         """Run the script to its end. Never returns."""
-        try:
-            os.mkdir(FOLDER)
-        except OSError:
-            pass  # As for Python: something else is in its place, or no room.
+        make_folders(start)
         to_node, from_node, done = os.pipe(), os.pipe(), os.pipe()
-        self._frames = to_node[1]
+        self._frames, self._done = to_node[1], done[1]
         try:
             descriptors = {IN: to_node[0], OUT: from_node[1], DONE: done[0]}
             pid = self._spawn(descriptors, flags_for(start.memory or DEFAULT_MEMORY))
@@ -87,7 +105,7 @@ class Node:
             os.close(fd)
         self._channel.lend(self._forward)
         self._give(bundle() + jsonrpc.encode(notification(start)))
-        self._pass_on(from_node[0], done[1])
+        self._pass_on(from_node[0])
         self._end(pid)
 
     def _spawn(self, descriptors: dict[int, int], flags: list[str]) -> int:
@@ -119,7 +137,11 @@ class Node:
 
     def _forward(self, line: bytes) -> bool:
         """Pass a frame on to Node (called by the channel's reader); False if it is for this process."""
+        if f'"{NAMES[ActivityAsk]}"'.encode() in line[:METHOD_HEAD]:
+            return False
         if not self._is_ending:
+            if answered(line) > OWN_IDS:
+                return False
             self._give(line + b"\n")
             return True
         message = jsonrpc.decode(line)
@@ -130,16 +152,12 @@ class Node:
         return message.id <= OWN_IDS
 
     def _give(self, data: bytes) -> None:
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self._frames, view) :]
-        except OSError:
-            pass  # Node has ended: how, is told where its own frames end.
+        with self._giving:
+            write_all(self._frames, data)
 
     # --- from Node ---
 
-    def _pass_on(self, reader: int, done: int) -> None:
+    def _pass_on(self, reader: int) -> None:
         """Pass Node's frames on to the host, until it has ended."""
         decoder = LineDecoder()
         while chunk := os.read(reader, READ_BYTES):
@@ -150,24 +168,24 @@ class Node:
                 self._channel.send_line(decoder.incomplete + chunk)
                 continue
             for line in lines:
-                self._take_line(line, done)
+                self._take_line(line)
         if decoder.incomplete:
             self._channel.send_line(decoder.incomplete)
 
-    def _take_line(self, line: bytes, done: int) -> None:
+    def _take_line(self, line: bytes) -> None:
         """Take a line that Node has written."""
         # What was printed before it goes before it.
         self._capture.drain()
         if not line:
-            os.write(done, b".")
-        elif line.startswith(KEPT):
-            self._note_kept(line[len(KEPT) :])
+            os.write(self._done, b".")
+        elif line.startswith(OWN):
+            self._do(line[len(OWN) :])
         else:
             self._watch_for_finish(line)
             self._channel.send_line(line + b"\n")
 
     def _watch_for_finish(self, line: bytes) -> None:
-        if f'"{NAMES[ExecutionFinish]}"'.encode() not in line[:FINISH_HEAD]:
+        if f'"{NAMES[ExecutionFinish]}"'.encode() not in line[:METHOD_HEAD]:
             return
         try:
             message = jsonrpc.decode(line)
@@ -180,13 +198,43 @@ class Node:
             self._capture.finish()
             self._finish = message.id
 
-    def _note_kept(self, note: bytes) -> None:
-        """Take note of a file that the script itself has kept: its path, and the numbers of `key_of` as texts."""
+    def _do(self, asked: bytes) -> None:
+        """Do what Node asks this process for. What our own code wouldn't ask for is ignored.
+
+        `kept`: the script itself has kept a file; its path, and the numbers of `key_of` as texts. `fetch`: copy an
+        input; the id of the answer, the name, and the call's.
+        """
         try:
-            path, *key = json.loads(note)
-            self._left.was_kept(path, tuple(map(int, key)))
-        except (ValueError, TypeError, RecursionError):
-            pass  # Not by our own code, then: it is kept once more.
+            what, *values = json.loads(asked)
+            if what == "kept":
+                self._left.was_kept(values[0], tuple(map(int, values[1:])))
+            elif what == "fetch":
+                number, name, call = int(values[0]), str(values[1]), CallId(values[2])
+                self._fetches.append(call)
+                _thread.start_new_thread(self._fetch, (number, name, call))
+        except (ValueError, TypeError, LookupError, RecursionError):
+            pass
+
+    def _fetch(self, number: int, name: str, call: CallId) -> None:
+        """Copy an input, and answer with its path: in a frame, or at once if `number` is 0."""
+        try:
+            self._give_answer(number, self._fetched(name, call))
+        finally:
+            self._fetches.remove(call)
+
+    def _fetched(self, name: str, call: CallId) -> dict[str, Any]:
+        try:
+            return {"result": inputs.of(self._channel).fetch(name, call)}
+        except (MCPError, OSError) as exc:
+            data = {"code": exc.code, **exc.details} if isinstance(exc, MCPError) else {}
+            return {"error": {"code": -32000, "message": str(exc), "data": data}}
+
+    def _give_answer(self, number: int, answer: dict[str, Any]) -> None:
+        body = json.dumps({"jsonrpc": "2.0", "id": number, **answer}).encode()
+        if number:
+            self._give(body + b"\n")
+        else:
+            write_all(self._done, b"%012d" % len(body) + body)
 
     # --- the end ---
 
@@ -217,6 +265,33 @@ class Node:
         self._channel.send_line(jsonrpc.encode(jsonrpc.Request(LAST_ID, NAMES[ExecutionFinish], params)))
         while True:
             signal.pause()
+
+
+def answered(line: bytes) -> int:
+    """The id of the request that a frame of the host's answers; 0 for any other frame. The rest isn't looked at."""
+    if not line.startswith(ANSWER):
+        return 0
+    number = line[len(ANSWER) : line.find(b",", len(ANSWER), len(ANSWER) + ID_DIGITS)]
+    return int(number) if number.isdigit() else 0
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write to Node, if it is still there."""
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(fd, view) :]
+    except OSError:
+        pass  # Node has ended: how, is told where its own frames end.
+
+
+def make_folders(start: ExecutionStart) -> None:
+    """Make the folders of /workspace that a script or a session has."""
+    for folder in (FOLDER, names.FOLDER) if start.has_inputs else (FOLDER,):
+        try:
+            os.mkdir(folder)
+        except OSError:
+            pass  # As for Python: something else is in its place, or no room.
 
 
 def flags_for(memory: int) -> list[str]:

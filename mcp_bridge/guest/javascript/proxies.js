@@ -2,7 +2,6 @@
 // Servers as objects, and their tools as functions.
 const util = require('node:util');
 const { bind } = require('./arguments');
-const { shortened } = require('./blocks');
 const { nearest, sameName } = require('./names');
 
 const CALLS = new Set(['call', 'call_tool', 'callTool', 'execute', 'invoke', 'run', 'run_tool', 'use_tool']);
@@ -87,8 +86,7 @@ class Server {
       }
     };
     const given = await bind(`${this.alias}.${row.alias}`, row, args, check);
-    const result = await this.#calls.tool({ server: this.name, tool: row.name, arguments: given, raw, call });
-    return shortened(raw ? result.raw : result.value);
+    return this.#calls.tool({ server: this.name, tool: row.name, arguments: given, raw, call });
   }
 }
 

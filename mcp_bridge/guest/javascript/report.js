@@ -11,15 +11,19 @@ const OURS = /^\s+at .*(?:mcp-bridge:|node:|\[eval\]|\(<anonymous>\)|new Promise
 
 const { inspect } = util;
 
-// What the script was given to run: its text as it was written, and what was put before a place of it.
-// Its `name` is that of its file, which tells a session's cells apart.
-const source = { name: 'script', text: '', edits: [] };
+// What the script was given to run: its text as it was written, and what was put into it: `{line, column, text}`, in
+// order, with the number of characters that are `removed` for it. Its `name` is that of its file, which tells a session's
+// cells apart.
+const source = { name: 'script', text: '', added: [] };
 
-// A column of the text that runs, as it is in the text that was written.
+// A column of the text that runs, as it is in the text that was written. The first one is 1.
 function column(line, at) {
-  let added = 0;
-  for (const edit of source.edits) if (edit.line === line && at - added > edit.column + Math.max(0, edit.added)) added += edit.added;
-  return Math.max(1, at - added);
+  let before = 0;
+  for (const { line: its, column: place, text, removed = 0 } of source.added) {
+    if (its !== line || place + before >= at - 1) continue;
+    before += Math.min(text.length - removed, at - 1 - place - before);
+  }
+  return at - before;
 }
 
 // The first place of the text that a stack names, as `{line, at}`, or null.

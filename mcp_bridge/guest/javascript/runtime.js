@@ -3,7 +3,6 @@
 const util = require('node:util');
 const { nearest, sameName } = require('./names');
 const { signature, typescript } = require('./arguments');
-const { shortened } = require('./blocks');
 
 // Rows that print one a line.
 class Rows extends Array {
@@ -30,6 +29,11 @@ const MEANT = {
   describe: ['describe_tool', 'doc', 'docs', 'get_schema', 'get_tool', 'help', 'info', 'schema', 'tool_info'],
   save_memory: ['memory', 'remember', 'save', 'set', 'set_memory', 'store'],
   load_memory: ['get', 'get_memory', 'load', 'recall'],
+  files: ['inputs', 'list_files', 'list_inputs', 'get_files'],
+  input: ['fetch', 'fetch_file', 'get_file', 'get_input', 'load_file', 'read_file', 'upload'],
+  open_input: ['open', 'open_file', 'stream', 'read_input'],
+  sleep_until: ['delay', 'pause', 'sleep', 'sleep_for', 'wait', 'wait_until'],
+  wait_event: ['await_event', 'event', 'on_event', 'receive', 'wait_for', 'wait_for_event'],
 };
 
 class Runtime {
@@ -42,8 +46,8 @@ class Runtime {
     this.#servers = servers;
   }
 
-  // The functions, by the names that scripts use.
-  functions() {
+  // The functions, by the names that scripts use; `more` are those of other modules.
+  functions(more) {
     const table = {
       list_servers: () => this.discovered(),
       list_tools: (server) => this.listTools(server),
@@ -65,7 +69,7 @@ class Runtime {
       ),
       list_memories: (call, prefix = '') => this.#request('memory.list', { prefix, call }, (result) => rows(result.keys)),
     };
-    const made = { discovered_servers: () => this.discovered() };
+    const made = { discovered_servers: () => this.discovered(), ...more };
     for (const [name, work] of Object.entries(table)) {
       made[name] = (...args) => this.#calls.begin(`runtime.${name}`, async () => work(...args), { named: false });
     }
@@ -151,8 +155,7 @@ class Runtime {
       throw new TypeError("call_tool() takes a server, a tool and an object; write: await runtime.call_tool('SERVER', 'TOOL', {...})");
     }
     const name = tool.startsWith(`${server}.`) ? tool.slice(server.length + 1) : tool;
-    const result = await this.#calls.tool({ server, tool: name, arguments: given ?? {}, raw: false, call });
-    return shortened(result.value);
+    return this.#calls.tool({ server, tool: name, arguments: given ?? {}, raw: false, call });
   }
 
   // `git.git_log`, or the clients' form `mcp__git__git_log`.
@@ -185,4 +188,4 @@ class Runtime {
   }
 }
 
-module.exports = { Runtime };
+module.exports = { Runtime, rows };

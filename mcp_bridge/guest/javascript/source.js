@@ -2,6 +2,7 @@
 // The script's text as a module: types are stripped, and the last expression's value is kept.
 const nodeModule = require('node:module');
 const { source } = require('./report');
+const { needs } = require('./needs');
 
 const KEEP = '__mcp_value__';
 const FENCE = /^\s*```[\w-]*[ \t]*\n([\s\S]*?)\n?```\s*$/;
@@ -78,14 +79,31 @@ function parsedModule(code) {
 }
 
 // The text of the module to run. Throws SyntaxError, with the line.
-function prepared(code) {
+function prepared(code, { isDry }) {
   const { tree, text } = parsedModule(code);
-  const last = tree?.body.at(-1);
-  if (last?.type !== 'ExpressionStatement') return text;
-  const kept = `globalThis.${KEEP}((`;
-  source.edits = [{ line: last.loc.start.line, column: last.loc.start.column, added: kept.length }];
-  const end = text[last.end - 1] === ';' ? last.end - 1 : last.end;
-  return `${text.slice(0, last.start)}${kept}${text.slice(last.start, end)}))${text.slice(end)}`;
+  if (tree === null) return text;
+  const added = isDry ? needs(tree) : [];
+  const last = tree.body.at(-1);
+  if (last?.type === 'ExpressionStatement') {
+    const end = text[last.end - 1] === ';' ? last.end - 1 : last.end;
+    // Around all that is put into it.
+    added.unshift({ at: last.start, ...last.loc.start, text: `globalThis.${KEEP}((` });
+    added.push({ at: end, ...last.loc.end, text: '))' });
+  }
+  return withAdded(text, added);
+}
+
+// The text with what is put into it, of which `source` takes note.
+function withAdded(text, added) {
+  added.sort((one, other) => one.at - other.at);
+  source.added = added;
+  const pieces = [];
+  let at = 0;
+  for (const one of added) {
+    pieces.push(text.slice(at, one.at), one.text);
+    at = one.at;
+  }
+  return pieces.join('') + text.slice(at);
 }
 
 module.exports = { KEEP, parsedModule, prepared };

@@ -7,6 +7,7 @@ const CONTAINER_WEIGHT = 3;
 
 const { rawJSON } = JSON;
 const { types } = require('node:util');
+const { textOf } = require('./planned');
 
 // A value can't be sent. `code` is stable.
 class LocalError extends Error {
@@ -57,6 +58,9 @@ function encodable(value) {
       case 'bigint': return rawJSON(value.toString());
       case 'undefined': return null;
       case 'function':
+        // The host knows it by that.
+        if (textOf(value) !== undefined) return textOf(value);
+        // falls through
       case 'symbol': throw notJson(ADVICE[typeof value]);
     }
     if (value === null) return null;

@@ -1,8 +1,9 @@
 'use strict';
 // The channel: JSON-RPC 2.0, one message a line, as `mcp_bridge/wire` has it. Frames come on descriptor 3 and leave on
 // 4; an empty line on 4 asks for everything that was printed to be sent, which a byte on 5 says is done. A line on 4
-// that begins with ! tells of a file that the script has kept. Of a session, a line on 3 that is ! asks for the end of
-// the cell, and one on 4 that begins with > names the execution that begins; ? asks to be interrupted.
+// that begins with ! is for the process between Node and the host, which answers on 3; or on 5, if the id is 0.
+// Of a session, a line on 3 that is ! asks for the end of the cell, and one on 4 that begins with > names the execution
+// that begins, which is answered by the same on 5; ? asks to be interrupted.
 const fs = require('node:fs');
 const net = require('node:net');
 const { LocalError, encodable, parse } = require('./values');
@@ -49,6 +50,17 @@ function send(line) {
   }
 }
 
+// Exactly so many bytes of what the process between Node and the host gives at once.
+function readDone(count) {
+  const data = Buffer.alloc(count);
+  for (let done = 0; done < count;) {
+    const read = readSync(DONE, data, done, count - done, null);
+    if (read === 0) reallyExit(CHANNEL_CLOSED);
+    done += read;
+  }
+  return data;
+}
+
 // The line of a message. Throws LocalError: `not_json`, `frame_too_deep`, `frame_too_large`.
 function encoded(message) {
   const line = Buffer.from(`${stringify(encodable(message))}\n`);
@@ -69,6 +81,7 @@ function cellEnded() {
 class Channel {
   #next = 0;
   #waiting = new Map();
+  #untold = new Set();
   #parts = [];
   #lines = [];
   #isDispatching = false;
@@ -93,16 +106,21 @@ class Channel {
 
   beginCell(execution) {
     this.#isBetween = false;
-    send(Buffer.from(`>${execution}\n`));
+    const line = Buffer.from(`>${execution}\n`);
+    send(line);
+    // An earlier cell may have been interrupted before it had read what it had asked for.
+    for (let read = Buffer.alloc(0); !read.equals(line);) read = Buffer.concat([read, readDone(1)]).subarray(-line.length);
     this.rest();
   }
 
   endCell() {
     this.#isBetween = true;
-    for (const [id, { reject }] of this.#waiting) {
+    for (const [id, { reject, settled }] of this.#waiting) {
       this.#waiting.delete(id);
+      settled?.();
       reject(cellEnded());
     }
+    this.#untold.clear();
     this.#socket.ref();
   }
 
@@ -127,16 +145,57 @@ class Channel {
     send(encoded({ jsonrpc: '2.0', method, params }));
   }
 
-  // A request's result. Rejects with RequestError; throws LocalError.
-  request(method, params) {
-    if (this.#isBetween) throw cellEnded();
+  // A request's result; `signal` takes it back. Rejects with RequestError, or the signal's reason; throws LocalError.
+  request(method, params, signal) {
+    signal?.throwIfAborted();
+    this.#requireCell();
     const id = ++this.#next;
     const line = encoded({ jsonrpc: '2.0', id, method, params });
     return new Promise((resolve, reject) => {
-      this.#waiting.set(id, { resolve, reject, call: params.call });
-      this.#socket.ref();
-      send(line);
+      const takeBack = () => {
+        if (!this.#waiting.delete(id)) return;
+        this.notify('request.cancel', { id });
+        this.rest();
+        reject(signal.reason);
+      };
+      const settled = () => signal?.removeEventListener('abort', takeBack);
+      this.#wait(id, { resolve, reject, settled, call: params.call }, line);
+      signal?.addEventListener('abort', takeBack, { once: true });
     });
+  }
+
+  #requireCell() {
+    if (this.#isBetween) throw cellEnded();
+  }
+
+  // What the process between Node and the host gives. Rejects with RequestError, or throws it.
+  ask(what, name, call) {
+    this.#requireCell();
+    const id = ++this.#next;
+    const line = Buffer.from(`!${stringify([what, id, name, call])}\n`);
+    return new Promise((resolve, reject) => this.#wait(id, { resolve, reject, call }, line));
+  }
+
+  // As `ask`, while nothing else runs. Throws RequestError.
+  askNow(what, name, call) {
+    this.#requireCell();
+    // The host waits for these before it answers anything more.
+    for (const taken of [...this.#untold]) this.#tellTaken(taken);
+    send(Buffer.from(`!${stringify([what, 0, name, call])}\n`));
+    const message = JSON.parse(readDone(Number(readDone(12).toString())).toString());
+    if (this.replays) this.notify('call.taken', { call });
+    if (message.error === undefined) return message.result;
+    throw new RequestError(message.error.message, message.error.data ?? {});
+  }
+
+  #wait(id, asked, line) {
+    this.#waiting.set(id, asked);
+    this.#socket.ref();
+    send(line);
+  }
+
+  #tellTaken(call) {
+    if (this.#untold.delete(call)) this.notify('call.taken', { call });
   }
 
   // Send a request to which nothing in here waits for the answer.
@@ -146,13 +205,13 @@ class Channel {
 
   // Tell that a file was kept, as it is now: it isn't kept again at the script's end.
   kept(path, { ino, size, mtimeNs, ctimeNs }) {
-    send(Buffer.from(`!${stringify([path, ...[ino, size, mtimeNs, ctimeNs].map(String)])}\n`));
+    send(Buffer.from(`!${stringify(['kept', path, ...[ino, size, mtimeNs, ctimeNs].map(String)])}\n`));
   }
 
   // Have everything sent that was printed so far.
   flush() {
     send(Buffer.from('\n'));
-    readSync(DONE, Buffer.alloc(1), 0, 1, null);
+    readDone(1);
   }
 
   #received(chunk) {
@@ -197,13 +256,15 @@ class Channel {
     const asked = this.#waiting.get(message.id);
     if (asked === undefined) return false;
     this.#waiting.delete(message.id);
+    asked.settled?.();
     if (message.error === undefined) {
       asked.resolve(message.result);
     } else {
       asked.reject(new RequestError(message.error.message, message.error.data ?? {}));
     }
     if (this.replays && asked.call !== undefined) {
-      setImmediate(() => this.notify('call.taken', { call: asked.call }));
+      this.#untold.add(asked.call);
+      setImmediate(() => this.#tellTaken(asked.call));
     }
     return true;
   }

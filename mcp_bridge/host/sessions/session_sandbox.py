@@ -7,6 +7,7 @@ so that no pipe fills up, and dropped. So nothing that an earlier cell has left 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from typing import TYPE_CHECKING
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from mcp_bridge.sandbox.engine import ExitStatus, SandboxProcess
 
 logger = logging.getLogger(__name__)
+
+REST_SECONDS = 0.05
+"""After so long a session that waits for its next cell is read and kept awake. What it sends before fits into a pipe,
+or waits; and many a cell follows the one before at once."""
 
 REPORTS_AHEAD = 16
 """Chunks of process 1's reports that are read before the cell takes them."""
@@ -65,6 +70,8 @@ class SessionSandbox:
         """Takes process 1's reports while a cell runs."""
         self._taken: MemoryObjectReceiveStream[bytes] | None = None
         """Its other end."""
+        self._resting: asyncio.TimerHandle | None = None
+        """Begins the rest, if it hasn't begun."""
         self._idle: anyio.CancelScope | None = None
         self._rested = anyio.Event()
         self._life = anyio.CancelScope()
@@ -90,6 +97,10 @@ class SessionSandbox:
             expired: Called when it has waited for so long, or the container has ended meanwhile: it is closed then.
         """
         self._end_reports()
+        self._resting = asyncio.get_running_loop().call_later(REST_SECONDS, self._begin_rest, seconds, expired)
+
+    def _begin_rest(self, seconds: float, expired: Callable[[], None]) -> None:
+        self._resting = None
         self._idle = anyio.CancelScope()
         self._rested = anyio.Event()
         self._tasks.start_soon(self._rest, self._idle, seconds, expired)
@@ -103,11 +114,17 @@ class SessionSandbox:
 
     async def wake(self) -> bool:
         """End the wait; False if the container has ended."""
+        self._stay_awake()
         if self._idle is not None:
             self._idle.cancel()
             await self._rested.wait()
             self._idle = None
         return not self.has_ended and not self.process.has_ended()
+
+    def _stay_awake(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
 
     async def close(self) -> None:
         """Kill and remove the container. Idempotent."""
@@ -118,6 +135,7 @@ class SessionSandbox:
     def end(self) -> None:
         """As `close`, without waiting."""
         self.has_ended = True
+        self._stay_awake()
         if self._idle is not None:
             self._idle.cancel()
         self._life.cancel()

@@ -1081,19 +1081,21 @@ class ProgramSuspension(Payload):
     Attributes:
         status: `suspended` or `interrupted`.
         state: SHA-256 of the stored state, in hexadecimal.
+        servers: As in `ScriptSuspension`.
     """
 
     KIND = "suspension"
 
     status: str
     state: str
+    servers: str | None = None
 
     def encode(self) -> dict[str, Any]:
-        return {"status": self.status, "state": self.state}
+        return {"status": self.status, "state": self.state} | _given(servers=self.servers)
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        return cls(payload["status"], payload["state"])
+        return cls(payload["status"], payload["state"], payload.get("servers"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -1105,8 +1107,8 @@ class ScriptSuspension(Payload):
         error: The reason; None if a settlement or an event has changed what it waits for.
         held: The calls that a person is asked about, without their arguments, by their ids.
         planned: How many calls its dry run, which is over, has listed; None if it isn't suspended for that.
-        servers: SHA-256, in hexadecimal, of the servers that there were, if it waits for a time or an event: a bridge
-            that goes on by itself has to have the same. None otherwise.
+        servers: SHA-256, in hexadecimal, of the servers that there were: a bridge that goes on by itself has to have
+            the same. None if nobody is to go on by itself, or a person has only said something of it.
     """
 
     KIND = "suspension"
@@ -1138,18 +1140,20 @@ class Resumption(Payload):
 
     Attributes:
         recovered: Whether the previous process died without recording a suspension.
+        servers: As in `ScriptSuspension`, of the process that has resumed it.
     """
 
     KIND = "resume"
 
     recovered: bool
+    servers: str | None = None
 
     def encode(self) -> dict[str, Any]:
-        return {"recovered": self.recovered}
+        return {"recovered": self.recovered} | _given(servers=self.servers)
 
     @classmethod
     def decode(cls, payload: Object) -> Self:
-        return cls(payload["recovered"])
+        return cls(payload["recovered"], payload.get("servers"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,9 @@ MEASURED_BYTES, MEASURED_SECONDS = 64 << 10, 0.25
 """How much is written, and how much time passes, before the file is measured again; it is counted with what was
 written since."""
 
+MAX_TOGETHER = 16
+"""Most callers that are released in one turn of the event loop, whose answers are one write to their sandbox."""
+
 QUICK_SECONDS = 0.002
 """If the callers that were released together took longer than this, the next one is released alone."""
 
@@ -127,6 +130,8 @@ class Database:
         self._count_posted = 0
         self._count_written = 0
         self._writing = False
+        self._together = 1
+        """How many callers are released at once."""
         self._waiting: list[tuple[int, asyncio.Future[BridgeError | None]]] = []
         self._lazily: asyncio.TimerHandle | None = None
         self._failure: BridgeError | None = None
@@ -511,7 +516,7 @@ class Database:
                     self._waiting.append((count, written))
                 else:
                     go_on.append(written)
-            _let_go(go_on, self._failure)
+            self._let_go(go_on, self._failure)
             if self._waiting:
                 self._write()
             # After the next batch, and after the waiters for this one are woken.
@@ -520,6 +525,28 @@ class Database:
         assert self._writer is not None  # noqa: S101 - it is open
         log = self.log
         self._writer.do(lambda connection: commit(connection, log, batch), settle)
+
+    def _let_go(self, waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None) -> None:
+        """Wake callers whose entries are durable, or failed: some now, the others in later turns of the event loop.
+
+        What they do next may take long (a check of large arguments), and sharing a transaction has brought them
+        together. As long as it doesn't, more and more of them are woken at once.
+        """
+        loop = asyncio.get_running_loop()
+        for written in waiting[: self._together]:
+            if not written.done():
+                written.set_result(failure)
+        if len(waiting) > 1:
+            # The woken callers run first.
+            loop.call_soon(self._let_others_go, waiting[self._together :], failure, loop.time())
+
+    def _let_others_go(
+        self, left: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None, began: float
+    ) -> None:
+        is_quick = asyncio.get_running_loop().time() - began < QUICK_SECONDS
+        self._together = min(2 * self._together, MAX_TOGETHER) if is_quick else 1
+        if left:
+            self._let_go(left, failure)
 
     def _measure_if_due(self) -> None:
         """Measure the file in the writer's thread, after many writes or some time."""
@@ -568,22 +595,6 @@ class Database:
         for execution, size in stored.items():
             if (run := self._runs.get(execution)) is not None:
                 run.stored += size
-
-
-def _let_go(waiting: list[asyncio.Future[BridgeError | None]], failure: BridgeError | None, count: int = 1) -> None:
-    """Wake callers whose entries are durable, or failed: `count` now, the others in later iterations of the event loop.
-
-    What they do next may take long (a check of large arguments), and sharing a transaction has brought them together.
-    As long as it doesn't, more and more of them are woken at once.
-    """
-    loop = asyncio.get_running_loop()
-    for written in waiting[:count]:
-        if not written.done():
-            written.set_result(failure)
-    if left := waiting[count:]:
-        began = loop.time()
-        # The woken callers run first.
-        loop.call_soon(lambda: _let_go(left, failure, 2 * count if loop.time() - began < QUICK_SECONDS else 1))
 
 
 def _open_both(

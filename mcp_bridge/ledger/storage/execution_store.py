@@ -389,24 +389,35 @@ class ProgramStore:
         return last
 
     async def make_due(self, execution: str) -> None:
-        """Note that a suspended execution may go on now; one of another status is left as it is.
-
-        What was posted last is recorded in the same transaction, whatever the status.
-        """
+        """Note that a suspended execution may go on now; one of another status is left as it is."""
         await self._database.write(
             "UPDATE executions SET due = ? WHERE id = ? AND status = 'suspended'",
             (time.time(), execution),
             ("executions", "id = ?", (execution,)),
         )
 
+    async def send(self, execution: str, event: Entry) -> bool:
+        """Record an event that is sent to an execution, which may go on now if it is suspended; False if it has ended.
+
+        It ends in a transaction of its own: either it has the event before its end, or the event isn't recorded.
+        """
+        changed = await self._database.write(
+            "UPDATE executions SET due = CASE WHEN status = 'suspended' THEN ? ELSE due END"
+            " WHERE id = ? AND status IN ('suspended', 'interrupted', 'running')",
+            (time.time(), execution),
+            ("executions", "id = ?", (execution,)),
+            event,
+        )
+        return changed == 1
+
     async def due(self, limit: int) -> list[tuple[str, float]]:
-        """The ids of scripts that could go on by their time, and since when, in seconds since 1970; the earliest first.
+        """The ids of executions that could go on by their time, and since when, in seconds since 1970; earliest first.
 
         Some of them may be under way: going on with one doesn't change its time.
         """
         return await self._database.read(
-            "SELECT id, due FROM executions WHERE due <= ? AND kind = 'script'"
-            " AND status IN ('suspended', 'interrupted', 'running') ORDER BY due LIMIT ?",
+            "SELECT id, due FROM executions WHERE due <= ? AND status IN ('suspended', 'interrupted', 'running')"
+            " ORDER BY due LIMIT ?",
             (time.time(), limit),
         )
 

@@ -243,6 +243,7 @@ def question(row: ApprovalRequest) -> dict[str, Any]:
     return {
         "id": f"{approval.execution}.{approval.effect}",
         "execution": approval.execution,
+        "listed": len(asks["listed"]) if "listed" in asks else None,
         "status": row.status,
         "asked": approval.asked,
         "program": escape_name(str(asks.get("program") or "")),

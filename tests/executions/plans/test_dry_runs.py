@@ -12,6 +12,7 @@ from execution_fixtures import printed
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
+from mcp_bridge.executions.erasure import erase
 from mcp_bridge.executions.plans.plan import NOTHING_LISTED
 from mcp_bridge.gate.planned_calls import RELISTED, UNPLANNED
 from mcp_bridge.governance.governance import load_governance
@@ -40,6 +41,11 @@ class Shop:
 
     folder: Path
     sandboxes: object
+    language: str = "python"
+
+    def run(self, bridge, code, **options):
+        """Run a script that is written in both languages."""
+        return bridge.run(code[self.language], language=self.language, **options)
 
     def open(self, policy=ASKS, **more):
         tables = {"policy": policy} | more.pop("tables", {})
@@ -73,6 +79,14 @@ def shop(tmp_path, sandboxes):
     return made
 
 
+@pytest.fixture(params=["python", "javascript"])
+def either(request, tmp_path, both):
+    """A shop for scripts in one of the languages."""
+    made = Shop(tmp_path, both, request.param)
+    made.list(TOOLS)
+    return made
+
+
 async def decided(bridge, *, approved=True, principal="local"):
     """Decide on the only open question; the question."""
     (asked,) = [
@@ -90,32 +104,45 @@ await shop.put(what=2, to="b")
 print("done", seen)
 """
 
+IN_BOTH = {
+    "python": CODE,
+    "javascript": """
+import { shop } from "mcp/servers";
+const seen = await shop.look({ what: "stock" });
+await shop.put({ what: seen.what, to: "a" });
+await shop.put({ what: 2, to: "b" });
+console.log("done", seen);
+""",
+}
+SAID = {"python": "done {'what': 'stock'}\n", "javascript": "done { what: 'stock' }\n"}
+
 WRITES = [("put", {"what": "stock", "to": "a"}), ("put", {"what": 2, "to": "b"})]
 
 
 @pytest.mark.parametrize("policy", [ASKS, ALLOWS])
 @pytest.mark.parametrize("key", [None, "order-7"])
-async def test_what_a_dry_run_lists_is_made_once_a_person_has_approved_it(shop, policy, key):
+async def test_what_a_dry_run_lists_is_made_once_a_person_has_approved_it(either, policy, key):
+    shop, said = either, SAID[either.language]
     async with shop.open(policy) as bridge:
-        dry = await bridge.run(CODE, dry_run=True, key=key)
+        dry = await shop.run(bridge, IN_BOTH, dry_run=True, key=key)
         assert shop.writes == []
         assert [call["tool"] for call in shop.calls] == ["look"]
-        assert (dry.status, dry.exit_code, dry.calls) == ("suspended", 0, 1)
-        assert dry.stdout == b"done {'what': 'stock'}\n"
+        assert (dry.status, dry.exit_code, dry.calls) == ("suspended", 0, 1), dry.error
+        assert dry.stdout.decode() == said
         assert [(row["tool"], row["arguments"]) for row in dry.planned] == [
             (f"shop.{name}", arguments) for name, arguments in WRITES
         ]
         assert '1. shop.put {"what": "stock", "to": "a"}\n2. shop.put {"what": 2, "to": "b"}' in dry.error["message"]
         if policy is ASKS:
-            waits = await bridge.run(CODE, key=key)
+            waits = await shop.run(bridge, IN_BOTH, key=key)
             assert (waits.status, waits.execution) == ("suspended", dry.execution)
             assert shop.writes == []
         asked = await decided(bridge)
         assert asked["details"]["calls"] == [
             {"tool": f"shop.{name}", "arguments": arguments} for name, arguments in WRITES
         ]
-        made = await bridge.run(CODE, key=key)
-        assert printed(made) == "done {'what': 'stock'}\n"
+        made = await shop.run(bridge, IN_BOTH, key=key)
+        assert printed(made) == said
         assert (made.execution, made.notices) == (
             dry.execution,
             [] if key else [notice for notice in made.notices if "which had waited" in notice],
@@ -123,19 +150,32 @@ async def test_what_a_dry_run_lists_is_made_once_a_person_has_approved_it(shop, 
         assert shop.writes == WRITES
 
 
-async def test_the_result_of_a_listed_call_can_be_given_to_others_which_are_asked_about_when_they_are_made(shop):
-    code = """
+GIVEN_ON = {
+    "python": """
 from mcp.servers import shop
 made = await shop.put(what=7)
 print(made, made["what"], f"{made['what']}!")
 await shop.put(what=made["what"], to="next")
 await shop.put(what=f"after {made.get('what')}")
 await shop.look(what=made)
-"""
+""",
+    "javascript": """
+import { shop } from "mcp/servers";
+const made = await shop.put({ what: 7 });
+console.log(made, made["what"], `${made.what}!`);
+await shop.put({ what: made.what, to: "next" });
+await shop.put({ what: `after ${made.what ?? "none"}` });
+await shop.look({ what: made });
+""",
+}
+
+
+async def test_the_result_of_a_listed_call_can_be_given_to_others_which_are_asked_about_when_they_are_made(either):
+    shop = either
     async with shop.open(ALLOWS) as bridge:
-        dry = await bridge.run(code, dry_run=True)
+        dry = await shop.run(bridge, GIVEN_ON, dry_run=True)
         assert shop.calls == []
-        assert dry.stdout == b"<result of call 1> <result of call 1>['what'] <result of call 1>['what']!\n"
+        assert dry.stdout == b"<result of call 1> <result of call 1>['what'] <result of call 1>['what']!\n", dry.error
         assert [(row["tool"], row["bound"], row["arguments"]) for row in dry.planned] == [
             ("shop.put", True, {"what": 7}),
             ("shop.put", False, {"what": "<result of call 1>['what']", "to": "next"}),
@@ -145,45 +185,99 @@ await shop.look(what=made)
         asked = await decided(bridge)
         assert asked["details"]["calls"] == [{"tool": "shop.put", "arguments": {"what": 7}}]
         assert len(asked["details"]["asked_when_made"]) == 3
-        waits = await bridge.run(code)
+        waits = await shop.run(bridge, GIVEN_ON)
         assert (waits.status, shop.writes) == ("suspended", [("put", {"what": 7})])
         asked = await decided(bridge)
         assert (asked["arguments"], asked["why"]) == ({"what": 7, "to": "next"}, UNPLANNED)
-        assert (await bridge.run(code)).status == "suspended"
+        assert (await shop.run(bridge, GIVEN_ON)).status == "suspended"
         await decided(bridge)
-        assert (await bridge.run(code)).status == "success"
+        assert (await shop.run(bridge, GIVEN_ON)).status == "success"
         assert shop.calls[-1] == {"tool": "look", "arguments": {"what": {"what": 7}}}
         assert len(shop.calls) == 4
 
 
-USES = (
-    "if made: pass",
-    "made + 1",
-    "made == 7",
-    "len(made)",
-    "for one in made: pass",
-    "made.keys()",
-    "'x' in made",
-    "{made}",
-    "f'{made:>9}'",
-    "int(made['what'])",
-    "made['what'].upper()",
-    "await made",
-)
+USES = {
+    "python": (
+        "if made: pass",
+        "made + 1",
+        "made == 7",
+        "len(made)",
+        "for one in made: pass",
+        "made.keys()",
+        "'x' in made",
+        "{made}",
+        "f'{made:>9}'",
+        "int(made['what'])",
+        "made['what'].upper()",
+        "await made",
+    ),
+    "javascript": (
+        "if (made) 1",
+        "made.what ? 1 : 2",
+        "made || 1",
+        "!made.ok",
+        "while (made.what) break",
+        "made + 1",
+        "made.what === 7",
+        "7 != made",
+        "made < 1",
+        "switch (made.what) { case 7: 1 }",
+        "[1, 2][made.what]",
+        "for (const one of made) 1",
+        "for (const key in made) 1",
+        "for await (const one of made) 1",
+        "'x' in made",
+        "Object.keys(made)",
+        "({ ...made })",
+        "[...made.list]",
+        "const [first] = made",
+        "Number(made.what)",
+        "parseInt(made.what)",
+        "JSON.parse(made)",
+        "Array.isArray(made)",
+        "made.what.toUpperCase()",
+        "made.items.map((one) => one)",
+        "made.what = 1",
+        "new made()",
+        "await shop.put({ ...made.arguments })",
+        "await Promise.all([1].map(async () => made.what && 1))",
+        "process.on('uncaughtException', () => {}); if (made) 1",
+    ),
+}
+
+CAUGHT = {
+    "python": (
+        "from mcp.servers import shop\nawait shop.put(what=1)\nmade = await shop.put(what=2)\ntry:\n"
+        "    USE\nexcept Exception as exc:\n    print('caught', exc)\nawait shop.put(what=3)\n"
+    ),
+    "javascript": (
+        "import { shop } from 'mcp/servers';\nawait shop.put({ what: 1 });\nconst made = await shop.put({ what: 2 });\ntry {\n"
+        "    USE\n} catch (error) {\n    console.log('caught', error)\n}\nawait shop.put({ what: 3 });\n"
+    ),
+}
 
 
-async def test_a_dry_run_ends_where_a_result_that_is_not_there_is_needed(shop):
+async def test_a_dry_run_ends_where_a_result_that_is_not_there_is_needed(either):
+    shop = either
     async with shop.open(ALLOWS, bounded=False) as bridge:
-        for use in USES:
-            code = (
-                "from mcp.servers import shop\nawait shop.put(what=1)\nmade = await shop.put(what=2)\ntry:\n"
-                f"    {use}\nexcept Exception as exc:\n    print('caught', exc)\nawait shop.put(what=3)\n"
-            )
-            dry = await bridge.run(code, dry_run=True)
-            assert [row["arguments"] for row in dry.planned] == [{"what": 1}, {"what": 2}], use
-            assert dry.stdout == b""
-            assert "The dry run ended there: PlannedValueError: <result of call 2>" in dry.error["message"]
+        for use in USES[shop.language]:
+            code = CAUGHT[shop.language].replace("USE", use)
+            dry = await bridge.run(code, dry_run=True, language=shop.language)
+            assert [row["arguments"] for row in dry.planned] == [{"what": 1}, {"what": 2}], (use, dry.error)
+            assert dry.stdout == b"", use
+            assert "The dry run ended there: PlannedValueError: <result of call 2>" in dry.error["message"], use
         assert shop.writes == []
+
+
+async def test_a_dry_runs_errors_are_where_the_script_has_them(both, tmp_path):
+    """What is put into its text to look at values moves nothing."""
+    shop = Shop(tmp_path, both, "javascript")
+    shop.list(TOOLS)
+    code = "const x = { a: 1 };\nif (x.a === 1 && !x.b) x.c === x['a'] ? 1 : x.b.d;\n/[/]/.test('a') || x.a"
+    async with shop.open(ALLOWS) as bridge:
+        wet, dry = [await bridge.run(code, language="javascript", dry_run=dry) for dry in (False, True)]
+        assert wet.error["line"] == 2
+        assert dry.error == wet.error
 
 
 SWITCHED = """
@@ -369,6 +463,27 @@ async def test_a_dry_run_under_a_key_makes_nothing_of_another_run(shop):
         code = 'print("nothing")'
         assert (await bridge.run(code, dry_run=True, key="n")).notices == [NOTHING_LISTED]
         assert not (await bridge.run(code, key="n")).given_before
+
+
+async def test_an_erased_plan_leaves_nothing_that_could_be_decided_or_run(shop):
+    async with shop.open() as bridge:
+        dry = await bridge.run(CODE, dry_run=True, key="k")
+        await erase(bridge.database, bridge.files, "execution", dry.execution, by="anna", reason=None)
+        for asked in await approval_requests(bridge.programs.store, "local"):
+            with pytest.raises(BridgeError) as caught:
+                await decide(bridge.programs.store, asked, approved=True, by="anna", comment=None)
+            assert caught.value.code == "erased"
+            assert "stock" not in str(asked.question)
+        for refused in (
+            bridge.resume_execution(dry.execution),
+            bridge.send_event(dry.execution, "go", 1, "OPERATOR", and_resume=True),
+        ):
+            with pytest.raises(BridgeError) as caught:
+                await refused
+            assert caught.value.code in {"erased", "not_suspended"}
+        told = str([row.entry.payload for row in await bridge.lifecycle.recorder.read(dry.execution)])
+        assert "stock" not in told
+        assert shop.writes == []
 
 
 async def test_what_a_dry_run_does_inside_the_bridge_is_thrown_away(shop):

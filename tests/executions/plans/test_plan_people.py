@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import time
 import uuid
 from types import MappingProxyType
 
@@ -14,7 +15,10 @@ from script_hosts import HEAD, ended, make_hosts, source  # noqa: F401  (fixture
 
 from mcp_bridge.executions.approvals import approval_requests
 from mcp_bridge.executions.approvals import decide as approve
+from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.governance.governance import load_governance
+from mcp_bridge.kernel.events import Resume
+from mcp_bridge.server.ui.views import question
 
 pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.timeout(300)]
 
@@ -182,6 +186,15 @@ async def test_a_client_asks_its_user_once_for_the_whole_list(governed, mode, co
         assert "deletions are final" in asked
 
 
+async def test_the_viewer_is_told_how_many_calls_a_question_is_about(governed):
+    code = "from mcp.servers import local\nprint([await local.delete(name=n) for n in 'abc'])"
+    async with governed() as bridge:
+        await bridge.run(code, dry_run=True)
+        await bridge.run("from mcp.servers import local\nawait local.delete(name='d')")
+        rows = await approval_requests(bridge.programs.store, "local", open_only=True)
+        assert sorted((question(row)["listed"] or 0) for row in rows) == [0, 3]
+
+
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_list_that_is_too_long_for_a_dialogue_waits_for_another_way(governed, mode, connect):
     code = "from mcp.servers import local\nfor n in range(60):\n    await local.delete(name=str(n))"
@@ -195,6 +208,68 @@ async def test_a_list_that_is_too_long_for_a_dialogue_waits_for_another_way(gove
         assert waits.content[0].text.startswith("[approval_needed] Dry run: 60 calls")
 
 
+def test_a_list_that_is_denied_while_it_is_made_says_which_calls_were_denied_and_which_were_made(hosts):
+    # The policy allows all of it, so the run goes on without a decision.
+    code = """
+print(await local.once(text="a"))
+print(await local.again(text="b", seconds=3))
+try:
+    await runtime.wait_event("go")
+except Exception:
+    pass
+print(await local.once(text="c"))
+"""
+    first = dry_run(hosts, code)
+    out = hosts.start(run={"code": HEAD + code, "key": None}, quick=True)
+    deadline = time.monotonic() + 60
+    while not hosts.done:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    decide(hosts, first["execution"], first["waiting"][0]["effect"], approved=False)
+    assert ended(out)["status"] == "suspended"
+    hosts.send(first["execution"], "go", 1)
+    record = hosts.run(code, None, quick=True)
+    assert (record["status"], record["error"]["code"]) == ("refused", "denied"), record
+    assert record["error"]["message"] == (
+        "A person has denied the calls that the dry run of this script has listed:\n"
+        'local.once {"text": "a", "seconds": 0.0} (made before that)\n'
+        'local.again {"text": "b", "seconds": 3} (made before that)\n'
+        'local.once {"text": "c", "seconds": 0.0}'
+    )
+    assert hosts.done == ["once a", "again b"]
+
+
+PENDING_READ = """
+import mcp_bridge
+
+@mcp_bridge.tool(read_only=True)
+def ask(what: str) -> str:
+    return mcp_bridge.PENDING
+"""
+
+
+async def test_a_read_of_a_dry_run_whose_outcome_comes_later_is_given_that_outcome(governed, tmp_path):
+    (folder := tmp_path / "tools" / f"asking_{uuid.uuid4().hex}.py").write_text(PENDING_READ)
+    assert folder.exists()
+    code = """
+from mcp.servers import local
+await runtime.save_memory("k", 1)
+got = [await local.ask(what="a"), await local.ask(what="b")]
+print(got, await runtime.load_memory("k"))
+await local.delete(name=got[0])
+"""
+    async with governed() as bridge:
+        record = await bridge.run(code, key="k", dry_run=True)
+        for told in ("first", "second"):
+            assert record.status == "suspended", record
+            assert [row["kind"] for row in record.waiting] == ["tool"]
+            await bridge.resume_execution(record.execution, Resume(told, "OPERATOR"))
+            stored = await bridge.lifecycle.stored(record.execution, "local")
+            record = ExecutionRecord.from_json({"execution": record.execution, **stored.record})
+        assert record.stdout == b"['first', 'second'] 1\n"
+        assert [row["arguments"] for row in record.planned] == [{"name": "first"}]
+
+
 async def test_a_denied_list_is_told_as_denied(governed, connect):
     code = "from mcp.servers import local\nawait local.delete(name='a')"
     async with governed() as bridge, connect(bridge, elicitation_callback=Person(approve=False)) as client:
@@ -202,6 +277,7 @@ async def test_a_denied_list_is_told_as_denied(governed, connect):
         denied = await client.call_tool("run_python", {"code": code})
         assert denied.is_error
         assert "[denied] A person has denied the calls" in denied.content[0].text
+        assert 'local.delete {"name": "a"}' in denied.content[0].text
 
 
 async def test_a_secret_is_a_reference_and_a_sensitive_value_is_the_same_in_the_run(governed, tmp_path, monkeypatch):

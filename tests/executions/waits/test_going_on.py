@@ -9,6 +9,7 @@ import pytest
 from execution_fixtures import until
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.erasure import erase
 from mcp_bridge.executions.waits import script_waits, sending
 from mcp_bridge.executions.waits.going_on import GoingOn, at_once
 from mcp_bridge.executions.waits.sending import executions_awaiting
@@ -194,7 +195,7 @@ async def test_a_script_is_left_alone_by_a_bridge_with_other_servers(sandboxes, 
     async with sandboxes.open() as bridge:
         record = await bridge.run(WAIT, key="k")
         await bridge.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
-        monkeypatch.setattr(type(bridge), "servers_digest", lambda _: "0" * 64)
+        monkeypatch.setattr(bridge.lifecycle, "servers_digest", lambda: "0" * 64)
         await look_once(goes_on(bridge))
         assert await status(bridge, record.execution) == "suspended"
 
@@ -313,3 +314,175 @@ async def test_a_script_waits_so_often_and_no_more(sandboxes, monkeypatch):
             f"{code}try:\n    await runtime.sleep_until(0)\nexcept MCPError as exc:\n    print(exc.code)"
         )
         assert record.stdout == b"too_many_waits\n"
+
+
+STEPS = [
+    {"id": "w", "type": "wait", "seconds": 31},
+    {"id": "a", "type": "approval", "message": "go?"},
+    {"id": "e", "type": "wait", "event": "go"},
+]
+
+
+async def put_forward(bridge, execution, monkeypatch, seconds=40.0):
+    """Let the machine's clock go on, as while it is asleep."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + seconds)
+
+
+async def test_a_program_whose_time_has_come_goes_on_and_one_whose_time_has_not_does_not(sandboxes, monkeypatch):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run_program({"name": "p", "steps": STEPS})
+        assert [row["kind"] for row in record["waiting"]] == ["wait"]
+        going_on = goes_on(bridge)
+        await look_once(going_on)
+        assert (await bridge.lifecycle.stored(record["trace_id"], "local")).record["waiting"] == record["waiting"]
+        await put_forward(bridge, record["trace_id"], monkeypatch)
+        await look_once(going_on)
+        stored = await bridge.lifecycle.stored(record["trace_id"], "local")
+        # What needs a person waits again.
+        assert [row["kind"] for row in stored.record["waiting"]] == ["approval"]
+
+
+async def test_a_program_is_left_alone_by_a_bridge_with_other_servers(sandboxes, monkeypatch):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run_program({"name": "p", "steps": STEPS[:1]})
+        await put_forward(bridge, record["trace_id"], monkeypatch)
+        monkeypatch.setattr(bridge.lifecycle, "servers_digest", lambda: "0" * 64)
+        await look_once(goes_on(bridge))
+        assert await status(bridge, record["trace_id"]) == "suspended"
+
+
+async def test_a_program_of_a_script_that_waits_for_it_goes_on_by_its_script(sandboxes, monkeypatch):
+    code = (
+        "from mcp import programs\n"
+        f"trace = await programs.run({{'name': 'p', 'steps': {STEPS[:1]!r}}})\nprint(trace.status)"
+    )
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(code, key="k")
+        assert record.status == "suspended", record
+        (program,) = [row["execution"] for row in record.waiting]
+        await put_forward(bridge, program, monkeypatch)
+        await look_once(goes_on(bridge, most=4))
+        assert await status(bridge, record.execution) == "success"
+        kinds = [row.entry.kind for row in await bridge.lifecycle.recorder.read(program)]
+        assert (await status(bridge, program), kinds.count("resume")) == ("success", 1)
+        assert (await bridge.run(code, key="k")).stdout == b"success\n"
+
+
+async def test_what_somebody_with_other_servers_has_gone_on_with_is_theirs(sandboxes):
+    code = f"{WAIT}\ntry:\n    await runtime.wait_event('more', timeout=3600)\nexcept Exception: pass"
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(code, key="k")
+        await bridge.send_event(record.execution, "go", 1, "OPERATOR", and_resume=False)
+        before = bridge.lifecycle.servers_digest
+        bridge.lifecycle.servers_digest = lambda: "0" * 64
+        await bridge.resume_execution(record.execution)
+        bridge.lifecycle.servers_digest = before
+        await bridge.send_event(record.execution, "more", 1, "OPERATOR", and_resume=False)
+        await look_once(goes_on(bridge))
+        assert await status(bridge, record.execution) == "suspended"
+        # Nor is it of the first ones when it was cut off there.
+        bridge.lifecycle.servers_digest = lambda: "0" * 64
+        stored = await bridge.lifecycle.stored(record.execution, "local")
+        assert await bridge.lifecycle.take(stored)
+        await bridge.lifecycle.interrupt(record.execution)
+        bridge.lifecycle.servers_digest = before
+        await look_once(goes_on(bridge))
+        assert await status(bridge, record.execution) == "interrupted"
+
+
+async def test_an_event_that_is_sent_as_its_script_ends_is_refused_and_not_recorded(sandboxes, monkeypatch):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(f"{WAIT}\nawait runtime.wait_event('more')", key="k")
+        checked = sending.checked_payload
+
+        async def ends(payload):
+            # Its status was looked at before.
+            await bridge.cancel_execution(record.execution, "enough")
+            return await checked(payload)
+
+        monkeypatch.setattr(sending, "checked_payload", ends)
+        with pytest.raises(BridgeError) as caught:
+            await bridge.send_event(record.execution, "go", 1, "OPERATOR", and_resume=False)
+        assert caught.value.code == "not_suspended"
+        kinds = [row.entry.kind for row in await bridge.lifecycle.recorder.read(record.execution)]
+        assert "event" not in kinds
+        assert await bridge.lifecycle.store.due(10) == []
+
+
+async def test_events_that_a_script_did_not_wait_for_are_told_in_its_record(sandboxes):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(WAIT, key="k")
+        for name in ("other", "go", "go"):
+            await bridge.send_event(record.execution, name, 1, "OPERATOR", and_resume=False)
+        record = await bridge.run(WAIT, key="k")
+        assert record.notices == ["events that were sent to this run, and that it didn't wait for: other, go"]
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+async def test_a_clock_that_is_set_while_a_script_waits_is_believed(sandboxes, monkeypatch, hours):
+    real = time.time
+    code = "import time\nawait runtime.sleep_until(time.time() + 3600)\nprint('over')"
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(code, key="k")
+        going_on = goes_on(bridge)
+        monkeypatch.setattr(time, "time", lambda: real() + hours * 3600)
+        for _ in range(2):
+            await look_once(going_on)
+        assert await status(bridge, record.execution) == ("success" if hours > 0 else "suspended")
+        if hours < 0:
+            # An event, and the right time, are found all the same.
+            monkeypatch.setattr(time, "time", lambda: real() + 3601)
+            await look_once(going_on)
+            assert await status(bridge, record.execution) == "success"
+
+
+async def test_a_wait_in_place_is_over_when_the_clock_says_so(sandboxes, monkeypatch):
+    # Something else keeps the sandbox.
+    real, waits = time.time, anyio.Event()
+    monkeypatch.setattr(script_waits, "CLOCK_SECONDS", 0.05)
+    parked = script_waits.ScriptWaits._until
+
+    async def noted(self, call, until):
+        waits.set()
+        await parked(self, call, until)
+
+    monkeypatch.setattr(script_waits.ScriptWaits, "_until", noted)
+    code = (
+        "import asyncio, time\nwait = asyncio.ensure_future(runtime.sleep_until(time.time() + 3600))\n"
+        "while not wait.done(): await asyncio.sleep(0.05)\nprint('over')"
+    )
+    async with sandboxes.open() as bridge, anyio.create_task_group() as tasks:
+        records = []
+
+        async def run():
+            records.append(await bridge.run(code, key="k"))
+
+        tasks.start_soon(run)
+        await waits.wait()
+        monkeypatch.setattr(time, "time", lambda: real() + 3700)
+        await until(lambda: records)
+        assert (records[0].status, records[0].stdout) == ("success", b"over\n")
+
+
+async def test_an_erased_script_that_waited_is_gone_and_nobody_goes_on_with_it(sandboxes, caplog):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(f"'pink-elephant'\n{WAIT}", key="k")
+        await bridge.send_event(record.execution, "go", "pink-elephant", "OPERATOR", and_resume=False)
+        await erase(bridge.database, bridge.files, "execution", record.execution, by="anna", reason=None)
+        assert await bridge.lifecycle.store.due(10) == []
+        for _ in range(2):
+            await look_once(goes_on(bridge))
+        for refused in (
+            bridge.send_event(record.execution, "go", 1, "OPERATOR", and_resume=True),
+            bridge.resume_execution(record.execution),
+            bridge.cancel_execution(record.execution, "enough"),
+        ):
+            with pytest.raises(BridgeError) as caught:
+                await refused
+            assert caught.value.code in {"erased", "not_suspended"}, caught.value
+        assert await status(bridge, record.execution) == "erased"
+        entries = await bridge.lifecycle.recorder.read(record.execution)
+        assert "pink" not in str([row.entry.payload for row in entries])
+    assert not [row for row in caplog.records if row.levelname in {"ERROR", "CRITICAL"}]
+    assert b"pink-elephant" not in (sandboxes.settings.state_dir / FILE_NAME).read_bytes()

@@ -6,7 +6,7 @@ Each host is a process of its own, and none serves: what goes on does so because
 import time
 
 import pytest
-from script_hosts import ended, make_hosts, source  # noqa: F401  (fixtures)
+from script_hosts import ended, make_hosts, make_javascript_hosts, source  # noqa: F401  (fixtures)
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
@@ -14,6 +14,12 @@ pytestmark = pytest.mark.usefixtures("whole_ledgers")
 @pytest.fixture
 def hosts(make_hosts):
     return make_hosts("hosts")
+
+
+@pytest.fixture(params=["make_hosts", "make_javascript_hosts"])
+def either(request):
+    """Hosts of scripts in one of the languages."""
+    return request.getfixturevalue(request.param)("hosts")
 
 
 def waiting(record):
@@ -26,10 +32,13 @@ def later(record):
     time.sleep(max(0.0, due - time.time()) + 0.01)
 
 
-def test_a_short_wait_happens_in_place_and_is_not_the_scripts_own_time(hosts):
-    code = "import time\nbegan = time.time()\nawait runtime.sleep_until(began + 1)\nprint(time.time() >= began + 1)"
-    record = hosts.run(code)
-    assert (record["status"], record["stdout"]) == ("success", "True\n")
+def test_a_short_wait_happens_in_place_and_is_not_the_scripts_own_time(either):
+    code = {
+        "python": "import time\nend = time.time() + 1\nawait runtime.sleep_until(end)\nprint(int(time.time() >= end))",
+        "javascript": "const end = Date.now() + 1000; await runtime.sleepUntil(end); console.log(+(Date.now() >= end))",
+    }
+    record = either.run(code)
+    assert (record["status"], record["stdout"]) == ("success", "1\n"), record["error"]
     assert record["script_ms"] < record["duration_ms"] - 900
 
 
@@ -49,14 +58,27 @@ def test_a_time_in_the_past_answers_at_once(hosts, when):
     assert (record["status"], record["stdout"]) == ("success", "None\n"), record["error"]
 
 
-def test_a_long_wait_gives_up_the_container_and_goes_on_in_another_host_when_the_time_has_come(hosts):
-    code = (
-        "import time\nprint(await local.once(text='a'))\nawait runtime.sleep_until(time.time() + 5)\n"
-        "print(await local.once(text='b'))"
-    )
+@pytest.mark.parametrize("when", ["new Date(0)", "'2001-01-01T00:00:00Z'", "Date.now() - 5000", "0"])
+def test_a_time_in_the_past_answers_at_once_in_javascript_too(make_javascript_hosts, when):
+    record = make_javascript_hosts("hosts").run(f"console.log(await runtime.sleep_until({when}))")
+    assert (record["status"], record["stdout"]) == ("success", "undefined\n"), record["error"]
+
+
+def test_a_long_wait_gives_up_the_container_and_goes_on_in_another_host_when_the_time_has_come(either):
+    hosts = either
+    code = {
+        "python": (
+            "import time\nprint(await local.once(text='a'))\nawait runtime.sleep_until(time.time() + 5)\n"
+            "print(await local.once(text='b'))"
+        ),
+        "javascript": (
+            "console.log(await local.once({text: 'a'}));\nawait runtime.sleep_until(new Date(Date.now() + 5000));\n"
+            "console.log(await local.once({text: 'b'}));"
+        ),
+    }
     record = hosts.run(code)
     assert (record["status"], record["error"]["code"], record["exit_code"]) == ("suspended", "still_waiting", 5)
-    assert waiting(record) == [("wait", "wait", "0#2")]
+    assert [(kind, name) for kind, name, _ in waiting(record)] == [("wait", "wait")]
     assert "It waits until 2" in record["error"]["message"]
     assert "by itself" in record["error"]["hint"]
     assert "the same code with the same key goes on" in record["error"]["hint"]
@@ -70,11 +92,18 @@ def test_a_long_wait_gives_up_the_container_and_goes_on_in_another_host_when_the
 
 
 @pytest.mark.parametrize("die", ["before:again b", "in:again b", "outcome:again b", "after:again b", "end"])
-def test_a_host_that_dies_around_a_wait_repeats_nothing(hosts, die):
-    code = (
-        "import time\nprint(await local.once(text='a'))\nawait runtime.sleep_until(time.time() + 0.3)\n"
-        "print(await local.again(text='b'))"
-    )
+def test_a_host_that_dies_around_a_wait_repeats_nothing(either, die):
+    hosts = either
+    code = {
+        "python": (
+            "import time\nprint(await local.once(text='a'))\nawait runtime.sleep_until(time.time() + 0.3)\n"
+            "print(await local.again(text='b'))"
+        ),
+        "javascript": (
+            "console.log(await local.once({text: 'a'}));\nawait runtime.sleep_until(Date.now() + 300);\n"
+            "console.log(await local.again({text: 'b'}));"
+        ),
+    }
     record = hosts.run(code, quick=True)
     assert record["status"] == "suspended"
     later(record)
@@ -93,8 +122,12 @@ def test_the_end_of_a_wait_is_the_one_that_was_asked_for_first(hosts):
     assert (record["status"], record["stdout"]) == ("success", "over\n"), record["error"]
 
 
-def test_an_event_goes_to_the_script_that_waits_for_it_and_its_payload_is_the_answer(hosts):
-    code = "print(await runtime.wait_event('paid'))\nprint(await local.once(text='a'))"
+def test_an_event_goes_to_the_script_that_waits_for_it_and_its_payload_is_the_answer(either):
+    hosts = either
+    code = {
+        "python": "print(await runtime.wait_event('paid'))\nprint(await local.once(text='a'))",
+        "javascript": "console.log(await runtime.wait_event('paid'));\nconsole.log(await local.once({text: 'a'}));",
+    }
     record = hosts.run(code)
     assert waiting(record) == [("event", "paid", "0#1")]
     assert "It waits for the event paid (call 0#1)" in record["error"]["message"]
@@ -102,7 +135,8 @@ def test_an_event_goes_to_the_script_that_waits_for_it_and_its_payload_is_the_an
     sent = hosts.send(record["execution"], "paid", {"amount": [40, "é"]})
     assert sent["status"] == "suspended"
     record = hosts.run(code)
-    assert (record["status"], record["stdout"]) == ("success", "{'amount': [40, 'é']}\nonce:a\n"), record["error"]
+    shown = {"python": "{'amount': [40, 'é']}", "javascript": "{ amount: [ 40, 'é' ] }"}[hosts.language]
+    assert (record["status"], record["stdout"]) == ("success", f"{shown}\nonce:a\n"), record["error"]
     assert hosts.replay(record["execution"])["agrees"]
 
 
@@ -168,11 +202,18 @@ def test_of_several_waits_the_earliest_goes_on_and_the_rest_wait_on(hosts):
     assert hosts.replay(record["execution"])["agrees"]
 
 
-def test_beside_a_wait_the_rest_of_the_script_goes_on(hosts):
-    code = (
-        "async def work():\n    for text in 'abc':\n        print(await local.once(text=text))\n"
-        "got = await asyncio.gather(runtime.wait_event('go'), work())\nprint(got[0])"
-    )
+def test_beside_a_wait_the_rest_of_the_script_goes_on(either):
+    hosts = either
+    code = {
+        "python": (
+            "async def work():\n    for text in 'abc':\n        print(await local.once(text=text))\n"
+            "got = await asyncio.gather(runtime.wait_event('go'), work())\nprint(got[0])"
+        ),
+        "javascript": (
+            "const work = async () => { for (const text of 'abc') console.log(await local.once({ text })) };\n"
+            "const [got] = await Promise.all([runtime.wait_event('go'), work()]);\nconsole.log(got);"
+        ),
+    }
     record = hosts.run(code, quick=True)
     assert (record["status"], record["stdout"]) == ("suspended", "once:a\nonce:b\nonce:c\n")
     hosts.send(record["execution"], "go", 7)
@@ -181,11 +222,18 @@ def test_beside_a_wait_the_rest_of_the_script_goes_on(hosts):
     assert hosts.done == ["once a", "once b", "once c"]
 
 
-def test_a_wait_beside_an_approval_goes_on_with_either(hosts):
-    code = (
-        "async def ask():\n    print(await local.careful(text='c'))\n"
-        "async def wait():\n    print(await runtime.wait_event('go'))\nawait asyncio.gather(ask(), wait())"
-    )
+def test_a_wait_beside_an_approval_goes_on_with_either(either):
+    hosts = either
+    code = {
+        "python": (
+            "async def ask():\n    print(await local.careful(text='c'))\n"
+            "async def wait():\n    print(await runtime.wait_event('go'))\nawait asyncio.gather(ask(), wait())"
+        ),
+        "javascript": (
+            "const ask = async () => console.log(await local.careful({text: 'c'}));\n"
+            "const wait = async () => console.log(await runtime.wait_event('go'));\nawait Promise.all([ask(), wait()]);"
+        ),
+    }
     record = hosts.run(code, quick=True)
     assert sorted(row["kind"] for row in record["waiting"]) == ["approval", "event"]
     assert record["error"]["code"] == "approval_needed"
@@ -214,8 +262,12 @@ def test_a_wait_in_a_thread_and_in_a_pool(hosts):
     assert hosts.replay(record["execution"])["agrees"]
 
 
-def test_a_script_without_a_key_gets_one_and_goes_on_by_its_code(hosts):
-    code = "print(await runtime.wait_event('go'), await local.once(text='a'))"
+def test_a_script_without_a_key_gets_one_and_goes_on_by_its_code(either):
+    hosts = either
+    code = {
+        "python": "print(await runtime.wait_event('go'), await local.once(text='a'))",
+        "javascript": "console.log(await runtime.wait_event('go'), await local.once({text: 'a'}));",
+    }
     record = hosts.run(code, key=None, quick=True)
     assert f"waits-{record['execution']}" in record["error"]["hint"]
     hosts.send(record["execution"], "go", 1)
@@ -225,18 +277,23 @@ def test_a_script_without_a_key_gets_one_and_goes_on_by_its_code(hosts):
     assert hosts.done == ["once a"]
 
 
-def test_a_cell_that_waits_gives_up_its_sandbox_and_the_session_goes_on_after_it(hosts):
-    hosts.run("x = [1]", key=None, session="s")
-    code = "x.append(await runtime.wait_event('go'))\nx"
+def test_a_cell_that_waits_gives_up_its_sandbox_and_the_session_goes_on_after_it(either):
+    hosts = either
+    hosts.run({"python": "x = [1]", "javascript": "let x = [1]"}, key=None, session="s")
+    code = {
+        "python": "x.append(await runtime.wait_event('go'))\nx",
+        "javascript": "await runtime.sleep_until(Date.now());\nx.push(await runtime.wait_event('go'));\nx",
+    }
+    shown = {"python": "[1, 2]", "javascript": "[ 1, 2 ]"}[hosts.language]
     waits = hosts.run(code, key=None, session="s", quick=True)
     assert waits["status"] == "suspended"
     assert hosts.run("x", key=None, session="s")["code"] == "session_waiting"
     hosts.send(waits["execution"], "go", 2)
     record = hosts.run(code, key=None, session="s", quick=True)
-    assert (record["status"], record["value"]) == ("success", "[1, 2]"), record
+    assert (record["status"], record["value"]) == ("success", shown), record
     # Its sandbox is gone with its host: the wait is answered from the record.
     record = hosts.run("x", key=None, session="s")
-    assert (record["value"], record["session"]["rebuilt"]) == ("[1, 2]", 2)
+    assert (record["value"], record["session"]["rebuilt"]) == (shown, 2)
 
 
 def test_a_program_that_waits_inside_a_script_that_waits(hosts):
@@ -257,21 +314,30 @@ def test_a_program_that_waits_inside_a_script_that_waits(hosts):
     assert hosts.done == ["once a"]
 
 
-def test_a_wait_that_the_script_takes_back_is_no_wait_and_its_event_is_there_for_another(hosts):
-    code = (
+def test_a_wait_that_the_script_takes_back_is_no_wait_and_its_event_is_there_for_another(either):
+    hosts = either
+    python = (
         "import time\n"
         "one, other = (asyncio.ensure_future(w) for w in (runtime.wait_event('a'), runtime.wait_event('b')))\n"
         "done, left = await asyncio.wait([one, other], return_when=asyncio.FIRST_COMPLETED)\n"
-        "for task in left: task.cancel()\nawait asyncio.wait(left)\nprint([task.result() for task in done])\n"
+        "for task in left: task.cancel()\nawait asyncio.wait(left)\nprint(*[task.result() for task in done])\n"
         "print(await local.once(text='x'))\nprint(await runtime.wait_event('b'))"
     )
+    javascript = (
+        "const left = new AbortController();\nconst { signal } = left;\n"
+        "const other = runtime.wait_event('b', { signal }).catch((error) => error.name);\n"
+        "const done = await Promise.race([runtime.wait_event('a'), other]);\nleft.abort();\n"
+        "console.log(done, ...(await other === 'AbortError' ? [] : ['not taken back']));\n"
+        "console.log(await local.once({text: 'x'}));\nconsole.log(await runtime.wait_event('b'));"
+    )
+    code = {"python": python, "javascript": javascript}
     record = hosts.run(code, quick=True)
     hosts.send(record["execution"], "a", 1)
     record = hosts.run(code, quick=True)
-    assert (record["status"], record["stdout"]) == ("suspended", "[1]\nonce:x\n"), record
+    assert (record["status"], record["stdout"]) == ("suspended", "1\nonce:x\n"), record
     hosts.send(record["execution"], "b", 2)
     record = hosts.run(code, quick=True)
-    assert (record["status"], record["stdout"]) == ("success", "[1]\nonce:x\n2\n"), record
+    assert (record["status"], record["stdout"]) == ("success", "1\nonce:x\n2\n"), record
     assert hosts.done == ["once x"]
     assert hosts.replay(record["execution"])["agrees"]
 
@@ -299,6 +365,37 @@ def test_a_wait_that_can_not_be_says_so_and_does_so_again(hosts, code, code_of_e
     code = f"from mcp import MCPError\ntry:\n    {code}\nexcept MCPError as exc:\n    print(exc.code)"
     record = hosts.run(code)
     assert (record["status"], record["stdout"]) == ("success", f"{code_of_error}\n"), record
+    assert hosts.replay(record["execution"])["agrees"]
+
+
+WRONG_WAITS = {
+    "runtime.sleep_until(1e15)": "bad_wait",
+    "runtime.wait_event('n', { timeout: 1e12 })": "bad_wait",
+    "runtime.wait_event('n', 1e12)": "bad_wait",
+    "runtime.wait_event('')": "bad_event",
+    "runtime.wait_event('a\\nb')": "bad_event",
+    "runtime.wait_event('n', { timeout: 0.05 })": "event_timeout",
+    "runtime.wait_event('n', { timeout: '1' })": "TypeError",
+    "runtime.wait_event('n', { timeout: NaN })": "RangeError",
+    "runtime.wait_event(7)": "TypeError",
+    "runtime.sleep_until()": "TypeError",
+    "runtime.sleep_until(NaN)": "TypeError",
+    "runtime.sleep_until(new Date(NaN))": "RangeError",
+    "runtime.sleep_until('2030-01-01T00:00:00')": "RangeError",
+    "runtime.sleep_until('2030-01-01')": "RangeError",
+    "runtime.sleep_until('tomorrow')": "RangeError",
+    "runtime.sleep_until(3600)": "RangeError",
+    "runtime.sleep_until(Date.now() / 1000 + 60)": "RangeError",
+}
+
+
+def test_a_wait_in_javascript_that_can_not_be_says_so_and_does_so_again(make_javascript_hosts):
+    hosts = make_javascript_hosts("hosts")
+    waits = ", ".join(f"() => {one}" for one in WRONG_WAITS)
+    record = hosts.run(
+        f"for (const wait of [{waits}]) try {{ await wait() }} catch (error) {{ console.log(error.code ?? error.name) }}"
+    )
+    assert record["stdout"].splitlines() == list(WRONG_WAITS.values()), record
     assert hosts.replay(record["execution"])["agrees"]
 
 

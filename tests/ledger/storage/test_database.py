@@ -209,6 +209,27 @@ async def test_callers_that_shared_a_transaction_go_on_in_turns_of_their_own_if_
     ticking[0].cancel()
 
 
+async def test_callers_that_are_quick_go_on_together(database, monkeypatch):
+    monkeypatch.setattr(database_module, "QUICK_SECONDS", 1000.0)
+    recorder, loop, turns, seen = SqliteRecorder(database), asyncio.get_running_loop(), [0], []
+
+    def turn():
+        turns[0] += 1
+        ticking[0] = loop.call_soon(turn)
+
+    async def caller():
+        await recorder.append(Entry("intent", "a"))
+        seen.append(turns[0])
+
+    ticking = [loop.call_soon(turn)]
+    for _ in range(5):
+        seen.clear()
+        await asyncio.gather(*(caller() for _ in range(12)))
+    ticking[0].cancel()
+    assert len(seen) == 12
+    assert len(set(seen)) == 2, "the first was written alone, and the others together"
+
+
 async def test_what_is_posted_together_is_done_together_whatever_is_before_it(tmp_path, monkeypatch):
     batches = []
 

@@ -32,7 +32,7 @@ from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.witness import files as witness_files
 from mcp_bridge.ledger.witness import witness_head
 from mcp_bridge.ledger.witness.witness import MAX_BODY_BYTES, MAX_PROOF_LINES, open_witness
-from mcp_bridge.server import witness as server
+from mcp_bridge.server import witness_http as server
 from mcp_bridge.server.witness_http import serve_witness, witness_app
 
 COMMAND = [sys.executable, "-c", "from mcp_bridge.cli import main; main()", "witness"]

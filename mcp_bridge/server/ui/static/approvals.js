@@ -63,7 +63,7 @@ export function approvalsPage(main) {
     }
 
     return h("article", { class: "card question", "aria-labelledby": `title-${key}` },
-      h("h2", { id: `title-${key}` }, row.tool === null ? "A program asks a person" : ["Call of ", h("code", {}, row.tool)]),
+      h("h2", { id: `title-${key}` }, heading(row)),
       h("dl", { class: "facts" },
         row.program ? fact("Program", `${row.program}${row.origin ? ` (the ${row.origin}'s)` : ""}`) : null,
         row.step ? fact("Step", h("code", {}, row.step)) : null,
@@ -71,16 +71,21 @@ export function approvalsPage(main) {
         fact("Asked", h("time", { datetime: exactly(row.asked) }, moment(row.asked))),
         row.filled ? fact("Defaults of the tool, left out by the caller", row.filled) : null,
         row.why ? fact("Why a person", row.why) : null),
-      block("The program says", row.message),
-      block(row.tool === null ? "With these details" : "With these arguments", row.details),
+      block(row.listed === null ? "The program says" : "What is asked", row.message),
+      block(row.listed !== null ? "The calls" : row.tool === null ? "With these details" : "With these arguments", row.details),
       block("Left to the tool, with the defaults that it announces", row.announced),
-      h("label", { for: `comment-${key}` }, "Comment (kept with the decision, and told to the program)"),
+      h("label", { for: `comment-${key}` }, row.listed === null ? "Comment (kept with the decision, and told to the program)" : "Comment (kept with the decision)"),
       comment,
       h("div", { class: "buttons" }, buttons, h("span", { class: "hint" }, "You decide as ", h("code", {}, by), ".")),
       state);
   }
 
   return { look };
+}
+
+function heading(row) {
+  if (row.listed !== null) return `A script's ${plural(row.listed, "call")}, listed by its dry run`;
+  return row.tool === null ? "A program asks a person" : ["Call of ", h("code", {}, row.tool)];
 }
 
 function table(rows) {
@@ -90,7 +95,7 @@ function table(rows) {
       h("th", { scope: "col", class: "medium" }, "By"), h("th", { scope: "col", class: "wide" }, "Comment"))),
     h("tbody", {}, rows.map((row, index) => h("tr", {},
       h("th", { scope: "row" },
-        h("span", { class: "clip" }, row.tool ?? row.message?.text ?? ""),
+        h("span", { class: "clip" }, row.listed !== null ? heading(row) : row.tool ?? row.message?.text ?? ""),
         h("span", { class: "sub clip" }, "in ", h("a", { href: at(`/executions/${encodeURIComponent(row.execution)}`) }, row.program || short(row.execution)))),
       h("td", { tabindex: index === 0 ? "-1" : null, "data-decided": index === 0 }, pill(row.status),
         row.status === "void" ? h("span", { class: "sub" }, "nobody waits for it any more")

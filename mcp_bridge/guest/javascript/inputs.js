@@ -1,0 +1,237 @@
+'use strict';
+// The operator's files inside the sandbox: listed, copied into /workspace/in, or read as a stream. The process between
+// Node and the host writes the copies.
+const fs = require('node:fs');
+const nodeModule = require('node:module');
+const path = require('node:path');
+const util = require('node:util');
+const { fileURLToPath } = require('node:url');
+const { MCPError } = require('./errors');
+const lines = require('./lines');
+const { rows } = require('./runtime');
+
+const FOLDER = '/workspace/in';
+
+// With these, opening a path of the folder just finds nothing there.
+const MISSING = new Set(['unknown_input', 'input_unavailable']);
+
+const { lstatSync } = fs;
+
+function plainName(name) {
+  if (typeof name !== 'string') throw new TypeError(`the name of an input is a text, not ${typeof name}`);
+  return (name.startsWith(`${FOLDER}/`) ? name.slice(FOLDER.length + 1) : name).replace(/\/+$/, '');
+}
+
+function rowLine(row) {
+  if (row.error !== undefined) return `${row.name}: ${row.error}`;
+  return `${row.name}: ${row.files === undefined ? '' : `${row.files} files, `}${row.size} bytes, ${row.type}`;
+}
+
+// A file as a sequence of parts, for `for await` and `pipeline`, and any range of its bytes by `read`.
+class InputFile {
+  #calls;
+  #version;
+  #partBytes;
+  #cell;
+  #parts = new Map();
+
+  constructor(calls, name, found) {
+    this.#calls = calls;
+    this.#version = found.version;
+    this.#partBytes = found.part;
+    this.#cell = calls.cell;
+    this.name = name;
+    this.size = found.size;
+    this.sha256 = found.files[0].sha256;
+  }
+
+  // The bytes from `start` to before `end`; all of them by default.
+  read(start = 0, end = this.size) {
+    if (!(Number.isSafeInteger(start) && start >= 0 && Number.isSafeInteger(end))) {
+      throw new RangeError(`read(): ${start} to ${end} is no range of bytes`);
+    }
+    return lines.apart(() => this.#read(start, Math.min(end, this.size)));
+  }
+
+  // All of it as text.
+  text(encoding = 'utf8') {
+    return lines.apart(async () => new TextDecoder(encoding).decode(await this.#read(0, this.size)));
+  }
+
+  [Symbol.asyncIterator]() {
+    let number = 0;
+    const step = async () => {
+      if (number * this.#partBytes >= this.size) return { done: true, value: undefined };
+      return { done: false, value: await this.#part(number++) };
+    };
+    return {
+      next: () => lines.apart(step),
+      return: () => lines.apart(async () => {
+        number = Infinity;
+        return { done: true, value: undefined };
+      }),
+    };
+  }
+
+  async #read(start, end) {
+    const pieces = [];
+    for (let at = start; at < end;) {
+      const number = Math.floor(at / this.#partBytes);
+      const part = await this.#part(number);
+      const from = at - number * this.#partBytes;
+      pieces.push(part.subarray(from, Math.min(part.length, from + end - at)));
+      at += pieces.at(-1).length;
+    }
+    return Buffer.concat(pieces);
+  }
+
+  // A part's content. The one that follows is asked for, too: the host reads it meanwhile. Two are held at most.
+  async #part(number) {
+    if (this.#cell !== this.#calls.cell) {
+      // What came ahead isn't used either: whether it did is chance.
+      throw new MCPError(`'${this.name}' was opened by an earlier cell: open it again in this one`, { code: 'unknown_input' });
+    }
+    const asked = this.#parts.get(number) ?? this.#ask(number);
+    this.#parts = new Map([[number, asked]]);
+    if ((number + 1) * this.#partBytes < this.size) this.#ask(number + 1);
+    try {
+      return await asked;
+    } catch (error) {
+      this.#parts.delete(number);
+      throw error;
+    }
+  }
+
+  #ask(number) {
+    const asked = this.#calls.request('input.read', { name: this.name, version: this.#version, number })
+      .then(({ base64 }) => Buffer.from(base64, 'base64'));
+    // Whoever asks for it is told.
+    asked.catch(() => {});
+    this.#parts.set(number, asked);
+    return asked;
+  }
+
+  [util.inspect.custom]() {
+    return `[input ${this.name}: ${this.size} bytes]`;
+  }
+}
+
+class Inputs {
+  #calls;
+  #told = new Set();
+
+  constructor(calls) {
+    this.#calls = calls;
+  }
+
+  functions() {
+    return {
+      files: (name) => {
+        // Each of its requests has a name.
+        const line = lines.current().task();
+        return this.#calls.begin('runtime.files', () => this.#files(line, name), { named: false });
+      },
+      input: (name) => this.#calls.begin('runtime.input', async (call) => this.#calls.ask('fetch', plainName(name), call)),
+      open_input: (name) => this.#calls.begin('runtime.open_input', async (call) => this.#open(plainName(name), call)),
+    };
+  }
+
+  async #files(line, name) {
+    const found = [];
+    for (let start = 0; start !== null;) {
+      const asked = { ...(name === undefined ? {} : { name }), start, call: line.call() };
+      const { files, left_out: leftOut, next } = await this.#calls.request('input.list', asked);
+      for (const row of files) {
+        found.push(Object.defineProperty(row, util.inspect.custom, { value: () => rowLine(row) }));
+      }
+      this.#tell(name, leftOut);
+      start = next;
+    }
+    return rows(found);
+  }
+
+  async #open(name, call) {
+    const found = await this.#calls.request('input.open', { name, call });
+    this.#tell(name, found.left_out);
+    if (found.kind !== 'file') {
+      const error = new Error(`EISDIR: a folder: open one of its files, await runtime.files('${name}')`);
+      throw Object.assign(error, { code: 'EISDIR' });
+    }
+    return new InputFile(this.#calls, name, found);
+  }
+
+  #tell(name, leftOut) {
+    for (const what of leftOut) {
+      const line = `[not handed in: ${name === undefined ? what : `${name}/${what}`}]\n`;
+      if (!this.#told.has(line)) process.stderr.write(line);
+      this.#told.add(line);
+    }
+  }
+
+  // From now on, have files of the folder fetched when they are opened, or a folder's listed.
+  fetchOnOpen() {
+    for (const name of ['openSync', 'readFileSync', 'readdirSync', 'opendirSync', 'copyFileSync', 'cpSync']) {
+      this.#wrap(fs, name, (original, self, args, asked) => {
+        this.#missingAsNone(() => this.#calls.askNow('fetch', asked, lines.current().call()));
+        return original.apply(self, args);
+      });
+    }
+    for (const name of ['open', 'readFile', 'readdir', 'opendir', 'copyFile', 'cp']) {
+      this.#wrap(fs, name, (original, self, args, asked) => {
+        this.#fetched(asked).then(() => original.apply(self, args), (error) => args.at(-1)(error));
+      });
+      this.#wrap(fs.promises, name, (original, self, args, asked) => (
+        this.#fetched(asked).then(() => original.apply(self, args))
+      ));
+    }
+    nodeModule.syncBuiltinESMExports();
+  }
+
+  #wrap(owner, name, fetched) {
+    const original = owner[name];
+    const wrapped = function (...args) {
+      const asked = nameToFetch(args, name.startsWith('open') && !name.startsWith('opendir'));
+      return asked === null ? original.apply(this, args) : fetched(original, this, args, asked);
+    };
+    for (const key of Reflect.ownKeys(original)) {
+      Object.defineProperty(wrapped, key, Object.getOwnPropertyDescriptor(original, key));
+    }
+    owner[name] = wrapped;
+  }
+
+  #fetched(name) {
+    const call = lines.current().call();
+    return lines.apart(async () => {
+      try {
+        await this.#calls.ask('fetch', name, call);
+      } catch (error) {
+        this.#missingAsNone(() => {
+          throw error;
+        });
+      }
+    });
+  }
+
+  #missingAsNone(action) {
+    try {
+      action();
+    } catch (error) {
+      if (!MISSING.has(error.code)) throw error;
+    }
+  }
+}
+
+const WRITES = fs.constants.O_WRONLY | fs.constants.O_RDWR | fs.constants.O_CREAT;
+
+// The name of the input that a call of `fs` is about to open, and that isn't there yet; null for any other.
+function nameToFetch([place, flags], isOpen) {
+  let text = place;
+  if (place instanceof URL && place.protocol === 'file:') text = fileURLToPath(place);
+  if (typeof text !== 'string') return null;
+  if (isOpen && (typeof flags === 'number' ? flags & WRITES : typeof flags === 'string' && /[wa+]/.test(flags))) return null;
+  text = path.resolve(text);
+  if (!text.startsWith(`${FOLDER}/`) || text.includes('/.part')) return null;
+  return lstatSync(text, { throwIfNoEntry: false }) === undefined ? text.slice(FOLDER.length + 1) : null;
+}
+
+module.exports = { Inputs };

@@ -1,0 +1,126 @@
+"""What a script does beside a wait: it keeps its sandbox while it does something, and its limits hold."""
+
+import pytest
+from script_hosts import make_hosts, source  # noqa: F401  (fixtures)
+
+pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.timeout(180)]
+
+WAIT = "runtime.wait_event('go')"
+
+COMPUTES = "import time, threading\ndef compute(seconds):\n    began = time.thread_time()\n    while time.thread_time() < began + seconds: pass\n"
+
+
+@pytest.fixture
+def hosts(make_hosts):
+    return make_hosts("hosts")
+
+
+def goes_on(hosts, record, code, **more):
+    """The record after the event was sent."""
+    hosts.send(record["execution"], "go", 7)
+    return hosts.run(code, **more)
+
+
+def waits_for(record):
+    return [row["name"] for row in record.get("waiting", ())]
+
+
+def test_beside_a_slow_tool_it_is_suspended_when_the_tool_has_answered(hosts):
+    code = f"got = await asyncio.gather({WAIT}, local.once(text='a', seconds=3))\nprint(got)"
+    record = hosts.run(code)
+    assert (record["status"], waits_for(record), hosts.done) == ("suspended", ["go"], ["once a"])
+    record = goes_on(hosts, record, code)
+    assert (record["stdout"], hosts.done) == ("[7, 'once:a']\n", ["once a"])
+
+
+@pytest.mark.parametrize("where", ["thread", "process"])
+def test_what_computes_beside_a_wait_comes_to_its_end(hosts, where):
+    # Before it is suspended, the call is made that needs what was computed.
+    compute = {
+        "thread": "await asyncio.to_thread(compute, 3)",
+        "process": (
+            "import sys\n    p = await asyncio.create_subprocess_exec(sys.executable, '-c',"
+            " 'import time\\nwhile time.process_time() < 3: pass')\n    await p.wait()"
+        ),
+    }[where]
+    code = f"{COMPUTES}async def work():\n    {compute}\n    return await local.once(text='a')\nprint(await asyncio.gather({WAIT}, work()))"
+    record = hosts.run(code)
+    assert (record["status"], waits_for(record), hosts.done) == ("suspended", ["go"], ["once a"])
+    assert goes_on(hosts, record, code)["stdout"] == "[7, 'once:a']\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "key"),
+    [
+        *(
+            (code, key)
+            for key in ("key", None)
+            for code in (
+                f"threading.Thread(target=compute, args=(1e9,), daemon=True).start()\nawait {WAIT}",
+                f"waits = asyncio.ensure_future({WAIT})\nawait asyncio.sleep(0)\nawait asyncio.sleep(0)\ncompute(1e9)",
+                # It never lets another thread run.
+                f"waits = asyncio.ensure_future({WAIT})\nawait asyncio.sleep(0.5)\nsum(range(10**12))",
+            )
+        ),
+        # With a key, the call that is cut short is in doubt.
+        (
+            "await local.once(text='a')\nslow = asyncio.ensure_future(local.once(text='b', seconds=50))\n"
+            "await asyncio.sleep(0.5)\ncompute(1e9)",
+            None,
+        ),
+    ],
+)
+def test_a_script_that_computes_on_beside_a_wait_has_its_time_and_no_more(hosts, code, key):
+    hosts.settings["timeout"] = 2
+    record = hosts.run(COMPUTES + code, key)
+    assert (record["status"], record["error"]["code"]) == ("timeout", "script_timeout"), record
+
+
+def test_a_timer_of_its_own_that_ends_soon_ends_beside_a_wait(hosts):
+    code = (
+        f"try:\n    await asyncio.wait_for({WAIT}, 4)\nexcept TimeoutError:\n    print(await local.once(text='late'))"
+    )
+    record = hosts.run(code)
+    assert (record["status"], record["stdout"]) == ("success", "once:late\n"), record
+
+
+def test_one_that_ends_later_does_not_keep_the_sandbox(hosts):
+    code = f"print(await asyncio.wait_for({WAIT}, 600))"
+    record = hosts.run(code)
+    assert (record["status"], waits_for(record)) == ("suspended", ["go"])
+    assert goes_on(hosts, record, code)["stdout"] == "7\n"
+
+
+@pytest.mark.parametrize("pause", [0.3, 1.5])
+def test_a_task_that_asks_on_keeps_the_sandbox_until_the_bound_on_the_run(hosts, pause):
+    hosts.settings |= {"timeout": 5, "wall_timeout": 8}
+    code = (
+        f"asked = []\nasync def poll():\n    while True:\n        asked.append(await local.again(text='p'))\n"
+        f"        await asyncio.sleep({pause})\n"
+        f"task = asyncio.ensure_future(poll())\nprint(await {WAIT})\ntask.cancel()"
+    )
+    record = hosts.run(code)
+    assert (record["status"], record["error"]["code"]) == ("suspended", "still_waiting"), record
+    assert "The run took 8 s" in record["error"]["message"]
+    assert len(hosts.done) >= 4
+    record = goes_on(hosts, record, code)
+    assert (record["status"], record["stdout"]) == ("success", "7\n"), record
+
+
+def test_idle_threads_of_a_pool_do_not_keep_the_sandbox(hosts):
+    code = f"await asyncio.to_thread(len, 'ab')\nprint(await {WAIT})"
+    record = hosts.run(code)
+    assert (record["status"], waits_for(record)) == ("suspended", ["go"])
+
+
+def test_a_guest_that_lies_about_what_it_does_is_bounded_all_the_same(hosts):
+    hosts.settings |= {"timeout": 5, "wall_timeout": 6}
+    code = (
+        "import gc\n(channel,) = [o for o in gc.get_objects() if type(o).__name__ == 'Channel']\n"
+        "from mcp_bridge.wire.messages import ActivityReport\n"
+        "notify = channel.notify\n"
+        "def lie(m):\n    notify(m._replace(timer=1.0) if isinstance(m, ActivityReport) else m)\n"
+        f"channel.notify = lie\nprint(await {WAIT})"
+    )
+    record = hosts.run(code)
+    assert (record["status"], waits_for(record)) == ("suspended", ["go"])
