@@ -90,7 +90,7 @@ Code = Literal[
     "secrets_file_damaged", "secrets_file_unreadable", "secrets_file_unsafe", "secrets_file_unwritable",
     "security_module", "server", "server_busy", "server_died", "server_exists", "server_not_configured",
     "server_start_failed", "server_unauthorized", "server_unavailable", "servers",
-    "session_exists", "session_lost", "session_not_rebuilt", "session_packages", "session_waiting",
+    "session_exists", "session_language", "session_lost", "session_not_rebuilt", "session_packages", "session_waiting",
     "stalled",
     "state_unsafe", "state_unusable", "state_unwritable", "still_waiting", "storage_vfs", "sub_steps_failed",
     "syntax_error", "tampered", "telemetry_missing", "timeout", "token_needed", "too_few_descriptors", "too_large",
@@ -240,8 +240,8 @@ GROUPS: Final[tuple[Group, ...]] = (
             "whose owner is not known.",
             "Use a key for one thing only.", exit_status=2),
         "language_unavailable": Description(
-            "Scripts in this language aren't allowed here, or not in a session.",
-            "Have the operator add the language to `languages`. Sessions run Python alone.", exit_status=2),
+            "Scripts in this language aren't allowed here, or don't have what was asked for.",
+            "Have the operator add the language to `languages`, or leave the argument out.", exit_status=2),
         "not_open_yet": Description(
             "The bridge is still being opened, so nothing was run.",
             "Call again. If it lasts, run `mcp-bridge doctor`.", _CLIENT | _VIEWER),
@@ -272,6 +272,9 @@ GROUPS: Final[tuple[Group, ...]] = (
         "session_exists": Description(
             "A fork makes a new session, and there is one of that name.",
             "Give the fork another name."),
+        "session_language": Description(
+            "The session's cells are in another language: a session has that of its first cell.",
+            "Write the cell in the session's language, or give it a session of another name."),
         "session_lost": Description(
             "The session's sandbox is gone, and it can't be rebuilt: a cell did not do the same again, was interrupted "
             "or is erased. The message names the cell, and has both sides.",

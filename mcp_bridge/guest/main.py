@@ -90,10 +90,7 @@ def main(
     os.read(handover.guarded[0], 1)
     os.close(handover.guarded[0])
     if start.seed is not None:
-        # Imported late: most containers run one script.
-        from mcp_bridge.guest.session.cells import Session
-
-        session = Session(channel, capture, start)
+        session = _session(channel, capture, start)
         interrupts.append(session.interrupt)
         while True:
             session.run(start)
@@ -102,9 +99,20 @@ def main(
     if start.language == "javascript":
         from mcp_bridge.guest.javascript.node import Node
 
-        Node(channel, capture).run(start)
+        Node(channel, capture).run_script(start)
     execute(channel, capture, start)
     os._exit(0)
+
+
+def _session(channel: Channel, capture: Capture, first: ExecutionStart) -> Any:
+    """What runs the cells of a session, in its language. Imported late: most containers run one script."""
+    if first.language == "javascript":
+        from mcp_bridge.guest.javascript.cells import NodeSession
+
+        return NodeSession(channel, capture, first)
+    from mcp_bridge.guest.session.cells import Session
+
+    return Session(channel, capture, first)
 
 
 def _rehearse() -> None:

@@ -483,7 +483,7 @@ class Bridge:
         )
         self._require_language(language)
         if language != "python":
-            _require_python(language, session=session, packages=packages)
+            _require_python(language, packages=packages)
         self._check(code, timeout)
         if dry_run and session is not None:
             raise BridgeError(

@@ -64,9 +64,8 @@ def tool(settings: Settings, name: str = TOOL) -> types.Tool:
             "description": f"seconds, default {settings.timeout:g}, max {settings.max_timeout:g}",
         },
         "idempotency_key": {"type": "string"},
+        "session": {"type": "string"},
     }
-    if name == TOOL:
-        properties["session"] = {"type": "string"}
     return types.Tool(
         name=name,
         description=_description(settings) if name == TOOL else _JAVASCRIPT,
@@ -141,7 +140,7 @@ def _taught_javascript(settings: Settings) -> str:
         "call gives plain data: a tool's text stays text (JSON.parse it if it is JSON); a failed one throws a "
         "ToolError.\n"
         "The sandbox is sealed: no network, no files of this machine but those that runtime.files() lists, "
-        "no packages of npm. Each run starts afresh. "
+        "no packages of npm. Each run starts afresh; runs with the same session= share their names. "
         "`await runtime.save_memory(key, value)` and `load_memory(key)` keep data, `await artifact(path)` a file.\n"
         "display(x) shows bytes of image files, and images in tools' results. An answer is cut at "
         f"{settings.max_output_chars} characters, and then says how the next script reads the rest: "
@@ -154,7 +153,7 @@ _JAVASCRIPT = (
     "console.log and the last expression.\n"
     'import { NAME } from "mcp/servers"; await NAME.tool({arg: 1})  // data; text stays text\n'
     "await runtime.list_tools('NAME'); await runtime.describe('NAME.tool'); await runtime.search('words')\n"
-    "display(image); await artifact(path); await runtime.save_memory(key, value)"
+    "display(image); await artifact(path). session keeps names. await runtime.save_memory(key, value)"
 )
 
 

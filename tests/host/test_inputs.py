@@ -591,6 +591,86 @@ print(codes[-1], runtime.open_input('a').read(3))
         await bridge.end_session("s")
 
 
+async def test_cells_in_javascript_have_inputs_each_its_own_also_when_they_are_rebuilt(both, data):
+    path = data.write("a", "before")
+    data.write("b", "b" * 3_000_000)
+    async with both.open(governance=data.governed(a="a", b="b")) as bridge:
+
+        async def cell(code, **options):
+            record = await bridge.run(code, session="s", language="javascript", **options)
+            assert record.status == "success", record.error
+            return record.value
+
+        code = "import fs from 'node:fs'\nconst text = fs.readFileSync('/workspace/in/a', 'utf8'); text"
+        assert await cell(code) == "'before'"
+        opened = "let file = await runtime.open_input('b'); [await fs.promises.readFile('in/b'), await file.read(0, 1)].map(String).map((x) => x.length)"
+        assert await cell(opened) == "[ 3000000, 1 ]"
+        again = """
+const codes = [];
+for (const at of [0, 2_000_000]) try { await file.read(at, at + 1) } catch (error) { codes.push(error.code) }
+file = await runtime.open_input('b');
+[...codes, `${await file.read(0, 3)}`]
+"""
+        assert await cell(again) == "[ 'unknown_input', 'unknown_input', 'bbb' ]"
+        narrowed = """
+const found = [(await runtime.files()).length, fs.readFileSync('in/a', 'utf8')];
+try { await runtime.input('b') } catch (error) { found.push(error.code) }
+found
+"""
+        assert await cell(narrowed, files=["a"]) == "[ 1, 'before', 'unknown_input' ]"
+        bridge.end_sessions()
+        assert await cell("[text, found.length, codes.length]") == "[ 'before', 3, 2 ]"
+        path.write_text("after")
+        bridge.end_sessions()
+        error = await failure(bridge.run, "text", session="s", language="javascript")
+        assert (error.code, error.details["cell"], error.details["what"]) == ("session_lost", 1, "input")
+
+
+async def test_what_a_cell_in_javascript_has_left_fetches_nothing_for_a_later_one(both, data):
+    """Whether it is being fetched when its cell ends, or only asked for later."""
+    data.write("a", "a")
+    data.write("big", bytes(24 << 20))
+    async with both.open(governance=data.governed(a="a", big="big")) as bridge:
+
+        async def cell(code, **options):
+            return await bridge.run(code, session="s", language="javascript", **options)
+
+        left = """
+import fs from 'node:fs'
+let go; const gate = new Promise((resolve) => { go = resolve }), told = [];
+const left = [
+  gate.then(() => fs.readFileSync('in/a')).catch((error) => told.push(error.code)),
+  gate.then(() => fs.promises.readFile('in/a')).catch((error) => told.push(error.code)),
+];
+runtime.input('big').catch((error) => told.push(error.code));
+throw new Error('end')
+"""
+        assert (await cell(left)).error["message"] == "end"
+        after = await cell("go(); await Promise.all(left); told")
+        assert (after.value, after.session["cell"]) == ("[ 'cell_ended', 'cell_ended', 'cell_ended' ]", 2), after.error
+        entries = await entries_of(bridge)(after)
+        assert not [one for one in entries if isinstance(one, RequestOutcome)]
+        assert (await cell("fs.readFileSync(await runtime.input('a'), 'utf8')")).value == "'a'"
+
+
+async def test_a_cell_in_javascript_that_is_interrupted_while_it_fetches_leaves_no_answer_to_the_next(both, data):
+    data.write("a", "a")
+    code = """
+import fs from 'node:fs'
+for (;;) {
+  for (const until = Date.now() + 2; Date.now() < until;);
+  try { fs.readFileSync('in/none') } catch {}
+}
+"""
+    async with both.open(governance=data.governed(a="a")) as bridge:
+        for number in (1, 3, 5):
+            record = await bridge.run(code, session="s", language="javascript", timeout=1)
+            assert (record.status, record.session) == ("timeout", {"name": "s", "cell": number, "interrupted": True})
+            after = "fs.rmSync('in/a', { force: true }); fs.readFileSync('in/a', 'utf8')"
+            record = await bridge.run(after, session="s", language="javascript")
+            assert (record.value, record.session) == ("'a'", {"name": "s", "cell": number + 1}), record.error
+
+
 async def test_a_cancelled_call_ends_the_hashing_of_a_large_file(sandboxes, data):
     with (data.folder / "huge").open("wb") as file:
         file.truncate(400 << 30)

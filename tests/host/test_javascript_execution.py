@@ -568,9 +568,6 @@ async def test_javascript_is_off_unless_the_operator_allows_it(sandboxes, both):
             await bridge.run("1", language="javascript")
     assert refused.value.code == "language_unavailable"
     async with both.open() as bridge:
-        with pytest.raises(BridgeError) as refused:
-            await bridge.run("1", language="javascript", session="s")
-        assert refused.value.code == "language_unavailable"
         # Python goes on as before, in the same containers.
         assert (await bridge.run("6 * 7")).value == "42"
     async with both.open(languages=("javascript",)) as bridge:
@@ -580,7 +577,6 @@ async def test_javascript_is_off_unless_the_operator_allows_it(sandboxes, both):
 
 
 PYTHONS_OWN = {
-    "session": "s",
     "packages": ["numpy"],
 }
 

@@ -25,6 +25,7 @@ async def test_there_is_a_second_tool_that_runs_javascript(configure):
             "servers",
             "timeout",
             "idempotency_key",
+            "session",
         ]
         result = await client.call_tool("run_javascript", {"code": "const x: number = 42;\nconsole.log('a');\nx"})
         assert not result.is_error
@@ -35,7 +36,11 @@ async def test_there_is_a_second_tool_that_runs_javascript(configure):
         once = {"code": "console.log(Math.random())", "idempotency_key": "k"}
         first, second = [await client.call_tool("run_javascript", once) for _ in range(2)]
         assert second.content[0].text.startswith(first.content[0].text.split("\n")[0])
-        refused = await client.call_tool("run_javascript", {"code": "1", "session": "s"})
+        await client.call_tool("run_javascript", {"code": "let x = 5", "session": "s"})
+        assert (await client.call_tool("run_javascript", {"code": "x", "session": "s"})).content[0].text == "5"
+        refused = await client.call_tool("run_python", {"code": "1", "session": "s"})
+        assert "session_language" in refused.content[0].text
+        refused = await client.call_tool("run_javascript", {"code": "1", "dry_run": True})
         assert "language_unavailable" in refused.content[0].text
         refused = await client.call_tool("run_javascript", {"code": 1})
         assert "bad_arguments" in refused.content[0].text
@@ -64,7 +69,7 @@ def test_the_instructions_name_the_tools_that_there_are():
     failed = tool_description.error_instructions(alone, BridgeError("image_build_failed", "There is none."))
     for text in (tool_description.instructions(alone, ["git"]), failed):
         assert "run_javascript" in text
-        for of_python in ("run_python", "from mcp.servers", "asyncio", "session="):
+        for of_python in ("run_python", "from mcp.servers", "asyncio", "dry_run"):
             assert of_python not in text
         assert len(text) < 2048
 

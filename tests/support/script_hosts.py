@@ -52,7 +52,11 @@ class Hosts:
 
     def cells(self, codes, **more):
         """Cells of a session, by one host."""
-        return ended(self.start(cells=[{"code": HEAD + code, "session": "s"} for code in codes], **more))
+        return ended(
+            self.start(
+                cells=[{"code": self.head + code, "session": "s", "language": self.language} for code in codes], **more
+            )
+        )
 
     def settle(self, execution, call=None, **word):
         return ended(self.start(settle={"id": execution, "call": call, **word}))

@@ -4,8 +4,9 @@ import os
 import random
 
 import pytest
+from generated_javascript_sessions import JavascriptCells
 from generated_sessions import Cells
-from script_hosts import make_hosts, source  # noqa: F401  (fixtures)
+from script_hosts import make_hosts, make_javascript_hosts, source  # noqa: F401  (fixtures)
 
 pytestmark = pytest.mark.xdist_group("generated sessions")
 
@@ -18,7 +19,17 @@ CELLS = 5
 @pytest.mark.parametrize("seed", range(SESSIONS))
 def test_a_session_whose_hosts_are_killed_has_the_names_of_one_that_was_not_and_no_effect_twice(make_hosts, seed):
     rng = random.Random(seed)  # noqa: S311
-    made = Cells(rng)
+    _kill_hosts(make_hosts, rng, Cells(rng))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(SESSIONS))
+def test_so_has_a_session_in_javascript(make_javascript_hosts, seed):
+    rng = random.Random(seed)  # noqa: S311
+    _kill_hosts(make_javascript_hosts, rng, JavascriptCells(rng))
+
+
+def _kill_hosts(make_hosts, rng, made):
     codes = made.cells(CELLS)
     session_seed = f"{rng.getrandbits(256):064x}"
 

@@ -54,7 +54,7 @@ from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost,
 from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
 from mcp_bridge.executions.scripts.settling import cancel_script
-from mcp_bridge.executions.sessions.cell import Cell, is_same_packages, require_in_session
+from mcp_bridge.executions.sessions.cell import Cell, is_same_packages, require_in_session, require_language
 from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
 from mcp_bridge.executions.waits.due import earliest_due, last_looked
@@ -330,14 +330,16 @@ class Scripts:
         """A new script with the package set that it is to have: what it asks for, or that of its session.
 
         Raises:
-            BridgeError: `session_packages`; as `SandboxRunner.resolve`.
+            BridgeError: `session_language`, `session_packages`; as `SandboxRunner.resolve`.
         """
         cell = job.cell
         if cell is not None and cell.previous:
+            require_language(job.language, cell)
             require_in_session(job.requirements, cell)
             return replace(job, packages=cell.packages)
         packages = await self._runner.resolve(job) if job.requirements else None
-        return replace(job, packages=packages, cell=None if cell is None else replace(cell, packages=packages))
+        first = None if cell is None else replace(cell, packages=packages, language=job.language)
+        return replace(job, packages=packages, cell=first)
 
     async def resume_from_record(self, known: StoredExecution, client: Client) -> ActiveScript | ExecutionRecord | None:
         """Go on with an execution from its record; None if another was quicker.

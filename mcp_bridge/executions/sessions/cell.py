@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.payloads import CellRef
+from mcp_bridge.sandbox.languages import SHOWN
 from mcp_bridge.sandbox.packages.locked import PackageSet
 from mcp_bridge.sandbox.packages.requirements import meets, parse_requirement
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
+    from mcp_bridge.sandbox.languages import Language
 
 SEED_BYTES = 32
 
@@ -29,6 +31,7 @@ class Cell:
         previous: The execution that is the cell before; empty for a first one.
         seed: What the session's randomness comes from, in hexadecimal. A fork has that of its origin.
         packages: The package set of the session's sandboxes, which is that of its first cell; or None.
+        language: What its cells are written in.
     """
 
     session: str
@@ -36,6 +39,7 @@ class Cell:
     previous: str
     seed: str
     packages: PackageSet | None = None
+    language: Language = "python"
 
     @classmethod
     def first(cls, session: str) -> Cell:
@@ -64,8 +68,17 @@ class Cell:
 
     def to_bundle(self) -> dict[str, Any]:
         """Its fields, as `of` reads them."""
-        fields = {"session": self.session, "number": self.number, "previous": self.previous, "seed": self.seed}
-        return fields if self.packages is None else fields | {"packages": self.packages.rows()}
+        fields: dict[str, Any] = {
+            "session": self.session,
+            "number": self.number,
+            "previous": self.previous,
+            "seed": self.seed,
+        }
+        if self.packages is not None:
+            fields["packages"] = self.packages.rows()
+        if self.language != "python":
+            fields["language"] = self.language
+        return fields
 
     def ref(self, session: str) -> CellRef:
         """As the entry of its start has it.
@@ -80,6 +93,25 @@ def stored_packages(bundle: Mapping[str, Any]) -> PackageSet | None:
     """The package set that a stored script or cell has; None for none."""
     rows = bundle.get("packages")
     return None if rows is None else PackageSet.from_rows(rows)
+
+
+def require_language(language: Language, cell: Cell) -> None:
+    """Refuse a cell in another language than its session's.
+
+    Args:
+        language: What the cell is written in.
+        cell: That cell.
+
+    Raises:
+        BridgeError: `session_language`.
+    """
+    if language != cell.language:
+        raise BridgeError(
+            "session_language",
+            f"The session {cell.session!r} is in {SHOWN[cell.language]}, and this is {SHOWN[language]}.",
+            hint="Write it in the session's language, or give it a session of another name.",
+            language=cell.language,
+        )
 
 
 def is_same_packages(requirements: Sequence[str], known: StoredExecution) -> bool:

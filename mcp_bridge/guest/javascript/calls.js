@@ -41,6 +41,11 @@ class Calls {
     this.channel = channel;
   }
 
+  // The number of the session's cell that runs; 0 for a script.
+  get cell() {
+    return 0;
+  }
+
   // Begin what a script has called for: `work` gets the call's name, or null for what isn't named.
   // `shown` is how the script wrote it, up to the parenthesis.
   begin(shown, work, { named = true } = {}) {
@@ -106,6 +111,11 @@ class Calls {
       const { code = 'tool_error', ...details } = error.data;
       throw new ToolError(error.message, { server, tool, code, details });
     }
+  }
+
+  // What was made before isn't told of any more: a session's next cell begins.
+  forget() {
+    this.#made = [];
   }
 
   // The error of the first call that nobody has waited for, or null.

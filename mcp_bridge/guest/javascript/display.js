@@ -54,6 +54,11 @@ class Display {
     this.#calls = calls;
   }
 
+  // Another cell of a session begins: what was shown may be shown again.
+  begin() {
+    this.#sent.clear();
+  }
+
   // The functions that need no import.
   functions() {
     return {

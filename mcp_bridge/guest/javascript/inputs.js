@@ -6,6 +6,7 @@ const nodeModule = require('node:module');
 const path = require('node:path');
 const util = require('node:util');
 const { fileURLToPath } = require('node:url');
+const { MCPError } = require('./errors');
 const lines = require('./lines');
 const { rows } = require('./runtime');
 
@@ -31,12 +32,14 @@ class InputFile {
   #calls;
   #version;
   #partBytes;
+  #cell;
   #parts = new Map();
 
   constructor(calls, name, found) {
     this.#calls = calls;
     this.#version = found.version;
     this.#partBytes = found.part;
+    this.#cell = calls.cell;
     this.name = name;
     this.size = found.size;
     this.sha256 = found.files[0].sha256;
@@ -84,6 +87,10 @@ class InputFile {
 
   // A part's content. The one that follows is asked for, too: the host reads it meanwhile. Two are held at most.
   async #part(number) {
+    if (this.#cell !== this.#calls.cell) {
+      // What came ahead isn't used either: whether it did is chance.
+      throw new MCPError(`'${this.name}' was opened by an earlier cell: open it again in this one`, { code: 'unknown_input' });
+    }
     const asked = this.#parts.get(number) ?? this.#ask(number);
     this.#parts = new Map([[number, asked]]);
     if ((number + 1) * this.#partBytes < this.size) this.#ask(number + 1);

@@ -15,8 +15,10 @@ class Line {
   #calls = 0;
   tasks = 0;
 
-  constructor(name) {
+  // `cell` is the number of a session's cell; 0 for a script.
+  constructor(name, cell = 0) {
     this.name = name;
+    this.cell = cell;
   }
 
   call() {
@@ -25,9 +27,9 @@ class Line {
 
   task(number = ++this.tasks) {
     const name = `${this.name}.${number}`;
-    if (name.length <= MAX_NAME_CHARS) return new Line(name);
+    if (name.length <= MAX_NAME_CHARS) return new Line(name, this.cell);
     crypto.hash ??= require('node:crypto').hash;
-    return new Line(`h${crypto.hash('sha256', name, 'hex').slice(0, 32)}`);
+    return new Line(`h${crypto.hash('sha256', name, 'hex').slice(0, 32)}`, this.cell);
   }
 }
 
@@ -126,9 +128,22 @@ function begin() {
   stretch.line = new Line('0');
 }
 
+// Run what a session's cell does first, whatever an interruption has left of the cell before.
+function beginCell(cell, action) {
+  unknown = null;
+  outer.length = 0;
+  stretch = { line: NONE, last: null };
+  return on(new Line('0', cell), action);
+}
+
+// The cell whose code has made a promise; 0 if none has.
+function cellOf(promise) {
+  return Stamp.of(promise)?.line.cell ?? 0;
+}
+
 function follow() {
   promiseHooks.createHook({ init: onInit, before: onBefore, after: onAfter });
   followTimers();
 }
 
-module.exports = { apart, begin, current, follow };
+module.exports = { apart, begin, beginCell, cellOf, current, follow };

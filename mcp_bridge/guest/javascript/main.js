@@ -169,5 +169,15 @@ class Execution {
   }
 }
 
-const channel = new Channel((start) => new Execution(channel, start).run());
+let session = null;
+const channel = new Channel((start) => {
+  if (typeof start.seed !== 'string') {
+    new Execution(channel, start).run();
+    return;
+  }
+  // Loaded late: most containers run one script.
+  const { Session } = require('./cells');
+  session ??= new Session(channel, start);
+  session.run(start);
+});
 channel.open();

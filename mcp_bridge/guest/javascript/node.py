@@ -42,6 +42,9 @@ for each empty line that it writes, or an answer."""
 HEAP_SHARE = 0.75
 """The part of the sandbox's memory that Node's heap may take. What else Node needs takes 60 MiB."""
 
+MOVED = 60
+"""From here on descriptors are numbered while they are moved."""
+
 LEAST_HEAP = 32 << 20
 DEFAULT_MEMORY = 512 << 20
 
@@ -85,37 +88,37 @@ class Node:
         self._left = LeftFiles(functools.partial(keep_file, channel))
         self._giving = _thread.allocate_lock()
         self._done = -1
+        self._fetches: list[CallId] = []
+        """The calls for which inputs are being copied."""
 
-    def run(self, start: ExecutionStart) -> NoReturn:
+    def run_script(self, start: ExecutionStart) -> NoReturn:
         """Run the script to its end. Never returns."""
-        for folder in (FOLDER, unfetched_inputs.FOLDER) if start.has_inputs else (FOLDER,):
-            try:
-                os.mkdir(folder)
-            except OSError:
-                pass  # As for Python: something else is in its place, or no room.
+        make_folders(start)
         to_node, from_node, done = os.pipe(), os.pipe(), os.pipe()
         self._frames, self._done = to_node[1], done[1]
         try:
-            pid = self._spawn(to_node[0], from_node[1], done[0], start.memory or DEFAULT_MEMORY)
+            descriptors = {IN: to_node[0], OUT: from_node[1], DONE: done[0]}
+            pid = self._spawn(descriptors, flags_for(start.memory or DEFAULT_MEMORY))
         except OSError as exc:
             self._refuse(exc)
         for fd in (to_node[0], from_node[1], done[0]):
             os.close(fd)
         self._channel.lend(self._forward)
-        self._give(_bundle() + jsonrpc.encode(notification(start)))
+        self._give(bundle() + jsonrpc.encode(notification(start)))
         self._pass_on(from_node[0])
         self._end(pid)
 
-    def _spawn(self, frames_in: int, frames_out: int, done: int, memory: int) -> int:
+    def _spawn(self, descriptors: dict[int, int], flags: list[str]) -> int:
         actions: list[tuple[int, ...]] = []
-        # They may be numbered as Node's are: they are moved away first.
-        for number, (fd, target) in enumerate(((frames_in, IN), (frames_out, OUT), (done, DONE))):
-            actions.append((os.POSIX_SPAWN_DUP2, fd, 60 + number))
-            actions.append((os.POSIX_SPAWN_DUP2, 60 + number, target))
-            actions.append((os.POSIX_SPAWN_CLOSE, 60 + number))
+        # They may be numbered as Node's are: all are moved away first.
+        for target, fd in descriptors.items():
+            actions.append((os.POSIX_SPAWN_DUP2, fd, MOVED + target))
+        for target in descriptors:
+            actions.append((os.POSIX_SPAWN_DUP2, MOVED + target, target))
+            actions.append((os.POSIX_SPAWN_CLOSE, MOVED + target))
         return os.posix_spawn(
             NODE,
-            ["node", *_flags(memory), "-e", BOOT],
+            ["node", *flags, "-e", BOOT],
             {**os.environ, "NODE_NO_WARNINGS": "1"},
             file_actions=actions,
             setsigdef=[signal.SIGPIPE],
@@ -137,7 +140,7 @@ class Node:
         if f'"{NAMES[ActivityAsk]}"'.encode() in line[:METHOD_HEAD]:
             return False
         if not self._is_ending:
-            if _answered(line) > OWN_IDS:
+            if answered(line) > OWN_IDS:
                 return False
             self._give(line + b"\n")
             return True
@@ -150,7 +153,7 @@ class Node:
 
     def _give(self, data: bytes) -> None:
         with self._giving:
-            _write_all(self._frames, data)
+            write_all(self._frames, data)
 
     # --- from Node ---
 
@@ -165,18 +168,21 @@ class Node:
                 self._channel.send_line(decoder.incomplete + chunk)
                 continue
             for line in lines:
-                # What was printed before it goes before it.
-                self._capture.drain()
-                if not line:
-                    os.write(self._done, b".")
-                    continue
-                if line.startswith(OWN):
-                    self._do(line[len(OWN) :])
-                    continue
-                self._watch_for_finish(line)
-                self._channel.send_line(line + b"\n")
+                self._take_line(line)
         if decoder.incomplete:
             self._channel.send_line(decoder.incomplete)
+
+    def _take_line(self, line: bytes) -> None:
+        """Take a line that Node has written."""
+        # What was printed before it goes before it.
+        self._capture.drain()
+        if not line:
+            os.write(self._done, b".")
+        elif line.startswith(OWN):
+            self._do(line[len(OWN) :])
+        else:
+            self._watch_for_finish(line)
+            self._channel.send_line(line + b"\n")
 
     def _watch_for_finish(self, line: bytes) -> None:
         if f'"{NAMES[ExecutionFinish]}"'.encode() not in line[:METHOD_HEAD]:
@@ -203,23 +209,32 @@ class Node:
             if what == "kept":
                 self._left.was_kept(values[0], tuple(map(int, values[1:])))
             elif what == "fetch":
-                number, name, call = values
-                _thread.start_new_thread(self._fetch, (int(number), str(name), CallId(call)))
+                number, name, call = int(values[0]), str(values[1]), CallId(values[2])
+                self._fetches.append(call)
+                _thread.start_new_thread(self._fetch, (number, name, call))
         except (ValueError, TypeError, LookupError, RecursionError):
             pass
 
     def _fetch(self, number: int, name: str, call: CallId) -> None:
         """Copy an input, and answer with its path: in a frame, or at once if `number` is 0."""
         try:
-            answer: Any = {"result": inputs.of(self._channel).fetch(name, call)}
+            self._give_answer(number, self._fetched(name, call))
+        finally:
+            self._fetches.remove(call)
+
+    def _fetched(self, name: str, call: CallId) -> dict[str, Any]:
+        try:
+            return {"result": inputs.of(self._channel).fetch(name, call)}
         except (MCPError, OSError) as exc:
             data = {"code": exc.code, **exc.details} if isinstance(exc, MCPError) else {}
-            answer = {"error": {"code": -32000, "message": str(exc), "data": data}}
+            return {"error": {"code": -32000, "message": str(exc), "data": data}}
+
+    def _give_answer(self, number: int, answer: dict[str, Any]) -> None:
         body = json.dumps({"jsonrpc": "2.0", "id": number, **answer}).encode()
         if number:
             self._give(body + b"\n")
         else:
-            _write_all(self._done, b"%012d" % len(body) + body)
+            write_all(self._done, b"%012d" % len(body) + body)
 
     # --- the end ---
 
@@ -233,8 +248,10 @@ class Node:
         if is_exhausted:
             self._tell_exhaustion()
         if code < 0:
-            if -code != signal.SIGKILL:
+            try:
                 signal.signal(-code, signal.SIG_DFL)
+            except (OSError, ValueError):
+                pass  # SIGKILL has no handler; and a session's thread may set none, where the default is in place.
             os.kill(os.getpid(), -code)
         os._exit(code if code >= 0 else 128 - code)
 
@@ -250,7 +267,7 @@ class Node:
             signal.pause()
 
 
-def _answered(line: bytes) -> int:
+def answered(line: bytes) -> int:
     """The id of the request that a frame of the host's answers; 0 for any other frame. The rest isn't looked at."""
     if not line.startswith(ANSWER):
         return 0
@@ -258,7 +275,8 @@ def _answered(line: bytes) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
+    """Write to Node, if it is still there."""
     view = memoryview(data)
     try:
         while view:
@@ -267,7 +285,16 @@ def _write_all(fd: int, data: bytes) -> None:
         pass  # Node has ended: how, is told where its own frames end.
 
 
-def _flags(memory: int) -> list[str]:
+def make_folders(start: ExecutionStart) -> None:
+    """Make the folders of /workspace that a script or a session has."""
+    for folder in (FOLDER, unfetched_inputs.FOLDER) if start.has_inputs else (FOLDER,):
+        try:
+            os.mkdir(folder)
+        except OSError:
+            pass  # As for Python: something else is in its place, or no room.
+
+
+def flags_for(memory: int) -> list[str]:
     """Node's flags in a sandbox with so much memory, in bytes."""
     return [
         f"--max-old-space-size={max(LEAST_HEAP, int(memory * HEAP_SHARE)) >> 20}",
@@ -277,7 +304,7 @@ def _flags(memory: int) -> list[str]:
     ]
 
 
-def _bundle() -> bytes:
+def bundle() -> bytes:
     """What `boot.js` reads."""
     payload = json.dumps(MODULES).encode()
     return b"%012d" % len(payload) + payload

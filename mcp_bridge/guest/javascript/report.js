@@ -6,27 +6,36 @@ const SCRIPT = 'file:///workspace/script.js';
 const MAX_MESSAGE = 20_000;
 const MAX_TRACEBACK = 40_000;
 
-const FRAME = /file:\/\/\/workspace\/script\.js:(\d+)(?::(\d+))?/;
+const FRAME = /file:\/\/\/workspace\/(script|cell-\d+)\.js:(\d+)(?::(\d+))?/g;
 const OURS = /^\s+at .*(?:mcp-bridge:|node:|\[eval\]|\(<anonymous>\)|new Promise \()/;
 
 const { inspect } = util;
 
-// What the script was given to run: its text as it was written, and what was put into it: `{line, column, text}`, in order.
-const source = { text: '', added: [] };
+// What the script was given to run: its text as it was written, and what was put into it: `{line, column, text}`, in
+// order, with the number of characters that are `removed` for it. Its `name` is that of its file, which tells a session's
+// cells apart.
+const source = { name: 'script', text: '', added: [] };
 
 // A column of the text that runs, as it is in the text that was written. The first one is 1.
 function column(line, at) {
   let before = 0;
-  for (const one of source.added) {
-    if (one.line !== line || one.column + before >= at - 1) continue;
-    before += Math.min(one.text.length, at - 1 - one.column - before);
+  for (const { line: its, column: place, text, removed = 0 } of source.added) {
+    if (its !== line || place + before >= at - 1) continue;
+    before += Math.min(text.length - removed, at - 1 - place - before);
   }
   return at - before;
 }
 
+// The first place of the text that a stack names, as `{line, at}`, or null.
+function placeIn(stack) {
+  for (const [, name, line, at] of (typeof stack === 'string' ? stack : '').matchAll(FRAME)) {
+    if (name === source.name) return { line: Number(line), at: at === undefined ? null : column(Number(line), Number(at)) };
+  }
+  return null;
+}
+
 function lineOf(stack) {
-  const found = FRAME.exec(typeof stack === 'string' ? stack : '');
-  return found === null ? null : Number(found[1]);
+  return placeIn(stack)?.line ?? null;
 }
 
 // `text`; if longer than `limit` characters, its two ends with a note between them.
@@ -49,9 +58,9 @@ function typeOf(error) {
 // The line of the script that an error is about, and under it where.
 function excerpt(line, at) {
   const text = source.text.split('\n')[line - 1];
-  if (text === undefined || text.length > 300) return `script.js:${line}\n`;
+  if (text === undefined || text.length > 300) return `${source.name}.js:${line}\n`;
   const caret = at === null ? '' : `    ${text.slice(0, at - 1).replace(/[^\t]/g, ' ')}^\n`;
-  return `script.js:${line}\n    ${text}\n${caret}`;
+  return `${source.name}.js:${line}\n    ${text}\n${caret}`;
 }
 
 // The line that imports what there isn't, which the error doesn't tell.
@@ -70,9 +79,10 @@ function traced(error) {
     // The error's properties follow.
     else if (line.endsWith(' {') && !kept.at(-1).endsWith(' {')) kept.push(`${kept.pop()} {`);
   }
-  return kept.join('\n').replace(new RegExp(FRAME, 'g'), (_, line, at) => (
-    `script.js:${line}${at === undefined ? '' : `:${column(Number(line), Number(at))}`}`
-  ));
+  return kept.join('\n').replace(FRAME, (_, name, line, at) => {
+    const shown = name === source.name && at !== undefined ? column(Number(line), Number(at)) : at;
+    return `${name}.js:${line}${at === undefined ? '' : `:${shown}`}`;
+  });
 }
 
 function describe(error, advice) {
@@ -80,12 +90,12 @@ function describe(error, advice) {
   let message = error instanceof Error ? `${error.message}` : inspect(error);
   const stack = error instanceof Error ? error.stack : undefined;
   // An error may say where it is itself.
-  const place = FRAME.exec(typeof stack === 'string' ? stack : '');
-  const line = error?.line ?? (place === null ? lineOfImport(message) : Number(place[1]));
-  const at = place === null || place[2] === undefined ? null : column(Number(place[1]), Number(place[2]));
+  const place = placeIn(stack);
+  const line = error?.line ?? (place === null ? lineOfImport(message) : place.line);
+  const at = place?.at ?? null;
   let traceback = traced(error);
   // Node's own report of a syntax error begins with it.
-  if (line !== null && !traceback.startsWith('script.js:')) traceback = excerpt(line, error?.column ?? at) + traceback;
+  if (line !== null && !/^(?:script|cell-\d+)\.js:/.test(traceback)) traceback = excerpt(line, error?.column ?? at) + traceback;
   if (advice !== null) {
     message += `\n${advice}`;
     traceback += `\n${advice}`;

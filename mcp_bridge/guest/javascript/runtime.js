@@ -63,6 +63,10 @@ class Runtime {
         'memory.load', { key, call }, (result) => (result.found ? result.value : otherwise),
       ),
       delete_memory: (call, key) => this.#request('memory.delete', { key, call }, (result) => result.found),
+      sessions: (call) => this.#request('session.list', { call }, (result) => rows(result.sessions)),
+      end_session: (call, name) => this.#request(
+        'session.end', { ...(name === undefined ? {} : { name }), call }, (result) => result.found,
+      ),
       list_memories: (call, prefix = '') => this.#request('memory.list', { prefix, call }, (result) => rows(result.keys)),
     };
     const made = { discovered_servers: () => this.discovered(), ...more };

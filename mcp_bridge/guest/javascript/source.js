@@ -45,8 +45,9 @@ function stripped(text) {
   }
 }
 
-// The text of the module to run. Throws SyntaxError, with the line.
-function prepared(code, { isDry }) {
+// The tree of a module, and its text without types: `{tree, text}`. Without a parser, `tree` is null.
+// Throws SyntaxError, with the line.
+function parsedModule(code) {
   const fenced = FENCE.exec(code);
   // Its lines keep their numbers.
   let text = fenced === null ? code : `\n${fenced[1]}`;
@@ -54,7 +55,7 @@ function prepared(code, { isDry }) {
   const acorn = parser();
   if (acorn === null) {
     const types = stripped(text);
-    return types.text ?? text;
+    return { tree: null, text: types.text ?? text };
   }
   let { tree, error } = parsed(acorn, text);
   if (tree === null || MAY_BE_GENERIC.test(text)) {
@@ -74,6 +75,13 @@ function prepared(code, { isDry }) {
       error.message.replace(/ \(\d+:\d+\)$/, ''), error.loc?.line ?? null, error.loc ? error.loc.column + 1 : null,
     );
   }
+  return { tree, text };
+}
+
+// The text of the module to run. Throws SyntaxError, with the line.
+function prepared(code, { isDry }) {
+  const { tree, text } = parsedModule(code);
+  if (tree === null) return text;
   const added = isDry ? needs(tree) : [];
   const last = tree.body.at(-1);
   if (last?.type === 'ExpressionStatement') {
@@ -98,4 +106,4 @@ function withAdded(text, added) {
   return pieces.join('') + text.slice(at);
 }
 
-module.exports = { KEEP, prepared };
+module.exports = { KEEP, parsedModule, prepared };

@@ -2,6 +2,8 @@
 // The channel: JSON-RPC 2.0, one message a line, as `mcp_bridge/wire` has it. Frames come on descriptor 3 and leave on
 // 4; an empty line on 4 asks for everything that was printed to be sent, which a byte on 5 says is done. A line on 4
 // that begins with ! is for the process between Node and the host, which answers on 3; or on 5, if the id is 0.
+// Of a session, a line on 3 that is ! asks for the end of the cell, and one on 4 that begins with > names the execution
+// that begins, which is answered by the same on 5; ? asks to be interrupted.
 const fs = require('node:fs');
 const net = require('node:net');
 const { LocalError, encodable, parse } = require('./values');
@@ -13,6 +15,7 @@ const MAX_FRAME_BYTES = 16 * 1024 * 1024;
 const HOST_GONE = 75;
 const BAD_FRAME = 76;
 const CHANNEL_CLOSED = 77;
+const STOP = 33;
 
 // The script may replace any function of Node's.
 const { writeSync, readSync } = fs;
@@ -69,6 +72,12 @@ function encoded(message) {
   return line;
 }
 
+function cellEnded() {
+  return new RequestError(
+    'what makes this call was left by a cell that has ended; start it again in this one', { code: 'cell_ended' },
+  );
+}
+
 class Channel {
   #next = 0;
   #waiting = new Map();
@@ -82,8 +91,42 @@ class Channel {
   // Whether answers come from a record: each is acknowledged once the code that waited for it has continued.
   replays = false;
 
+  // Between two cells of a session nothing can be asked for, and the next one is waited for.
+  #isBetween = false;
+  #onStop = () => {};
+
   constructor(onStart) {
     this.#onStart = onStart;
+  }
+
+  // The guest is that of a session: `onStop` is called when its cell's time is up.
+  keepOpen(onStop) {
+    this.#onStop = onStop;
+  }
+
+  beginCell(execution) {
+    this.#isBetween = false;
+    const line = Buffer.from(`>${execution}\n`);
+    send(line);
+    // An earlier cell may have been interrupted before it had read what it had asked for.
+    for (let read = Buffer.alloc(0); !read.equals(line);) read = Buffer.concat([read, readDone(1)]).subarray(-line.length);
+    this.rest();
+  }
+
+  endCell() {
+    this.#isBetween = true;
+    for (const [id, { reject, settled }] of this.#waiting) {
+      this.#waiting.delete(id);
+      settled?.();
+      reject(cellEnded());
+    }
+    this.#untold.clear();
+    this.#socket.ref();
+  }
+
+  // Have this thread interrupted, wherever it is.
+  askInterruption() {
+    send(Buffer.from('?\n'));
   }
 
   open() {
@@ -95,7 +138,7 @@ class Channel {
 
   // With nothing under way the channel doesn't keep the process.
   rest() {
-    if (this.#waiting.size === 0) this.#socket.unref();
+    if (this.#waiting.size === 0 && !this.#isBetween) this.#socket.unref();
   }
 
   notify(method, params) {
@@ -105,6 +148,7 @@ class Channel {
   // A request's result; `signal` takes it back. Rejects with RequestError, or the signal's reason; throws LocalError.
   request(method, params, signal) {
     signal?.throwIfAborted();
+    this.#requireCell();
     const id = ++this.#next;
     const line = encoded({ jsonrpc: '2.0', id, method, params });
     return new Promise((resolve, reject) => {
@@ -120,8 +164,13 @@ class Channel {
     });
   }
 
-  // What the process between Node and the host gives. Rejects with RequestError.
+  #requireCell() {
+    if (this.#isBetween) throw cellEnded();
+  }
+
+  // What the process between Node and the host gives. Rejects with RequestError, or throws it.
   ask(what, name, call) {
+    this.#requireCell();
     const id = ++this.#next;
     const line = Buffer.from(`!${stringify([what, id, name, call])}\n`);
     return new Promise((resolve, reject) => this.#wait(id, { resolve, reject, call }, line));
@@ -129,6 +178,7 @@ class Channel {
 
   // As `ask`, while nothing else runs. Throws RequestError.
   askNow(what, name, call) {
+    this.#requireCell();
     // The host waits for these before it answers anything more.
     for (const taken of [...this.#untold]) this.#tellTaken(taken);
     send(Buffer.from(`!${stringify([what, 0, name, call])}\n`));
@@ -168,9 +218,14 @@ class Channel {
     let start = 0;
     for (let end = chunk.indexOf(10); end >= 0; end = chunk.indexOf(10, start)) {
       this.#parts.push(chunk.subarray(start, end));
-      this.#lines.push(this.#parts.length === 1 ? this.#parts[0] : Buffer.concat(this.#parts));
+      const line = this.#parts.length === 1 ? this.#parts[0] : Buffer.concat(this.#parts);
       this.#parts = [];
       start = end + 1;
+      if (line.length === 1 && line[0] === STOP) {
+        // Whatever has interrupted the dispatch of what came before.
+        this.#isDispatching = false;
+        this.#onStop();
+      } else if (line.length > 0) this.#lines.push(line);
     }
     if (start < chunk.length) this.#parts.push(chunk.subarray(start));
     if (!this.#isDispatching) this.#dispatch();
@@ -215,4 +270,4 @@ class Channel {
   }
 }
 
-module.exports = { Channel, RequestError, writeAll, reallyExit };
+module.exports = { Channel, RequestError, cellEnded, writeAll, reallyExit };
