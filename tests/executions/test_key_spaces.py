@@ -116,8 +116,8 @@ def kept_as_before(monkeypatch):
     """While it is on, executions are kept as version 0.1.0 kept them: all keys in one space."""
     add = ProgramStore.add
 
-    async def one_space(self, execution, *arguments):
-        return await add(self, dataclasses.replace(execution, key_space=""), *arguments)
+    async def one_space(self, execution, *arguments, **named):
+        return await add(self, dataclasses.replace(execution, key_space=""), *arguments, **named)
 
     monkeypatch.setattr(ProgramStore, "add", one_space)
     return lambda: monkeypatch.setattr(ProgramStore, "add", add)

@@ -42,7 +42,7 @@ function event(name, options) {
   if (typeof timeout !== 'number') {
     throw new TypeError(`wait_event(): timeout is a number of seconds, not ${typeof timeout}; write: { timeout: 3600 }`);
   }
-  if (!number(timeout)) throw new RangeError(`wait_event(): timeout is ${timeout}, which is no number of seconds`);
+  if (!number(timeout)) throw new RangeError(`wait_event(): timeout is ${timeout}, which is no number of seconds; write: { timeout: 3600 }`);
   return { name, timeout };
 }
 

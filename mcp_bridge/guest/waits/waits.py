@@ -40,7 +40,7 @@ def until(when: Any) -> WaitUntil:
             f"sleep_until() takes a datetime with its zone, seconds since 1970, or an ISO text, not"
             f" {type(when).__name__}; write: await runtime.sleep_until(time.time() + 3600)"
         )
-    return WaitUntil(_finite("sleep_until", "the time", float(when)))
+    return WaitUntil(_finite("sleep_until", "the time", float(when), "time.time() + 3600"))
 
 
 def event(name: Any, timeout: Any = None) -> WaitEvent:
@@ -57,12 +57,12 @@ def event(name: Any, timeout: Any = None) -> WaitEvent:
         timeout = timeout.total_seconds()
     if isinstance(timeout, bool) or not hasattr(timeout, "__float__"):
         raise TypeError(f"wait_event(): timeout is a number of seconds, or None, not {type(timeout).__name__}")
-    return WaitEvent(name, _finite("wait_event", "timeout", float(timeout)))
+    return WaitEvent(name, _finite("wait_event", "timeout", float(timeout), "timeout=3600, or None for no limit"))
 
 
-def _finite(function: str, what: str, number: float) -> float:
+def _finite(function: str, what: str, number: float, example: str) -> float:
     if number - number != 0:  # NaN, or an infinity
-        raise ValueError(f"{function}(): {what} is {number}, which is no number of seconds")
+        raise ValueError(f"{function}(): {what} is {number}, which is no number of seconds; write: {example}")
     return number
 
 
