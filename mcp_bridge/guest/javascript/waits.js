@@ -36,7 +36,7 @@ function until(when) {
 
 // The request for an event. Throws TypeError, RangeError.
 function event(name, options) {
-  if (typeof name !== 'string') throw new TypeError(`wait_event(): the event's name is a text, not ${typeof name}`);
+  if (typeof name !== 'string') throw new TypeError(`wait_event(): the event's name is a text, not ${typeof name}; write: wait_event('paid')`);
   const timeout = typeof options === 'object' && options !== null ? options.timeout : options;
   if (timeout === undefined || timeout === null) return { name };
   if (typeof timeout !== 'number') {

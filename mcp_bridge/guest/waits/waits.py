@@ -50,13 +50,17 @@ def event(name: Any, timeout: Any = None) -> WaitEvent:
         TypeError, ValueError: The name is no text, or the time-out is no number of seconds.
     """
     if not isinstance(name, str):
-        raise TypeError(f"wait_event(): the event's name is a text, not {type(name).__name__}")
+        raise TypeError(
+            f"wait_event(): the event's name is a text, not {type(name).__name__}; write: wait_event('paid')"
+        )
     if timeout is None:
         return WaitEvent(name)
     if hasattr(timeout, "total_seconds"):
         timeout = timeout.total_seconds()
     if isinstance(timeout, bool) or not hasattr(timeout, "__float__"):
-        raise TypeError(f"wait_event(): timeout is a number of seconds, or None, not {type(timeout).__name__}")
+        raise TypeError(
+            f"wait_event(): timeout is a number of seconds, or None, not {type(timeout).__name__}; write: timeout=3600"
+        )
     return WaitEvent(name, _finite("wait_event", "timeout", float(timeout), "timeout=3600, or None for no limit"))
 
 
