@@ -235,6 +235,19 @@ def test_more_values_than_the_limit_are_refused_before_they_take_memory(element)
     assert refused(frame(b"[" + b",".join([element] * count) + b"]")) == "frame_too_large"
 
 
+@pytest.mark.parametrize("text", [b'"', b'"%s",' % (b"A" * 200_000), b'"%s\\"",' % (b"[" * 200_000)])
+def test_a_long_text_in_front_of_what_is_too_much_or_too_deep_hides_nothing(text):
+    deep = nested(MAX_DEPTH + 1)
+    assert refused(frame(b"[%s%s]" % (text, deep))) in {"frame_too_deep", "bad_frame"}
+    assert refused(frame(b"[%s%s]" % (text, b",".join([b"[]"] * MAX_VALUES)))) in {"frame_too_large", "bad_frame"}
+
+
+@given(st.lists(JSON | st.text("A[{,.eE", min_size=200).map(lambda text: text * 500), min_size=1, max_size=3))
+def test_a_frame_with_long_texts_is_what_json_says(values):
+    line = jsonrpc.encode(Response(1, values))
+    assert jsonrpc.decode(line).result == json.loads(line)["result"] == values
+
+
 @pytest.mark.parametrize("part", ["[[", "{,[", '",[\\'])
 def test_a_text_full_of_brackets_and_commas_is_one_value(part):
     text = part * MAX_VALUES

@@ -13,7 +13,7 @@ from mcp_bridge.wire.messages import ArtifactWrite
 
 FOLDER = "/workspace/out"
 
-ARTIFACT_CHUNK_BYTES = 512 * 1024
+ARTIFACT_CHUNK_BYTES = 1 << 20
 
 MAX_FILES = 1000
 MAX_LOOKED = 10_000

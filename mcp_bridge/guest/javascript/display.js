@@ -6,7 +6,7 @@ const util = require('node:util');
 const { body, isImage, mime, size } = require('./blocks');
 
 const MAX_IMAGE_BYTES = 4 << 20;
-const ARTIFACT_CHUNK_BYTES = 512 * 1024;
+const ARTIFACT_CHUNK_BYTES = 1024 * 1024;
 const MAX_DEPTH = 8;
 
 const MAGIC = [
