@@ -11,7 +11,7 @@ from importlib import resources
 
 import pytest
 from tool_search import found as found_by_kind
-from tool_search import queries
+from tool_search import queries, sets
 from tool_search import tools as real_tools
 
 from mcp_bridge import large_json
@@ -152,7 +152,7 @@ OTHER_QUERIES = (
 
 def test_every_query_names_tools_that_there_are():
     names = {f"{tool.server}.{tool.name}" for tool in real_tools()}
-    every = [*queries(), *(query for file in OTHER_QUERIES for query in queries(file))]
+    every = [query for chosen in sets().values() for query in chosen]
     assert not [query for query in every if not query.right or query.right - names]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from array import array
 from typing import TYPE_CHECKING
 
 import anyio
@@ -22,8 +23,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_blocking_thread, on_thread
 
 if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.downstream.search.index_cache import IndexStore
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long a search waits for the vectors of tools that have none; they are made in the background.
+# How long a search waits for the vectors of tools that have none, which are made in the background; and for a query's,
+# which may have to load the model.
 _WAIT_SECONDS = 10.0
 
 # After a failure the model is left alone for so long: twice as long after each further one, up to the most.
@@ -54,7 +55,7 @@ class MeaningSearch:
         start_soon: Starts a task in the background.
     """
 
-    def __init__(self, embedder: Embedder, store: IndexStore | None, start_soon: Callable[..., None]) -> None:
+    def __init__(self, embedder: Embedder, store: IndexStore | None, start_soon: Callable[..., object]) -> None:
         self._embedder = embedder
         self._store = store
         self._start_soon = start_soon
@@ -88,7 +89,10 @@ class MeaningSearch:
             return [], _notice(self._failure) if self._failure else "not searched by meaning: tools are being read"
         index = self._index
         try:
-            [vector] = await self._embedder.embed([query[:_QUERY_CHARS]])
+            with anyio.move_on_after(_WAIT_SECONDS) as scope:
+                [vector] = await self._embedder.embed([query[:_QUERY_CHARS]])
+            if scope.cancelled_caught:
+                return [], "not searched by meaning: the embedding model is being loaded"
             # Nothing but zeros: the query has no word that the model knows.
             near = await on_thread(index.nearest, unit_vector(vector), allowed) if any(vector) else []
         except BridgeError as error:
@@ -121,7 +125,8 @@ class MeaningSearch:
                 vectors = await self._embedder.embed([meaning_text(tool) for tool in missing.values()])
                 if len(vectors) != len(missing):
                     raise BridgeError("model_bad_answer", "The embedding model left texts out.")
-                known |= dict(zip(missing, map(unit_vector, vectors), strict=True))
+                rows = await on_thread(_unit_vectors, vectors, known.values())
+                known |= dict(zip(missing, rows, strict=True))
             self._index = await on_thread(VectorIndex, [known[key] for key in keys])
             self._of = tools
             if missing and self._store is not None:
@@ -154,6 +159,16 @@ class MeaningSearch:
 
 def _keys(tools: Sequence[ToolInfo]) -> list[str]:
     return [text_key(tool) for tool in tools]
+
+
+def _unit_vectors(vectors: Sequence[Sequence[float]], known: Iterable[Sequence[float]]) -> list[array[float]]:
+    """The vectors with length 1; nothing but zeros stays so, of a text that has no word that the model knows.
+
+    Raises:
+        BridgeError: `model_bad_answer`: one isn't a vector, or it and all others are nothing but zeros.
+    """
+    some = any(map(any, vectors)) or any(map(any, known))
+    return [unit_vector(vector) if any(vector) or not some else array("f", vector) for vector in vectors]
 
 
 def _notice(error: BridgeError) -> str:
