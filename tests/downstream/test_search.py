@@ -164,6 +164,12 @@ def test_of_further_queries_most_of_each_kind_find_a_right_tool(file):
     assert all(good / total >= 0.85 for good, total in counted.values()), counted
 
 
+@pytest.mark.parametrize(("which", "least"), [("fresh", 0.9), ("late", 0.9), ("free", 0.75)])
+def test_of_queries_that_nobody_knew_who_changed_the_search_most_find_a_right_tool(which, least):
+    good, total = found_by_kind(SearchIndex(real_tools()).search, sets()[which])["all"]
+    assert good / total >= least
+
+
 def test_phrasings_find_paraphrases_that_words_do_not(monkeypatch):
     index = SearchIndex(real_tools())
     chosen = queries("kept_back_queries.tsv")
