@@ -25,6 +25,9 @@ _FILES = ("config.json", "tokenizer.json", "model.safetensors")
 # Texts of one request: services have a limit each, and this is under all of them.
 _BATCH = 64
 
+# LiteLLM takes seconds to load. It goes on with that after a search that has waited for so long.
+_LOAD_SECONDS = 10.0
+
 # Texts for a local model at once, which takes less than a tenth of a second.
 _LOCAL_BATCH = 1_000
 
@@ -140,7 +143,10 @@ class LiteLLMEmbedder:
         Raises:
             ModelError: `model_unavailable`, `model_timeout`, `model_failed`, `model_bad_answer`.
         """
-        library = await anyio.to_thread.run_sync(load_library, abandon_on_cancel=True)
+        with anyio.move_on_after(_LOAD_SECONDS) as scope:
+            library = await anyio.to_thread.run_sync(load_library, abandon_on_cancel=True)
+        if scope.cancelled_caught:
+            raise ModelError("model_timeout", "LiteLLM isn't loaded yet.", hint="Search again in a while.")
         vectors: list[list[float]] = []
         for start in range(0, len(texts), _BATCH):
             batch = list(texts[start : start + _BATCH])

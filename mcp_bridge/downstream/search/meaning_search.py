@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long a search waits for the vectors of tools that have none, which are made in the background; and for a query's,
-# which may have to load the model.
+# How long a search waits for the vectors of tools that have none; they are made in the background.
 _WAIT_SECONDS = 10.0
 
 # After a failure the model is left alone for so long: twice as long after each further one, up to the most.
@@ -89,10 +88,7 @@ class MeaningSearch:
             return [], _notice(self._failure) if self._failure else "not searched by meaning: tools are being read"
         index = self._index
         try:
-            with anyio.move_on_after(_WAIT_SECONDS) as scope:
-                [vector] = await self._embedder.embed([query[:_QUERY_CHARS]])
-            if scope.cancelled_caught:
-                return [], "not searched by meaning: the embedding model is being loaded"
+            [vector] = await self._embedder.embed([query[:_QUERY_CHARS]])
             # Nothing but zeros: the query has no word that the model knows.
             near = await on_thread(index.nearest, unit_vector(vector), allowed) if any(vector) else []
         except BridgeError as error:

@@ -201,21 +201,14 @@ async def test_a_service_that_is_silent_holds_a_search_up_for_the_time_out_alone
     assert result.notices == ["not searched by meaning: tools are being read"]
 
 
-async def test_a_search_waits_a_while_for_a_querys_vector(tmp_path, monkeypatch):
-    async def embed(texts):
-        if texts == ["feline"]:
-            monkeypatch.setattr(meaning_search, "_WAIT_SECONDS", 0.05)
-            await anyio.sleep(30)
-        return [[1.0, 0.0] for _ in texts]
-
-    async with Fleet(()) as fleet:
-        catalog = Catalog(fleet, tmp_path, SimpleNamespace(name="loading", embed=embed))
-        catalog.add_local(Local(TOOLS))
-        assert (await catalog.search("cat")).notices == []
-        with_notice = await catalog.search("feline", wait=0)
-        assert with_notice.notices == ["not searched by meaning: the embedding model is being loaded"]
-        monkeypatch.setattr(meaning_search, "_WAIT_SECONDS", 30)
-        assert (await catalog.search("cat")).notices == [], "it isn't taken for one that has failed"
+async def test_a_search_does_not_wait_until_litellm_is_loaded(tmp_path, monkeypatch):
+    go_on = threading.Event()
+    monkeypatch.setattr(embeddings, "load_library", lambda: go_on.wait(50))
+    monkeypatch.setattr(embeddings, "_LOAD_SECONDS", 0.05)
+    result = await search(search_embedder(SearchConfig(embeddings="openai/m")), tmp_path, "feed the cat")
+    go_on.set()
+    assert names(result)[0] == "feed_cat"
+    assert result.notices == ["not searched by meaning: LiteLLM isn't loaded yet."]
 
 
 async def test_a_local_model_that_loads_slowly_holds_no_search_up_and_is_loaded_once(folder, tmp_path, monkeypatch):
