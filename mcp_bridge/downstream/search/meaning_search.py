@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from array import array
 from typing import TYPE_CHECKING
 
 import anyio
@@ -22,8 +23,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_blocking_thread, on_thread
 
 if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.downstream.search.index_cache import IndexStore
@@ -54,7 +54,7 @@ class MeaningSearch:
         start_soon: Starts a task in the background.
     """
 
-    def __init__(self, embedder: Embedder, store: IndexStore | None, start_soon: Callable[..., None]) -> None:
+    def __init__(self, embedder: Embedder, store: IndexStore | None, start_soon: Callable[..., object]) -> None:
         self._embedder = embedder
         self._store = store
         self._start_soon = start_soon
@@ -121,7 +121,8 @@ class MeaningSearch:
                 vectors = await self._embedder.embed([meaning_text(tool) for tool in missing.values()])
                 if len(vectors) != len(missing):
                     raise BridgeError("model_bad_answer", "The embedding model left texts out.")
-                known |= dict(zip(missing, map(unit_vector, vectors), strict=True))
+                rows = await on_thread(_unit_vectors, vectors, known.values())
+                known |= dict(zip(missing, rows, strict=True))
             self._index = await on_thread(VectorIndex, [known[key] for key in keys])
             self._of = tools
             if missing and self._store is not None:
@@ -154,6 +155,16 @@ class MeaningSearch:
 
 def _keys(tools: Sequence[ToolInfo]) -> list[str]:
     return [text_key(tool) for tool in tools]
+
+
+def _unit_vectors(vectors: Sequence[Sequence[float]], known: Iterable[Sequence[float]]) -> list[array[float]]:
+    """The vectors with length 1; nothing but zeros stays so, of a text that has no word that the model knows.
+
+    Raises:
+        BridgeError: `model_bad_answer`: one isn't a vector, or it and all others are nothing but zeros.
+    """
+    some = any(map(any, vectors)) or any(map(any, known))
+    return [unit_vector(vector) if any(vector) or not some else array("f", vector) for vector in vectors]
 
 
 def _notice(error: BridgeError) -> str:

@@ -3,12 +3,14 @@
 import json
 import math
 import os
+import threading
 from types import SimpleNamespace
 
 import anyio
 import numpy as np
 import pytest
 from model2vec import StaticModel
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -197,6 +199,77 @@ async def test_a_service_that_is_silent_holds_a_search_up_for_the_time_out_alone
     result = await search(silent, tmp_path, "cat")
     assert names(result) == ["feed_cat"]
     assert result.notices == ["not searched by meaning: tools are being read"]
+
+
+async def test_a_search_does_not_wait_until_litellm_is_loaded(tmp_path, monkeypatch):
+    go_on = threading.Event()
+    monkeypatch.setattr(embeddings, "load_library", lambda: go_on.wait(50))
+    monkeypatch.setattr(embeddings, "_LOAD_SECONDS", 0.05)
+    result = await search(search_embedder(SearchConfig(embeddings="openai/m")), tmp_path, "feed the cat")
+    go_on.set()
+    assert names(result)[0] == "feed_cat"
+    assert result.notices == ["not searched by meaning: LiteLLM isn't loaded yet."]
+
+
+async def test_a_local_model_that_loads_slowly_holds_no_search_up_and_is_loaded_once(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(meaning_search, "_PAUSE_SECONDS", 0.0)
+    loaded, go_on, load = [], threading.Event(), embeddings._local_model
+
+    def slowly(place):
+        loaded.append(place)
+        assert go_on.wait(50)
+        return load(place)
+
+    monkeypatch.setattr(embeddings, "_local_model", slowly)
+    async with Fleet(()) as fleet:
+        catalog = Catalog(fleet, tmp_path, search_embedder(SearchConfig(embeddings=str(folder), timeout=0.05)))
+        catalog.add_local(Local(TOOLS))
+        for _ in range(3):
+            result = await catalog.search("feed the cat")
+            assert names(result)[0] == "feed_cat"
+            assert result.notices == ["not searched by meaning: The embedding model didn't answer within 0.05 s."]
+        go_on.set()
+        while (result := await catalog.search("feline")).notices:
+            await anyio.lowlevel.checkpoint()
+        assert names(result)[0] == "feed_cat"
+    assert loaded == [folder]
+
+
+async def test_a_tool_without_a_word_that_the_model_knows_is_near_to_nothing_and_spoils_nothing(folder, tmp_path):
+    embedder = search_embedder(SearchConfig(embeddings=str(folder), timeout=60))
+    strange = {"name": "zzz", "description": "qqq"}
+    assert not any((await embedder.embed(["zzz: qqq ()"]))[0])
+    result = await search(embedder, tmp_path, tools=[*TOOLS, strange])
+    assert (names(result)[0], result.notices) == ("feed_cat", [])
+    result = await search(embedder, tmp_path, tools=[*TOOLS, strange, {"name": "yyy", "description": "qqq"}])
+    assert (names(result)[0], result.notices) == ("feed_cat", []), "one that comes later neither"
+
+
+async def test_vectors_of_many_tools_are_made_into_unit_vectors_off_the_loop(folder, tmp_path, monkeypatch):
+    threads = set()
+
+    def watched(values):
+        threads.add(threading.get_ident())
+        return unit_vector(values)
+
+    monkeypatch.setattr(meaning_search, "unit_vector", watched)
+    embedder = search_embedder(SearchConfig(embeddings=str(folder), timeout=60))
+    async with Fleet(()) as fleet:
+        meaning = MeaningSearch(embedder, None, fleet.start_soon)
+        tools = listing_from_wire("s", "s", TOOLS).tools
+        _, notice = await meaning.ranking("qqq", tools, lambda _: True)
+    assert notice is None
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_a_model_whose_files_do_not_fit_each_other_is_said_to_have_failed(folder, tmp_path):
+    tensors = load_file(folder / "model.safetensors")
+    count = len(tensors["embeddings"])
+    save_file(tensors | {"mapping": np.full(count, 99, dtype=np.int64)}, folder / "model.safetensors")
+    result = await search(search_embedder(SearchConfig(embeddings=str(folder), timeout=60)), tmp_path, "cat")
+    assert names(result) == ["feed_cat"]
+    assert result.notices[0].startswith(f"not searched by meaning: The embedding model in {folder} failed: ")
 
 
 async def test_a_folder_without_a_model_is_said_to_be_none(tmp_path):
