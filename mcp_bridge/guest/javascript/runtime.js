@@ -18,6 +18,18 @@ class Rows extends Array {
 
 const rows = (items) => Rows.from(items);
 
+// Functions as an object that also knows `listTools` for `list_tools`, and throws what `unknown` says of another name.
+function offered(functions, unknown) {
+  return new Proxy({ ...functions }, {
+    get: (target, name) => {
+      if (typeof name === 'symbol' || Object.hasOwn(target, name) || name === 'then' || name === 'toJSON') return target[name];
+      const meant = sameName(name, Object.keys(functions));
+      if (meant !== null) return target[meant];
+      throw new TypeError(unknown(name));
+    },
+  });
+}
+
 // `git.git_log(repo_path, …) — …` as JavaScript calls it.
 const asCall = (line) => line.replace(/^([\w.]+)\(([^)]+)\)/, '$1({$2})');
 
@@ -80,16 +92,9 @@ class Runtime {
     return made;
   }
 
-  // The functions as an object that also knows `listTools` for `list_tools`, and says what an unknown name may mean.
+  // The functions as an object that says what an unknown name may mean.
   module(functions) {
-    return new Proxy({ ...functions }, {
-      get: (target, name) => {
-        if (typeof name === 'symbol' || Object.hasOwn(target, name) || name === 'then' || name === 'toJSON') return target[name];
-        const meant = sameName(name, Object.keys(functions));
-        if (meant !== null) return target[meant];
-        throw new TypeError(this.unknown(name, Object.keys(functions)));
-      },
-    });
+    return offered(functions, (name) => this.unknown(name, Object.keys(functions)));
   }
 
   unknown(name, known) {
@@ -188,4 +193,4 @@ class Runtime {
   }
 }
 
-module.exports = { Runtime, rows };
+module.exports = { Runtime, offered, rows };
