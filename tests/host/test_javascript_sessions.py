@@ -374,7 +374,7 @@ GREET = """{ steps: [
 ] }"""
 PAUSES = """{ steps: [
   { id: "one", type: "tool", tool: "faulty.echo", args: { text: "$who" } },
-  { id: "pause", type: "wait", seconds: 20 },
+  { id: "pause", type: "wait", seconds: 8 },
 ] }"""
 
 
@@ -397,15 +397,20 @@ async def test_cells_run_programs_and_are_rebuilt_with_what_these_gave(both):
 async def test_a_program_that_a_cell_has_left_disturbs_no_later_one_and_can_go_on_by_its_key(both):
     async with opened(both) as cells:
         await well(cells, "import { programs } from 'mcp'")
-        late = await cells(f"await programs.run({PAUSES}, {{ who: 'you' }}, {{ idempotencyKey: 'k' }})", timeout=1)
+        keyed = f"programs.run({PAUSES}, {{ who: 'you' }}, {{ idempotencyKey: 'k' }})"
+        late = await cells(f"{keyed}; await runtime.list_memories(); while (true);", timeout=1)
         assert late.status == "timeout", late.error
         for _ in range(2):
-            many = f"(await Promise.all([1, 2, 3].map((who) => programs.run({GREET}, {{ who }})))).map((trace) => trace.output)"
+            many = f"(await Promise.all(['1', '2', '3'].map((who) => programs.run({GREET}, {{ who }})))).map((trace) => trace.output)"
             assert (await well(cells, many)).value == "[ 'hello 1', 'hello 2', 'hello 3' ]"
         left = f"programs.run({PAUSES}, {{ who: 'me' }}); await runtime.list_memories(); throw new Error('enough')"
         assert (await cells(left)).status == "error"
-        assert (await well(cells, f"(await programs.run({GREET}, {{ who: 4 }})).output")).value == "'hello 4'"
+        assert (await well(cells, f"(await programs.run({GREET}, {{ who: '4' }})).output")).value == "'hello 4'"
         rows = [row for row in await cells.bridge.programs.store.executions(None, 20) if row.kind == "program"]
-        assert sorted(row.status for row in rows) == ["interrupted"] * 2 + ["success"] * 7
+        # The last one may not have begun when its cell ended.
+        assert [row.status for row in rows if row.status != "success"] in (["interrupted"], ["interrupted"] * 2)
         entries = [row.entry for one in rows for row in await cells.bridge.programs.recorder.read(one.id)]
         assert [entry for entry in entries if entry.kind == "violation"] == []
+        assert (
+            await well(cells, f"const trace = await {keyed}; [trace.status, trace.step('one').output]")
+        ).value == "[ 'success', 'you' ]"

@@ -48,7 +48,9 @@ class Modules {
         if (specifier === 'mcp' || specifier.startsWith('mcp/')) {
           const url = `mcp:${specifier.replace(/\.(?:js|mjs|ts)$/, '')}`;
           if (!texts.has(url)) {
-            throw new TypeError(`there is no module '${specifier}'${nearest(specifier, Object.keys(exported))}`);
+            const instead = specifier.startsWith('mcp/tools')
+              ? "; write: const NAME = await runtime.load_tool('NAME')" : nearest(specifier, Object.keys(exported));
+            throw new TypeError(`there is no module '${specifier}'${instead}`);
           }
           return { url, format: 'module', shortCircuit: true };
         }
