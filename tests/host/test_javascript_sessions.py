@@ -372,6 +372,7 @@ GREET = """{ steps: [
   { id: "one", type: "tool", tool: "faulty.echo", args: { text: "$who" } },
   { id: "two", type: "tool", tool: "faulty.echo", args: { text: "hello $one" } },
 ] }"""
+LEFT = {"interrupted", "suspended"}
 PAUSES = """{ steps: [
   { id: "one", type: "tool", tool: "faulty.echo", args: { text: "$who" } },
   { id: "pause", type: "wait", seconds: 8 },
@@ -408,7 +409,7 @@ async def test_a_program_that_a_cell_has_left_disturbs_no_later_one_and_can_go_o
         assert (await well(cells, f"(await programs.run({GREET}, {{ who: '4' }})).output")).value == "'hello 4'"
         rows = [row for row in await cells.bridge.programs.store.executions(None, 20) if row.kind == "program"]
         # The last one may not have begun when its cell ended.
-        assert [row.status for row in rows if row.status != "success"] in (["interrupted"], ["interrupted"] * 2)
+        assert 7 <= sum(row.status == "success" for row in rows) == len(rows) - sum(row.status in LEFT for row in rows)
         entries = [row.entry for one in rows for row in await cells.bridge.programs.recorder.read(one.id)]
         assert [entry for entry in entries if entry.kind == "violation"] == []
         assert (
