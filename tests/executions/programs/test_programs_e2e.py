@@ -195,6 +195,52 @@ async def test_programs_are_kept_within_a_limit(sandboxes, tmp_path, monkeypatch
         assert [row["name"] for row in await bridge.programs.library.listed("local")] == ["a"]
 
 
+SUSPENDED = {
+    "steps": [
+        {"id": "one", "type": "tool", "tool": "faulty.echo", "args": {"text": "a"}},
+        {"id": "paid", "type": "wait", "event": "paid"},
+        {"id": "last", "type": "tool", "tool": "faulty.echo", "args": {"text": "$one and $__webhook__.by"}},
+    ]
+}
+GOES_ON = {
+    "python": f"""
+from mcp import programs, traces
+import json
+def tell(*values): print(json.dumps(values))
+trace = await programs.run({SUSPENDED!r})
+tell(trace.status, trace.ok, trace.waiting[0]["kind"], trace.step("one").output)
+again = await programs.resume(trace.trace_id, {{"by": "anna"}})
+tell(again.status, again.output, again.trace_id == trace.trace_id, (await traces.get(trace.trace_id)).output)
+for wrong in (trace.trace_id, "0" * 32):
+    try:
+        await programs.resume(wrong)
+    except Exception as exc:
+        tell(exc.code)
+""",
+    "javascript": f"""
+import {{ programs, traces }} from "mcp";
+const tell = (...values) => console.log(JSON.stringify(values));
+const trace = await programs.run({json.dumps(SUSPENDED)});
+tell(trace.status, trace.ok, trace.waiting[0].kind, trace.step("one").output);
+const again = await programs.resume(trace, {{ by: "anna" }});
+tell(again.status, again.output, again.trace_id === trace.trace_id, (await traces.get(trace.trace_id)).output);
+for (const wrong of [trace.trace_id, "0".repeat(32)]) {{
+  try {{ await programs.resume(wrong) }} catch (error) {{ tell(error.code) }}
+}}
+""",
+}
+
+
+async def test_a_suspended_program_goes_on_from_inside(both, language):
+    out = printed(await both.run(GOES_ON[language], faulty(), language=language)).splitlines()
+    assert [json.loads(line) for line in out] == [
+        ["suspended", False, "event", "a"],
+        ["success", "a and anna", True, "a and anna"],
+        ["not_suspended"],
+        ["unknown_trace"],
+    ]
+
+
 MANY = {
     "steps": [
         {
