@@ -207,9 +207,9 @@ class Driver:
         """The message that reports the end to the host."""
         return ProgramFinish(self._execution, hashlib.sha256(state.dump(self._machine)).hexdigest())
 
-    def trace(self, told: dict[str, Any]) -> Trace:
-        """The trace, from the host's answer and this machine's state: together they may exceed a message's limit."""
-        return Trace({**told, "output": self._machine.output, "steps": state.told_rows(self._machine)})
+    def record(self, told: dict[str, Any]) -> dict[str, Any]:
+        """The record, from the host's answer and this machine's state: together they may exceed a message's limit."""
+        return {**told, "output": self._machine.output, "steps": state.told_rows(self._machine)}
 
 
 def _planned(number: int) -> Any:
@@ -238,7 +238,7 @@ def drive(channel: Channel, started: dict[str, Any]) -> Any:
     except BaseException:
         driver.leave()
         raise
-    return driver.trace(told)
+    return Trace(driver.record(told))
 
 
 async def drive_async(channel: Channel, started: dict[str, Any]) -> Any:
@@ -276,7 +276,7 @@ async def drive_async(channel: Channel, started: dict[str, Any]) -> Any:
     except BaseException:
         driver.leave()
         raise
-    return driver.trace(told)
+    return Trace(driver.record(told))
 
 
 # --- the modules ------------------------------------------------------------------------------------------------------
@@ -430,7 +430,9 @@ _GUIDE = """Governed programs: steps that the host holds to their order, whateve
     trace = await programs.run(program, context={"number": 17})
     print(trace.status, trace.output, trace.error)
 
-A step has an `id` and a `type`, with (optional fields in brackets):
+"""
+
+STEPS = """A step has an `id` and a `type`, with (optional fields in brackets):
     tool       tool ("server.tool"; a plain name is of `local`, the Python tools that the operator has registered,
                if there are any), [args], [parse: "json"], [compensate: {"tool", "args"} that undo it]
     llm        prompt, [system], [allowed_outputs], [parse: "json"]
@@ -450,8 +452,9 @@ contains, and, or, not and parentheses: `$found.0.n > 60 and 'open' in $found[0]
 conditions, `over` and `seconds`. What isn't there is None; `None > 60` fails the step and says what was there instead.
 `validate` says what is wrong with a program, without running it.
 """
+"""What steps a program can have, whatever language it is written in."""
 
-_HEADINGS = {"programs": _GUIDE, "traces": "What programs did: `await traces.get(trace_id)`."}
+_HEADINGS = {"programs": _GUIDE + STEPS, "traces": "What programs did: `await traces.get(trace_id)`."}
 
 
 def build(channel: Channel, calls: Calls, name: str) -> types.ModuleType:

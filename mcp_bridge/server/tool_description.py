@@ -153,7 +153,7 @@ _JAVASCRIPT = (
     "console.log and the last expression.\n"
     'import { NAME } from "mcp/servers"; await NAME.tool({arg: 1})  // data; text stays text\n'
     "await runtime.list_tools('NAME'); await runtime.describe('NAME.tool'); await runtime.search('words')\n"
-    "display(image); await artifact(path). session keeps names. await runtime.save_memory(key, value)"
+    "display(image); await artifact(path). session keeps names. runtime.save_memory. Show mcp.programs"
 )
 
 

@@ -611,3 +611,24 @@ async def test_an_image_without_node_says_so(sandboxes):
 async def test_the_record_is_as_of_python(both):
     record = await run(both, "console.log('a'); 1")
     assert json.loads(json.dumps(record.to_json())) | {"value": "1", "stdout": "a\n"} == record.to_json()
+
+
+async def test_a_function_is_kept_for_later_scripts_and_cells(both):
+    saving = """
+function double(x: number) { return x * 2; }
+const called = async (text) => { const { faulty } = await import("mcp/servers"); return faulty.echo({ text }); };
+class Own { n = 1 }
+function* count(n) { for (let at = 0; at < n; at++) yield at; }
+[await runtime.save_tool(double), await runtime.save_tool(called), await runtime.save_tool(Own), await runtime.saveTool(count)]
+"""
+    using = """
+const [double, called, Own, count] = await Promise.all(["double", "called", "Own", "count"].map((name) => runtime.load_tool(name)));
+[double(4), double.name, await called("a"), new Own().n, [...count(2)], await runtime.list_memories()]
+"""
+    async with both.open(faulty()) as bridge:
+        for session in (None, "s"):
+            saved = await bridge.run(saving, language="javascript", session=session)
+            assert saved.value == "[ 'double', 'called', 'Own', 'count' ]", saved.error
+            used = await bridge.run(using, language="javascript", session=session and "other")
+            assert used.value == "[ 8, 'double', 'a', 1, [ 0, 1 ], (none) ]", used.error
+        assert printed(await bridge.run("print(runtime.list_memories_sync())")) == "(none)\n"

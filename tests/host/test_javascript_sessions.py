@@ -366,3 +366,52 @@ async def test_only_the_names_an_earlier_cell_has_left_reach_a_later_one(both):
         record = await cells("1 + 1", timeout=3)
         assert record.status in {"success", "error", "timeout", "protocol_error", "killed", "channel_closed"}
         assert (await well(cells, "1 + 1", session="other")).value == "2"
+
+
+GREET = """{ steps: [
+  { id: "one", type: "tool", tool: "faulty.echo", args: { text: "$who" } },
+  { id: "two", type: "tool", tool: "faulty.echo", args: { text: "hello $one" } },
+] }"""
+LEFT = {"interrupted", "suspended"}
+PAUSES = """{ steps: [
+  { id: "one", type: "tool", tool: "faulty.echo", args: { text: "$who" } },
+  { id: "pause", type: "wait", seconds: 8 },
+] }"""
+
+
+async def test_cells_run_programs_and_are_rebuilt_with_what_these_gave(both):
+    async with opened(both) as cells:
+        await well(
+            cells, f"import {{ programs }} from 'mcp'; const greet = {GREET}; await programs.save('greet', greet)"
+        )
+        await well(cells, "let trace = await programs.run('greet', { who: 'you' }); const id = trace.trace_id")
+        assert "await programs.run(program, { number: 17 })" in (await well(cells, "programs")).value
+        assert (await well(cells, "trace.output")).value == "'hello you'"
+        put_away(cells)
+        record = await well(cells, "[trace.output, trace.ok, trace.step('one').output, trace.trace_id === id]")
+        assert record.value == "[ 'hello you', true, 'you', true ]"
+        assert record.session["rebuilt"] == 4
+        stored = await cells.bridge.programs.store.executions(None, 20)
+        assert sum(row.kind == "program" for row in stored) == 1
+
+
+async def test_a_program_that_a_cell_has_left_disturbs_no_later_one_and_can_go_on_by_its_key(both):
+    async with opened(both) as cells:
+        await well(cells, "import { programs } from 'mcp'")
+        keyed = f"programs.run({PAUSES}, {{ who: 'you' }}, {{ idempotencyKey: 'k' }})"
+        late = await cells(f"{keyed}; await runtime.list_memories(); while (true);", timeout=1)
+        assert late.status == "timeout", late.error
+        for _ in range(2):
+            many = f"(await Promise.all(['1', '2', '3'].map((who) => programs.run({GREET}, {{ who }})))).map((trace) => trace.output)"
+            assert (await well(cells, many)).value == "[ 'hello 1', 'hello 2', 'hello 3' ]"
+        left = f"programs.run({PAUSES}, {{ who: 'me' }}); await runtime.list_memories(); throw new Error('enough')"
+        assert (await cells(left)).status == "error"
+        assert (await well(cells, f"(await programs.run({GREET}, {{ who: '4' }})).output")).value == "'hello 4'"
+        rows = [row for row in await cells.bridge.programs.store.executions(None, 20) if row.kind == "program"]
+        # The last one may not have begun when its cell ended.
+        assert 7 <= sum(row.status == "success" for row in rows) == len(rows) - sum(row.status in LEFT for row in rows)
+        entries = [row.entry for one in rows for row in await cells.bridge.programs.recorder.read(one.id)]
+        assert [entry for entry in entries if entry.kind == "violation"] == []
+        assert (
+            await well(cells, f"const trace = await {keyed}; [trace.status, trace.step('one').output]")
+        ).value == "[ 'success', 'you' ]"

@@ -164,3 +164,74 @@ async def test_a_script_gets_the_memory_that_it_is_allowed(both):
     assert small.status == "out_of_memory"
     large = await both.run(code, language="javascript", timeout=20, memory=1 << 30)
     assert (large.status, large.value) == ("success", "60"), large.error
+
+
+LATER = "await new Promise((done) => setTimeout(done, 300));"
+OF_PROGRAMS = {
+    # What it is, and whether a violation is recorded.
+    "an effect of no program": (
+        "send({ id: 7, method: 'program.effect', params: { execution: '0'.repeat(32), effect: 1 } });",
+        True,
+    ),
+    "the end of no program": (
+        "send({ id: 7, method: 'program.finish', params: { execution: '0'.repeat(32), state: '0'.repeat(64) } });",
+        True,
+    ),
+    "an effect before its turn": (
+        """
+const { programs } = mcp;
+const steps = ["a", "b"].map((text) => ({ id: text, type: "tool", tool: "faulty.echo", args: { text } }));
+const found = programs.run({ steps: [{ id: "w", type: "wait", seconds: 1 }, ...steps] }, {}, { idempotencyKey: "k" });
+await new Promise((done) => setTimeout(done, 300));
+send({ id: 8, method: "program.start", params: { program: { steps }, context: {}, idempotency_key: "k2" } });
+found.catch((error) => error.code).then(console.log);
+""",
+        False,
+    ),
+    "lines for the process between": (
+        "for (const line of ['[\"drive\", 1, {}]', '[\"steps\"]', '[\"steps\", \"x\"]', '[\"steps\", 0]', '[\"steps\", 99]', '[]', '{', '[\"kept\", 1]'])"
+        " send(`!${line}\\n`);",
+        False,
+    ),
+    "cancels of what there isn't": (
+        'for (const id of [0, -1, 99, \'x\', null, 1.5, 2 ** 60]) send(`{"jsonrpc":"2.0","method":"request.cancel","params":{"id":${JSON.stringify(id)}}}\\n`);',
+        None,
+    ),
+    "a program by another number, twice": (
+        "for (const id of [900, 900]) send({ id, method: 'program.start', params: { program: { steps: [] }, context: {}, call: '0#900' } });",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", OF_PROGRAMS)
+async def test_a_script_that_speaks_of_programs_itself_reaches_no_more_than_through_the_library(both, attack):
+    code, violates = OF_PROGRAMS[attack]
+    async with both.open(faulty()) as bridge:
+        record = await bridge.run(f"{SEND}{code}\n{LATER}\n6 * 7", language="javascript", timeout=5)
+        assert record.status in {"success", "protocol_error"}, (record.status, record.error)
+        if violates is not None:
+            assert (record.status, record.value) == ("success", "42"), (record.error, record.stderr)
+            entries = [row.entry.kind for row in await bridge.programs.recorder.read(record.execution)]
+            assert ("violation" in entries) is violates
+        assert (await bridge.run("6 * 7", language="javascript")).value == "42"
+
+
+async def test_values_that_look_like_the_channels_methods_are_values(both):
+    names = [
+        "activity.ask",
+        "execution.start",
+        "execution.interrupt",
+        "execution.finish",
+        "program.start",
+        "request.cancel",
+    ]
+    code = f"""
+for (const name of {names}) {{
+  await runtime.save_memory(name, name);
+  console.log(await mcp.servers.faulty.echo({{ text: name }}), await runtime.load_memory(name));
+}}"""
+    async with both.open(faulty()) as bridge:
+        for session in (None, "s"):
+            record = await bridge.run(code, language="javascript", session=session, timeout=10)
+            assert lines(record) == [f"{name} {name}" for name in names]

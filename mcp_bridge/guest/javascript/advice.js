@@ -3,6 +3,8 @@
 const { builtinModules } = require('node:module');
 const { nearest } = require('./names');
 
+const OBJECTS = ['runtime', 'programs', 'traces'];
+
 function advice(error, servers, exported) {
   const message = typeof error?.message === 'string' ? error.message : '';
   const aliases = servers.aliases;
@@ -20,7 +22,7 @@ function advice(error, servers, exported) {
   }
   found = /^(\w+)\.(\w+)(?:\.raw)?\(\.\.\.\)(?:\.(\w+))? (?:is not a function|is not iterable)/.exec(message)
     ?? /^(\w+)\.(\w+) is not a function or its return value is not (?:async )?iterable/.exec(message);
-  if (found !== null && (aliases.includes(found[1]) || found[1] === 'runtime')) {
+  if (found !== null && (aliases.includes(found[1]) || OBJECTS.includes(found[1]))) {
     const [, owner, name, member] = found;
     return `${owner}.${name}(...) returns a promise; write: (await ${owner}.${name}(...))${member ? `.${member}` : ''}`;
   }
@@ -28,6 +30,7 @@ function advice(error, servers, exported) {
   if (found !== null) {
     const [, name] = found;
     if (aliases.includes(name)) return `write: import { ${name} } from "mcp/servers"`;
+    if (name === 'programs' || name === 'traces') return `write: import { ${name} } from "mcp"`;
     if (builtinModules.includes(name)) return `write: import ${name} from "node:${name}"`;
     if (['print', 'None', 'True', 'False', 'len', 'str'].includes(name)) return 'this is JavaScript; Python runs with the tool run_python';
     return null;

@@ -189,4 +189,9 @@ function cellSource(code) {
   };
 }
 
-module.exports = { FUNCTION, cellSource };
+// The text of a function of a cell, as it was written.
+function asWritten(text) {
+  return text.replaceAll(`${HANDLE}.import`, 'import').replaceAll(`${HANDLE}.meta`, 'import.meta').replace(FUNCTION, '');
+}
+
+module.exports = { FUNCTION, asWritten, cellSource };

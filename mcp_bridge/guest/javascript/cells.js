@@ -135,7 +135,7 @@ class Session {
     const functions = runtime.functions({ ...waits.functions(this.#calls), ...this.#inputs.functions() });
     const shown = this.#display.functions();
     const module = runtime.module(functions);
-    this.#modules = new Modules(this.#servers, module, functions, shown);
+    this.#modules = new Modules(this.#servers, module, functions, shown, this.#calls);
     this.#give({ ...shown, runtime: module, mcp: this.#modules.mcp });
   }
 

@@ -14,12 +14,11 @@ from mcp_bridge.guest.javascript.node import (
     DEFAULT_MEMORY,
     DONE,
     IN,
-    METHOD_HEAD,
     OUT,
     Node,
-    answered,
     bundle,
     flags_for,
+    is_notification,
     make_folders,
     write_all,
 )
@@ -27,7 +26,6 @@ from mcp_bridge.guest.output import Capture
 from mcp_bridge.wire import jsonrpc
 from mcp_bridge.wire.errors import WireError
 from mcp_bridge.wire.messages import (
-    NAMES,
     ActivityAsk,
     ExecutionBegun,
     ExecutionInterrupt,
@@ -50,7 +48,7 @@ HEARD_SECONDS = 0.2
 TRIES_SECONDS = 3.5
 """How long a cell is interrupted: the host then ends the sandbox."""
 
-_PASSED_BY = tuple(f'"{NAMES[method]}"'.encode() for method in (ExecutionStart, ExecutionInterrupt, ActivityAsk))
+_PASSED_BY = ExecutionStart, ExecutionInterrupt, ActivityAsk
 """Methods of the host's frames that are this process's."""
 
 
@@ -119,7 +117,7 @@ class NodeSession(Node):
         """Run a cell and send its outcome; return when the host has acknowledged it."""
         self._capture.begin_cell()
         self._await_interruptions()
-        while self._fetches:
+        while self._fetches or (self._drives is not None and self._drives.has_any):
             # Those of an earlier cell, which get no answer any more; one may just have asked.
             self._channel.end_cell()
             sleep(0.005)
@@ -136,13 +134,10 @@ class NodeSession(Node):
 
     def _forward(self, line: bytes) -> bool:
         """Pass a frame on to Node (called by the channel's reader); False if it is for this process."""
-        if any(method in line[:METHOD_HEAD] for method in _PASSED_BY):
+        if is_notification(line, *_PASSED_BY):
             return False
         if self._running is not None and not self._is_ending:
-            if answered(line) > OWN_IDS:
-                return False
-            self._give(line + b"\n")
-            return True
+            return self._take_answer(line)
         try:
             message = jsonrpc.decode(line)
         except WireError:
@@ -169,10 +164,11 @@ class NodeSession(Node):
             else:
                 super()._take_line(line)
 
-    def _watch_for_finish(self, line: bytes) -> None:
-        super()._watch_for_finish(line)
+    def _watch(self, line: bytes) -> bool:
+        is_sent = super()._watch(line)
         if self._finish is not None:
             self._running = None
+        return is_sent
 
     # --- interruptions ---
 

@@ -123,12 +123,14 @@ class Display {
 
   // A value with its images replaced, which are shown. One without images is returned as it is.
   #extracted(value, depth) {
+    // One of ours refuses names that it doesn't have.
+    if (util.types.isProxy(value)) return value;
     const image = imageOf(value);
     if (image !== null) {
       this.#send(image);
       return new Placeholder(image);
     }
-    if (depth >= MAX_DEPTH || typeof value !== 'object' || value === null || util.types.isProxy(value)) return value;
+    if (depth >= MAX_DEPTH || typeof value !== 'object' || value === null) return value;
     const isArray = Array.isArray(value);
     if (!isArray && Object.getPrototypeOf(value) !== Object.prototype) return value;
     let changed = false;

@@ -51,7 +51,7 @@ class Execution {
     const functions = runtime.functions({ ...waits.functions(this.#calls), ...inputs.functions() });
     const shown = this.#display.functions();
     const module = runtime.module(functions);
-    this.#modules = new Modules(this.#servers, module, functions, shown);
+    this.#modules = new Modules(this.#servers, module, functions, shown, this.#calls);
     this.#prepareNode({ ...shown, runtime: module, mcp: this.#modules.mcp });
     let text;
     try {

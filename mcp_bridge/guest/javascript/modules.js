@@ -1,9 +1,10 @@
 'use strict';
-// What scripts import: `mcp`, `mcp/servers`, `mcp/runtime`, and the script itself.
+// What scripts import: `mcp`, `mcp/servers`, `mcp/runtime`, `mcp/programs`, `mcp/traces`, and the script itself.
 const nodeModule = require('node:module');
 const { EventTimeoutError, MCPError, NotAwaitedError, ToolError } = require('./errors');
 const { SCRIPT } = require('./report');
 const { nearest } = require('./names');
+const programs = require('./programs');
 const lines = require('./lines');
 
 const BEGIN = 'mcp:begin';
@@ -13,13 +14,18 @@ const ERRORS = { EventTimeoutError, MCPError, NotAwaitedError, ToolError };
 class Modules {
   #texts = new Map();
 
-  constructor(servers, runtime, functions, displays) {
-    const mcp = { servers: servers.proxy, runtime, ...ERRORS, ...displays };
+  constructor(servers, runtime, functions, displays, calls) {
+    const { Trace, StepView } = programs;
+    const made = programs.modules(calls);
+    const governed = { programs: made.programs.object, traces: made.traces.object };
+    const mcp = { servers: servers.proxy, runtime, ...governed, ...ERRORS, ...displays };
     const byAlias = Object.fromEntries(servers.list.map((server) => [server.alias, server.proxy]));
     this.mcp = mcp;
     this.exported = {
       'mcp/servers': { ...byAlias, default: servers.proxy },
       'mcp/runtime': { ...functions, ...ERRORS, default: runtime },
+      'mcp/programs': { ...made.programs.functions, Trace, StepView, default: governed.programs },
+      'mcp/traces': { ...made.traces.functions, Trace, StepView, default: governed.traces },
       // Servers too: that is often written.
       mcp: { ...byAlias, ...mcp, default: mcp },
     };
@@ -42,7 +48,9 @@ class Modules {
         if (specifier === 'mcp' || specifier.startsWith('mcp/')) {
           const url = `mcp:${specifier.replace(/\.(?:js|mjs|ts)$/, '')}`;
           if (!texts.has(url)) {
-            throw new TypeError(`there is no module '${specifier}'${nearest(specifier, Object.keys(exported))}`);
+            const instead = specifier.startsWith('mcp/tools')
+              ? "; write: const NAME = await runtime.load_tool('NAME')" : nearest(specifier, Object.keys(exported));
+            throw new TypeError(`there is no module '${specifier}'${instead}`);
           }
           return { url, format: 'module', shortCircuit: true };
         }

@@ -29,6 +29,9 @@ from mcp_bridge.wire.messages import (
     CallId,
     ExecutionFinish,
     ExecutionStart,
+    ProgramResume,
+    ProgramStart,
+    RequestCancel,
     encode_params,
     notification,
 )
@@ -90,6 +93,8 @@ class Node:
         self._done = -1
         self._fetches: list[CallId] = []
         """The calls for which inputs are being copied."""
+        self._drives: Any = None
+        """The programs that are driven here; None until the script asks for one."""
 
     def run_script(self, start: ExecutionStart) -> NoReturn:
         """Run the script to its end. Never returns."""
@@ -137,19 +142,25 @@ class Node:
 
     def _forward(self, line: bytes) -> bool:
         """Pass a frame on to Node (called by the channel's reader); False if it is for this process."""
-        if f'"{NAMES[ActivityAsk]}"'.encode() in line[:METHOD_HEAD]:
+        if is_notification(line, ActivityAsk):
             return False
         if not self._is_ending:
-            if answered(line) > OWN_IDS:
-                return False
-            self._give(line + b"\n")
-            return True
+            return self._take_answer(line)
         message = jsonrpc.decode(line)
         if not isinstance(message, (jsonrpc.Response, jsonrpc.ErrorResponse)):
             return True
         if message.id == self._finish:
             os._exit(0)
         return message.id <= OWN_IDS
+
+    def _take_answer(self, line: bytes) -> bool:
+        """Take a frame that may be an answer to the script's; False if it answers this process."""
+        number = answered(line)
+        if number > OWN_IDS:
+            return False
+        if self._drives is None or not self._drives.take(number, line):
+            self._give(line + b"\n")
+        return True
 
     def _give(self, data: bytes) -> None:
         with self._giving:
@@ -180,18 +191,33 @@ class Node:
             os.write(self._done, b".")
         elif line.startswith(OWN):
             self._do(line[len(OWN) :])
-        else:
-            self._watch_for_finish(line)
+        elif self._watch(line):
             self._channel.send_line(line + b"\n")
 
-    def _watch_for_finish(self, line: bytes) -> None:
-        if f'"{NAMES[ExecutionFinish]}"'.encode() not in line[:METHOD_HEAD]:
-            return
+    def _watch(self, line: bytes) -> bool:
+        """Notice what this process has a part in; return whether the host gets the frame."""
+        if not any(method in line[:METHOD_HEAD] for method in _WATCHED):
+            return True
         try:
             message = jsonrpc.decode(line)
         except WireError:
-            return
-        if isinstance(message, jsonrpc.Request) and not self._is_ending:
+            return True
+        if isinstance(message, jsonrpc.Request):
+            self._watch_request(message)
+        elif isinstance(message, jsonrpc.Notification) and message.method == NAMES[RequestCancel]:
+            number = message.params.get("id")
+            return self._drives is None or not isinstance(number, int) or not self._drives.cancel(number)
+        return True
+
+    def _watch_request(self, message: jsonrpc.Request) -> None:
+        if message.method in {NAMES[ProgramStart], NAMES[ProgramResume]}:
+            if self._drives is None:
+                # Imported late, with the kernel: most scripts run no program.
+                from mcp_bridge.guest.javascript.programs import Drives
+
+                self._drives = Drives(self._channel, self._give)
+            self._drives.expect(message.id)
+        elif message.method == NAMES[ExecutionFinish] and not self._is_ending:
             self._is_ending = True
             # Whatever is wrong with these, it isn't the script's end.
             guarded(self._left.keep_all)
@@ -202,7 +228,8 @@ class Node:
         """Do what Node asks this process for. What our own code wouldn't ask for is ignored.
 
         `kept`: the script itself has kept a file; its path, and the numbers of `key_of` as texts. `fetch`: copy an
-        input; the id of the answer, the name, and the call's.
+        input; the id of the answer, the name, and the call's. `steps`: what steps of programs there are, as text; the
+        id of the answer.
         """
         try:
             what, *values = json.loads(asked)
@@ -212,6 +239,10 @@ class Node:
                 number, name, call = int(values[0]), str(values[1]), CallId(values[2])
                 self._fetches.append(call)
                 _thread.start_new_thread(self._fetch, (number, name, call))
+            elif what == "steps":
+                from mcp_bridge.guest.programs import STEPS
+
+                self._give_answer(int(values[0]), {"result": STEPS})
         except (ValueError, TypeError, LookupError, RecursionError):
             pass
 
@@ -265,6 +296,16 @@ class Node:
         self._channel.send_line(jsonrpc.encode(jsonrpc.Request(LAST_ID, NAMES[ExecutionFinish], params)))
         while True:
             signal.pause()
+
+
+_WATCHED = tuple(
+    f'"{NAMES[method]}"'.encode() for method in (ExecutionFinish, ProgramStart, ProgramResume, RequestCancel)
+)
+
+
+def is_notification(line: bytes, *methods: type[Any]) -> bool:
+    """Whether a frame of the host's has one of these methods, of which an answer may have the name in its value."""
+    return not answered(line) and any(f'"{NAMES[method]}"'.encode() in line[:METHOD_HEAD] for method in methods)
 
 
 def answered(line: bytes) -> int:

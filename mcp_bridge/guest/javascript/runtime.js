@@ -1,8 +1,10 @@
 'use strict';
 // `mcp/runtime`: what servers and tools there are, calls by name, and what is kept between runs.
 const util = require('node:util');
+const vm = require('node:vm');
 const { nearest, sameName } = require('./names');
 const { signature, typescript } = require('./arguments');
+const { asWritten } = require('./cell_source');
 
 // Rows that print one a line.
 class Rows extends Array {
@@ -18,6 +20,30 @@ class Rows extends Array {
 
 const rows = (items) => Rows.from(items);
 
+// How the keys of saved tools begin among the memories, and of those in JavaScript.
+const TOOLS = 'tool:';
+const OWN_TOOLS = `${TOOLS}javascript:`;
+
+// A function of this text. Throws SyntaxError.
+function functionOf(text, name) {
+  const made = vm.compileFunction(`return (${text}\n)`, [], {
+    filename: `mcp.tools.${name}`, importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
+  })();
+  return Object.defineProperty(made, 'name', { value: name });
+}
+
+// Functions as an object that also knows `listTools` for `list_tools`, and throws what `unknown` says of another name.
+function offered(functions, unknown) {
+  return new Proxy({ ...functions }, {
+    get: (target, name) => {
+      if (typeof name === 'symbol' || Object.hasOwn(target, name) || name === 'then' || name === 'toJSON') return target[name];
+      const meant = sameName(name, Object.keys(functions));
+      if (meant !== null) return target[meant];
+      throw new TypeError(unknown(name));
+    },
+  });
+}
+
 // `git.git_log(repo_path, …) — …` as JavaScript calls it.
 const asCall = (line) => line.replace(/^([\w.]+)\(([^)]+)\)/, '$1({$2})');
 
@@ -28,6 +54,8 @@ const MEANT = {
   search: ['find', 'find_tool', 'find_tools', 'query', 'search_tools'],
   describe: ['describe_tool', 'doc', 'docs', 'get_schema', 'get_tool', 'help', 'info', 'schema', 'tool_info'],
   save_memory: ['memory', 'remember', 'save', 'set', 'set_memory', 'store'],
+  save_tool: ['add_tool', 'keep_tool', 'register_tool'],
+  load_tool: ['import_tool', 'load_function', 'saved_tool'],
   load_memory: ['get', 'get_memory', 'load', 'recall'],
   files: ['inputs', 'list_files', 'list_inputs', 'get_files'],
   input: ['fetch', 'fetch_file', 'get_file', 'get_input', 'load_file', 'read_file', 'upload'],
@@ -67,7 +95,14 @@ class Runtime {
       end_session: (call, name) => this.#request(
         'session.end', { ...(name === undefined ? {} : { name }), call }, (result) => result.found,
       ),
-      list_memories: (call, prefix = '') => this.#request('memory.list', { prefix, call }, (result) => rows(result.keys)),
+      list_memories: (call, prefix = '') => this.#request(
+        'memory.list', { prefix, call }, (result) => rows(result.keys.filter((key) => !key.startsWith(TOOLS))),
+      ),
+      save_tool: (call, given) => this.saveTool(call, given),
+      load_tool: (call, name) => this.#request('memory.load', { key: OWN_TOOLS + name, call }, ({ found, value }) => {
+        if (found) return functionOf(value, name);
+        throw new RangeError(`no saved tool '${name}'; runtime.save_tool keeps functions: await runtime.save_tool(${name})`);
+      }),
     };
     const made = { discovered_servers: () => this.discovered(), ...more };
     for (const [name, work] of Object.entries(table)) {
@@ -80,16 +115,9 @@ class Runtime {
     return made;
   }
 
-  // The functions as an object that also knows `listTools` for `list_tools`, and says what an unknown name may mean.
+  // The functions as an object that says what an unknown name may mean.
   module(functions) {
-    return new Proxy({ ...functions }, {
-      get: (target, name) => {
-        if (typeof name === 'symbol' || Object.hasOwn(target, name) || name === 'then' || name === 'toJSON') return target[name];
-        const meant = sameName(name, Object.keys(functions));
-        if (meant !== null) return target[meant];
-        throw new TypeError(this.unknown(name, Object.keys(functions)));
-      },
-    });
+    return offered(functions, (name) => this.unknown(name, Object.keys(functions)));
   }
 
   unknown(name, known) {
@@ -176,6 +204,21 @@ class Runtime {
     await this.#calls.request('memory.save', { key, value: value ?? null, update: true, call });
   }
 
+  // Keep a function's text for later runs; resolves with its name.
+  async saveTool(call, given) {
+    const name = given?.name;
+    const write = 'write: await runtime.save_tool(function name(...) {...})';
+    if (typeof given !== 'function' || !/^[\w$]+$/.test(name)) throw new TypeError(`save_tool() takes a function that has a name; ${write}`);
+    const text = asWritten(`${given}`);
+    try {
+      functionOf(text, name);
+    } catch {
+      throw new TypeError(`save_tool() can't keep '${name}', whose text isn't that of a function by itself; ${write}`);
+    }
+    await this.#request('memory.save', { key: OWN_TOOLS + name, value: text, call }, () => undefined);
+    return name;
+  }
+
   // All of what an earlier run's answer had to cut.
   async output(execution, name) {
     let text = '';
@@ -188,4 +231,4 @@ class Runtime {
   }
 }
 
-module.exports = { Runtime, rows };
+module.exports = { Runtime, offered, rows };

@@ -183,7 +183,7 @@ class Channel {
     for (const taken of [...this.#untold]) this.#tellTaken(taken);
     send(Buffer.from(`!${stringify([what, 0, name, call])}\n`));
     const message = JSON.parse(readDone(Number(readDone(12).toString())).toString());
-    if (this.replays) this.notify('call.taken', { call });
+    if (this.replays && call !== undefined) this.notify('call.taken', { call });
     if (message.error === undefined) return message.result;
     throw new RequestError(message.error.message, message.error.data ?? {});
   }

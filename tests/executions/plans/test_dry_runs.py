@@ -525,32 +525,46 @@ async def test_what_a_dry_run_neither_does_nor_lists_is_refused(shop):
         assert shop.writes == []
 
 
-async def test_a_program_is_listed_and_its_steps_are_asked_about_when_they_are_made(shop):
-    code = """
+OF_A_PROGRAM = {
+    "python": """
 from mcp import programs
 from mcp.servers import shop
 await shop.put(what="own")
 steps = [{"id": "put", "type": "tool", "tool": "shop.put", "args": {"what": "$what"}}]
 trace = await programs.run({"name": "p", "steps": steps}, {"what": "own"})
 print(trace.output if isinstance(trace, programs.Trace) else trace["output"])
-"""
+""",
+    "javascript": """
+import { programs } from "mcp";
+import { shop } from "mcp/servers";
+await shop.put({ what: "own" });
+const steps = [{ id: "put", type: "tool", tool: "shop.put", args: { what: "$what" } }];
+const trace = await programs.run({ name: "p", steps }, { what: "own" });
+console.log(trace.output);
+""",
+}
+OWN_CALL = {"python": 'await shop.put(what="own")', "javascript": 'await shop.put({ what: "own" });'}
+
+
+async def test_a_program_is_listed_and_its_steps_are_asked_about_when_they_are_made(either):
+    shop, code = either, OF_A_PROGRAM
     async with shop.open(ALLOWS) as bridge:
-        dry = await bridge.run(code, dry_run=True)
+        dry = await shop.run(bridge, code, dry_run=True)
         assert dry.stdout == b"<result of call 2>['output']\n"
         assert [(row["tool"], row["bound"]) for row in dry.planned] == [("shop.put", True), ("program.start", False)]
         assert dry.planned[1]["arguments"]["context"] == {"what": "own"}
         asked = await decided(bridge)
         assert asked["details"]["asked_when_made"][0]["arguments"]["program"]["name"] == "p"
         # The same call as the script's own: the list's approval is used up, and isn't a step's.
-        waits = await bridge.run(code)
+        waits = await shop.run(bridge, code)
         assert (waits.status, shop.writes) == ("suspended", [("put", {"what": "own"})])
         (asked,) = await approval_requests(bridge.programs.store, None, open_only=True)
         assert (asked.question["tool"], asked.question["why"]) == ("shop.put", UNPLANNED)
         await decide(bridge.programs.store, asked, approved=True, by="anna", comment=None)
-        assert (await bridge.run(code)).status == "success"
+        assert (await shop.run(bridge, code)).status == "success"
         assert shop.writes == [("put", {"what": "own"})] * 2
-        only = code.replace('await shop.put(what="own")', "")
-        dry = await bridge.run(only, dry_run=True)
+        only = {language: text.replace(OWN_CALL[language], "") for language, text in code.items()}
+        dry = await shop.run(bridge, only, dry_run=True)
         assert (dry.status, [row["tool"] for row in dry.planned]) == ("success", ["program.start"])
         assert await approval_requests(bridge.programs.store, None, open_only=True) == []
 

@@ -32,26 +32,68 @@ PROGRAM = {
 }
 
 
-async def test_a_program_runs_from_inside(sandboxes):
-    record = await sandboxes.run(
-        f"""
+@pytest.fixture(params=["python", "javascript"])
+def language(request):
+    return request.param
+
+
+FROM_INSIDE = {
+    "python": f"""
 from mcp import programs, sync
 import json
+def tell(*values): print(json.dumps(values))
 program = json.loads({json.dumps(json.dumps(PROGRAM))})
 trace = await programs.run(program, context={{"who": "you"}})
-print(trace.status, trace.output, [step.id for step in trace.steps])
+tell(trace.status, trace.output, [step.id for step in trace.steps], trace.step("left").output)
 trace = sync.programs.run(program, {{"who": "you"}}, idempotency_key="k")
 again = sync.programs.run(program, {{"who": "you"}}, idempotency_key="k")
-print(trace.trace_id == again.trace_id, again.status)
+tell(trace.trace_id == again.trace_id, again.status)
 print(await programs.validate({{"steps": []}}))
-print(await programs.save("greet", program) is not None, await programs.list())
-print((await programs.run("greet", {{"who": "you"}})).ok)
+tell(await programs.validate(program), len(await programs.save("greet", program)))
+print(await programs.list())
+tell((await programs.run("greet", {{"who": "you"}})).ok, (await programs.get("greet"))["name"])
+tell(await programs.delete("greet"), await programs.delete("greet"), await programs.list())
+failed = await programs.run({{"steps": [{{"id": "a", "type": "tool", "tool": "faulty.echo", "args": {{}}}}]}})
+tell(failed.status, failed.ok, failed.code, "'text' is a required property" in failed.error)
+try:
+    await programs.run("greet")
+except Exception as exc:
+    tell(exc.code)
 """,
-        faulty(),
-    )
-    assert printed(record).splitlines()[:2] == [
-        "success l you and r you ['one', 'which', 'left', 'right', 'both', 'last']",
-        "True success",
+    "javascript": f"""
+import {{ programs }} from "mcp";
+const tell = (...values) => console.log(JSON.stringify(values));
+const program = {json.dumps(PROGRAM)};
+let trace = await programs.run(program, {{ who: "you" }});
+tell(trace.status, trace.output, trace.steps.map((step) => step.id), trace.step("left").output);
+trace = await programs.run(program, {{ who: "you" }}, {{ idempotencyKey: "k" }});
+const again = await programs.run(program, {{ who: "you" }}, {{ idempotency_key: "k" }});
+tell(trace.trace_id === again.trace_id, again.status);
+console.log(await programs.validate({{ steps: [] }}));
+tell(await programs.validate(program), (await programs.save("greet", program)).length);
+console.log(await programs.list());
+tell((await programs.run("greet", {{ who: "you" }})).ok, (await programs.get("greet")).name);
+tell(await programs.delete("greet"), await programs.delete("greet"), await programs.list());
+const failed = await programs.run({{ steps: [{{ id: "a", type: "tool", tool: "faulty.echo", args: {{}} }}] }});
+tell(failed.status, failed.ok, failed.code, failed.error.includes("'text' is a required property"));
+try {{ await programs.run("greet") }} catch (error) {{ tell(error.code) }}
+""",
+}
+
+
+async def test_a_program_runs_from_inside(both, language):
+    out = printed(await both.run(FROM_INSIDE[language], faulty(), language=language)).splitlines()
+    steps = ["one", "which", "left", "right", "both", "last"]
+    assert json.loads(out[0]) == ["success", "l you and r you", steps, "l you"]
+    assert json.loads(out[1]) == [True, "success"]
+    assert out[2] == "steps: a list of 0 should have at least 1"
+    assert json.loads(out[3]) == [[], 64]
+    assert out[4] == "greet (agent)"
+    assert [json.loads(line) for line in out[5:]] == [
+        [True, "greet"],
+        [True, False, []],
+        ["failed", False, "bad_arguments", True],
+        ["unknown_program"],
     ]
 
 
@@ -103,7 +145,7 @@ print(programs.__doc__)
         assert sign in guide
 
 
-async def test_what_a_sandbox_has_left_goes_on_in_another_with_its_key(sandboxes, tmp_path):
+async def test_what_a_sandbox_has_left_goes_on_in_another_with_its_key(both, language, tmp_path):
     program = {
         "steps": [
             {"id": "one", "type": "tool", "tool": "faulty.echo", "args": {"text": "$who"}},
@@ -111,21 +153,24 @@ async def test_what_a_sandbox_has_left_goes_on_in_another_with_its_key(sandboxes
             {"id": "last", "type": "tool", "tool": "faulty.echo", "args": {"text": "$one.output again"}},
         ]
     }
-    run = f"programs.run({program!r}, {{'who': 'you'}}, idempotency_key='left')"
-    async with sandboxes.open(faulty(), state_dir=tmp_path / "state") as bridge:
-        script = f"""
-import asyncio, sys
-from mcp import programs
-asyncio.ensure_future({run})
-await asyncio.sleep(1)
-"""
-        await bridge.run(script)
+    python = f"programs.run({program!r}, {{'who': 'you'}}, idempotency_key='left')"
+    javascript = f"programs.run({json.dumps(program)}, {{ who: 'you' }}, {{ idempotencyKey: 'left' }})"
+    leave, go_on = {
+        "python": (
+            f"import asyncio\nfrom mcp import programs\nasyncio.ensure_future({python})\nawait asyncio.sleep(1)",
+            f"from mcp import programs\ntrace = await {python}\nprint(trace.status, trace.output, trace.trace_id)",
+        ),
+        "javascript": (
+            f"mcp.{javascript}; setTimeout(() => process.exit(0), 1000)",
+            f"const trace = await mcp.{javascript}; console.log(trace.status, trace.output, trace.trace_id)",
+        ),
+    }[language]
+    async with both.open(faulty(), state_dir=tmp_path / "state") as bridge:
+        await bridge.run(leave, language=language)
         found = await bridge.programs.store.executions(None, 10)
         (left,) = [row for row in found if row.kind == "program"]
         assert left.status == "interrupted"
-        record = await bridge.run(
-            f"from mcp import programs\ntrace = await {run}\nprint(trace.status, trace.output, trace.trace_id)"
-        )
+        record = await bridge.run(go_on, language=language)
         assert printed(record) == f"success you again {left.id}\n"
         entries = await bridge.programs.recorder.read(left.id)
         assert [row.entry.step for row in entries if row.entry.kind == "intent"] == ["one", "last"]
@@ -150,34 +195,94 @@ async def test_programs_are_kept_within_a_limit(sandboxes, tmp_path, monkeypatch
         assert [row["name"] for row in await bridge.programs.library.listed("local")] == ["a"]
 
 
-async def test_a_trace_shows_little_of_itself(sandboxes, tmp_path):
-    many = {
-        "steps": [
-            {
-                "id": "each",
-                "type": "map",
-                "over": "$items",
-                "step": {"id": "e", "type": "tool", "tool": "faulty.echo", "args": {"text": "$item"}},
-            }
-        ]
-    }
-    waits = {"steps": [{"id": "ask", "type": "approval", "message": "May I?"}]}
-    async with sandboxes.open(faulty(), state_dir=tmp_path / "state") as bridge:
-        record = await bridge.run(
-            f"""
+SUSPENDED = {
+    "steps": [
+        {"id": "one", "type": "tool", "tool": "faulty.echo", "args": {"text": "a"}},
+        {"id": "paid", "type": "wait", "event": "paid"},
+        {"id": "last", "type": "tool", "tool": "faulty.echo", "args": {"text": "$one and $__webhook__.by"}},
+    ]
+}
+GOES_ON = {
+    "python": f"""
+from mcp import programs, traces
+import json
+def tell(*values): print(json.dumps(values))
+trace = await programs.run({SUSPENDED!r})
+tell(trace.status, trace.ok, trace.waiting[0]["kind"], trace.step("one").output)
+again = await programs.resume(trace.trace_id, {{"by": "anna"}})
+tell(again.status, again.output, again.trace_id == trace.trace_id, (await traces.get(trace.trace_id)).output)
+for wrong in (trace.trace_id, "0" * 32):
+    try:
+        await programs.resume(wrong)
+    except Exception as exc:
+        tell(exc.code)
+""",
+    "javascript": f"""
+import {{ programs, traces }} from "mcp";
+const tell = (...values) => console.log(JSON.stringify(values));
+const trace = await programs.run({json.dumps(SUSPENDED)});
+tell(trace.status, trace.ok, trace.waiting[0].kind, trace.step("one").output);
+const again = await programs.resume(trace, {{ by: "anna" }});
+tell(again.status, again.output, again.trace_id === trace.trace_id, (await traces.get(trace.trace_id)).output);
+for (const wrong of [trace.trace_id, "0".repeat(32)]) {{
+  try {{ await programs.resume(wrong) }} catch (error) {{ tell(error.code) }}
+}}
+""",
+}
+
+
+async def test_a_suspended_program_goes_on_from_inside(both, language):
+    out = printed(await both.run(GOES_ON[language], faulty(), language=language)).splitlines()
+    assert [json.loads(line) for line in out] == [
+        ["suspended", False, "event", "a"],
+        ["success", "a and anna", True, "a and anna"],
+        ["not_suspended"],
+        ["unknown_trace"],
+    ]
+
+
+MANY = {
+    "steps": [
+        {
+            "id": "each",
+            "type": "map",
+            "over": "$items",
+            "step": {"id": "e", "type": "tool", "tool": "faulty.echo", "args": {"text": "$item"}},
+        }
+    ]
+}
+WAITS = {"steps": [{"id": "ask", "type": "approval", "message": "May I?"}]}
+LITTLE = {
+    "python": f"""
 from mcp import programs
-trace = await programs.run({many!r}, {{"items": ["x" * 1000] * 100}})
+trace = await programs.run({MANY!r}, {{"items": ["x" * 1000] * 100}})
 assert len(trace.steps) == 101 and len(trace.steps[0].output) == 1000
 text = repr(trace)
 print(len(text) < 10_000, "81 more in .steps" in text)
-text = repr(await programs.run({waits!r}))
+text = repr(await programs.run({WAITS!r}))
 print("suspended" in text and "waits for a person at ask: May I?" in text)
 try:
     trace.step("eahc")
 except KeyError as exc:
     print(str(exc)[:60])
-"""
-        )
+""",
+    "javascript": f"""
+import {{ inspect }} from "node:util";
+import {{ run }} from "mcp/programs";
+const trace = await run({json.dumps(MANY)}, {{ items: Array(100).fill("x".repeat(1000)) }});
+if (trace.steps.length !== 101 || trace.steps[0].output.length !== 1000) throw new Error("not all");
+const text = inspect(trace);
+console.log(text.length < 10_000 ? "True" : text.length, text.includes("81 more in .steps") ? "True" : text);
+const waits = inspect(await run({json.dumps(WAITS)}));
+console.log(waits.includes("suspended") && waits.includes("waits for a person at ask: May I?") ? "True" : waits);
+try {{ trace.step("eahc") }} catch (error) {{ console.log(error.message.slice(0, 60)) }}
+""",
+}
+
+
+async def test_a_trace_shows_little_of_itself(both, language, tmp_path):
+    async with both.open(faulty(), state_dir=tmp_path / "state") as bridge:
+        record = await bridge.run(LITTLE[language], language=language)
         assert printed(record).splitlines()[:2] == ["True True", "True"]
         assert "no step 'eahc' has run" in printed(record)
 

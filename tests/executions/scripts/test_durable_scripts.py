@@ -5,7 +5,7 @@ import hashlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401
+from script_hosts import HEAD, Hosts, ended, make_hosts, make_javascript_hosts, source  # noqa: F401
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.request_identity import Keys
@@ -24,6 +24,12 @@ pytestmark = pytest.mark.usefixtures("whole_ledgers")
 @pytest.fixture
 def hosts(make_hosts):
     return make_hosts("hosts")
+
+
+@pytest.fixture(params=["make_hosts", "make_javascript_hosts"])
+def either(request):
+    """Hosts of scripts in one of the languages."""
+    return request.getfixturevalue(request.param)("hosts")
 
 
 # --- killed ---
@@ -387,13 +393,22 @@ async def test_a_program_and_a_script_share_no_key(sandboxes, tmp_path):
 
 
 @pytest.mark.parametrize("die", ["in:once b", "before:again c"])
-async def test_a_program_that_a_script_runs_is_joined_when_the_script_is_run_again(hosts, die):
-    code = """
+async def test_a_program_that_a_script_runs_is_joined_when_the_script_is_run_again(either, die):
+    hosts = either
+    code = {
+        "python": """
 from mcp import programs
 steps = [{"id": x, "type": "tool", "tool": "once", "args": {"text": x}} for x in ("a", "b")]
 trace = await programs.run({"name": "p", "steps": steps})
 print(trace.status, trace.output, await local.again(text="c"))
-"""
+""",
+        "javascript": """
+import { programs } from "mcp";
+const steps = ["a", "b"].map((text) => ({ id: text, type: "tool", tool: "once", args: { text } }));
+const trace = await programs.run({ name: "p", steps });
+console.log(trace.status, trace.output, await local.again({ text: "c" }));
+""",
+    }
     hosts.run(code, die=die)
     record = hosts.run(code)
     if die == "in:once b":
@@ -437,7 +452,8 @@ print(time.monotonic() - began > 0.85)
     assert hosts.run(code)["stdout"] == "True\n"
 
 
-LEFT = """
+LEFT = {
+    "python": """
 from mcp import programs
 program = {"steps": [{"id": x, "type": "tool", "tool": "again", "args": {"text": x, "seconds": 1.0}} for x in "ab"]}
 try:
@@ -447,11 +463,26 @@ except TimeoutError:
 trace = await programs.run(program, idempotency_key="k")
 print(trace.status, trace.output)
 await local.again(text="c")
-"""
+""",
+    "javascript": """
+import { programs } from "mcp";
+const step = (text) => ({ id: text, type: "tool", tool: "again", args: { text, seconds: 1 } });
+const run = (signal?: AbortSignal) => programs.run({ steps: [step("a"), step("b")] }, {}, { idempotencyKey: "k", signal });
+try {
+  await run(AbortSignal.timeout(1500));
+} catch (error) {
+  console.log(error.name === "TimeoutError" ? "late" : error);
+}
+const trace = await run();
+console.log(trace.status, trace.output);
+await local.again({ text: "c" });
+""",
+}
 
 
 @pytest.mark.parametrize("key", ["key", None])
-async def test_a_program_that_took_too_long_goes_on_when_the_script_tries_again(hosts, key):
+async def test_a_program_that_took_too_long_goes_on_when_the_script_tries_again(either, key):
+    hosts = either
     hosts.settings |= {"wall_timeout": 30, "timeout": 30}
     record = hosts.run(LEFT, key)
     assert (record["status"], record["stdout"]) == ("success", "late\nsuccess again:b\n")

@@ -58,12 +58,29 @@ const [a, b] = await Promise.all([later("a", Math.random() * 200), later("b", Ma
 console.log(a, b, await local.once({text: "c"}));
 """
 
+PROGRAMS = """
+import { programs } from "mcp";
+const run = (text, seconds) => programs.run(
+  { steps: [{ id: "one", type: "tool", tool: "again", args: { text, seconds } }] }).then((trace) => trace.output);
+const begun = [["a", run("a", 0.4)], ["b", local.once({ text: "b" })], ["c", run("c", 0.2)], ["d", local.again({ text: "d", seconds: 0.2 })]];
+const left = new Map(begun.map(([name, call]) => [name, call.then((value) => [name, value])]));
+const names = [];
+while (left.size > 0) {
+  const [name, value] = await Promise.race(left.values());
+  left.delete(name);
+  names.push(value);
+  await local.again({ text: names.join("+") });
+}
+console.log(names.sort().join(" "));
+"""
+
 KILLS = {
     SEQUENTIAL: ["before:once c", "in:again b", "outcome:once a", "after:once a", "end"],
     TOGETHER: ["in:once c", "after:once a"],
     RACED: ["before:once once:b+once:c", "after:once once:b"],
     NESTED: ["in:once b", "after:once b2", "after:once a1"],
     TIMERS: ["after:once a", "after:once b", "in:once c"],
+    PROGRAMS: ["after:once b", "before:again once:b", "end"],
 }
 SAID = {
     SEQUENTIAL: "once:a again:b once:c\n",
@@ -71,6 +88,7 @@ SAID = {
     RACED: "once:once:b\nonce:once:b+once:c\nonce:once:b+once:c+once:a\n",
     NESTED: "once:a,once:a1again:a1x,once:a2again:a2x once:b,once:b1again:b1x,once:b2again:b2x\n",
     TIMERS: "once:a once:b once:c\n",
+    PROGRAMS: "again:a again:c again:d once:b\n",
 }
 
 
@@ -89,6 +107,14 @@ def test_whatever_kills_its_host_a_script_goes_on_and_repeats_nothing(make_javas
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(killed, KILLS[code]))
+
+
+def test_what_comes_first_of_programs_and_calls_comes_first_in_a_replay_too(hosts):
+    for _ in range(3):
+        record = hosts.run(PROGRAMS, key=None)
+        assert (record["status"], record["stdout"]) == ("success", SAID[PROGRAMS]), record["error"]
+        found = hosts.replay(record["execution"])
+        assert found["agrees"], found["difference"]
 
 
 ASKING = """
