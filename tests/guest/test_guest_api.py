@@ -468,9 +468,9 @@ async def test_a_call_that_was_handed_to_asyncio_is_not_taken_for_forgotten(sand
 # --- cancelling ---
 
 
-async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(sandboxes):
-    record = await sandboxes.run(
-        """
+async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(bilingual):
+    code = {
+        "python": """
 import asyncio
 from mcp.servers import faulty
 await faulty.echo("started")
@@ -483,8 +483,19 @@ while len(__import__("json").loads(await faulty.cancelled())) < 3:
     await asyncio.sleep(0.05)
 print(await faulty.echo("goes on"))
 """,
-        faulty(),
-    )
+        "javascript": """
+import { faulty } from "mcp/servers";
+await faulty.echo({ text: "started" });
+const soon = () => ({ signal: AbortSignal.timeout(200) });
+for (const call of [() => faulty.hang(soon()), () => faulty.hang.raw({}, soon()), () => runtime.call_tool("faulty", "hang", {}, soon())]) {
+  try { await call() } catch (error) { if (error.name === "TimeoutError") console.log("timed out") }
+}
+try { await faulty.echo({ text: "never" }, { signal: AbortSignal.abort() }) } catch (error) { if (error.name !== "AbortError") throw error }
+while (JSON.parse(await faulty.cancelled()).length < 3) await new Promise((done) => setTimeout(done, 50));
+console.log(await faulty.echo({ text: "goes on" }));
+""",
+    }
+    record = await bilingual.run(code, faulty())
     assert lines(record) == ["timed out"] * 3 + ["goes on"]
 
 

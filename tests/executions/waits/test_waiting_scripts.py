@@ -6,7 +6,14 @@ Each host is a process of its own, and none serves: what goes on does so because
 import time
 
 import pytest
-from script_hosts import ended, make_hosts, make_javascript_hosts, source  # noqa: F401  (fixtures)
+from script_hosts import (  # noqa: F401  (fixtures)
+    either,
+    ended,
+    make_either,
+    make_hosts,
+    make_javascript_hosts,
+    source,
+)
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
@@ -14,12 +21,6 @@ pytestmark = pytest.mark.usefixtures("whole_ledgers")
 @pytest.fixture
 def hosts(make_hosts):
     return make_hosts("hosts")
-
-
-@pytest.fixture(params=["make_hosts", "make_javascript_hosts"])
-def either(request):
-    """Hosts of scripts in one of the languages."""
-    return request.getfixturevalue(request.param)("hosts")
 
 
 def waiting(record):
