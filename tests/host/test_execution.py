@@ -871,6 +871,36 @@ console.log(Object.keys(await runtime.load_memory("k")).length);
     assert printed(record) == "50\n"
 
 
+async def test_only_so_many_objects_are_displayed(bilingual):
+    png = b"\x89PNG\r\n\x1a\n"
+    code = {
+        "python": f"for n in range(200): display({png!r} + bytes([n]))",
+        "javascript": f"for (let n = 0; n < 200; n++) display(Buffer.from([...{list(png)}, n]))",
+    }
+    record = await bilingual.run(code)
+    assert (record.status, len(record.displays)) == ("output_limit", 100)
+    assert "100 objects" in record.error["message"]
+
+
+async def test_what_another_answer_had_to_cut_is_read_whole(bilingual, tmp_path):
+    async with bilingual.open(state_dir=tmp_path) as opened:
+        first = await opened.run({"python": "print('é€' * 9)", "javascript": "console.log('é€'.repeat(9))"})
+        opened.bridge.files.save_output(first.execution, "stdout.txt", first.stdout * 20_000)
+        code = {
+            "python": "from mcp import runtime\nwhole = await runtime.output('ID')\nprint(len(whole), whole[:9])",
+            "javascript": "const whole = await runtime.output('ID');\nconsole.log(whole.length, whole.slice(0, 9));",
+        }
+        reader = await opened.run(code[opened.language].replace("ID", first.execution))
+        assert printed(reader) == "380000 é€é€é€é€é\n"
+        store = opened.bridge.programs.store
+        assert await store.holders(first.execution) == [reader.execution]
+        assert (await opened.bridge.replay_execution(await store.execution(reader.execution))).difference is None
+        gone = await opened.run(
+            {"python": "runtime.output('0' * 16)", "javascript": "await runtime.output('0'.repeat(16))"}
+        )
+        assert gone.error["message"].startswith("No output 'stdout' is kept of the execution")
+
+
 WRONG = {
     "python": [
         "save_memory(7, 1)", "save_memory(None, 1)", "load_memory(['k'])", "delete_memory(2**70)", "list_memories(1)",
