@@ -446,7 +446,7 @@ def test_what_is_logged_is_in_the_file_that_is_configured_too(configure, tmp_pat
     file = tmp_path / "bridge.log"
     assert file.stat().st_mode & 0o777 == 0o600
     (line,) = (line for line in file.read_text().splitlines() if "a ledger begins" in line)
-    assert re.match(r"\d{4}-\d\d-\d\d [\d:,]+ \d+ WARNING mcp_bridge\.cli\.opening: ", line)
+    assert re.match(r"\d{4}-\d\d-\d\d [\d:,]+ \d+ WARNING mcp_bridge\.cli\.command_runner: ", line)
     setup = configure(log_file=str(tmp_path))
     says(setup.run("execution", "list", env=env), 2, "log_unwritable", str(tmp_path), "Is a directory")
 

@@ -73,6 +73,9 @@ class NodeSession(Node):
         """Held until the host has acknowledged the cell's end."""
         self._ended.acquire()
         self._stopping = _thread.allocate_lock()
+        """Held while a cell is made to end."""
+        self._stopped: str | None = None
+        """The execution that is being made to end, or will be as soon as what was done about the one before is over."""
         self._sent = self._happened = 0
         """Interruptions."""
         make_folders(first)
@@ -162,7 +165,7 @@ class NodeSession(Node):
             super()._take_line(line)
         elif self._running is not None and self._has_begun:
             if line == ASKED:
-                _thread.start_new_thread(self._stop, (self._running, 0.0))
+                self._begin_stop(self._running, 0.0)
             else:
                 super()._take_line(line)
 
@@ -176,7 +179,14 @@ class NodeSession(Node):
     def interrupt(self, execution: str) -> None:
         """Interrupt a cell, if it runs. Called by the thread that reads."""
         if self._running == execution:
-            _thread.start_new_thread(self._stop, (execution, HEARD_SECONDS))
+            # The host answers nothing more, and Node can't be interrupted while it waits for an input.
+            self._channel.end_cell()
+            self._begin_stop(execution, HEARD_SECONDS)
+
+    def _begin_stop(self, execution: str, patience: float) -> None:
+        if self._stopped != execution:
+            self._stopped = execution
+            _thread.start_new_thread(self._stop, (execution, patience))
 
     def _stop(self, execution: str, patience: float) -> None:
         """Have a cell end.
@@ -185,8 +195,7 @@ class NodeSession(Node):
             execution: The cell's.
             patience: How long Node may take to hear it by itself.
         """
-        if not self._stopping.acquire(blocking=False):
-            return
+        self._stopping.acquire()
         try:
             until = monotonic() + TRIES_SECONDS
             while self._running == execution and monotonic() < until:
@@ -199,6 +208,8 @@ class NodeSession(Node):
                     self._await_interruptions()
                     patience = HEARD_SECONDS
         finally:
+            if self._stopped == execution:
+                self._stopped = None
             self._stopping.release()
 
     def _wait(self, execution: str, seconds: float) -> None:
