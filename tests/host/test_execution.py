@@ -901,6 +901,40 @@ async def test_what_another_answer_had_to_cut_is_read_whole(bilingual, tmp_path)
         assert gone.error["message"].startswith("No output 'stdout' is kept of the execution")
 
 
+async def test_memories_last_across_runs_and_their_limits_are_errors(bilingual):
+    async with bilingual.open() as opened:
+        kept = {
+            "python": """
+from mcp import runtime
+await runtime.save_memory("k", {"a": 1})
+await runtime.update_memory("k", {"b": [None, "€"]})
+await runtime.save_memory("gone", 1)
+print(int(await runtime.delete_memory("gone")), int(await runtime.delete_memory("gone")))
+for key, value in [("", 1), ("k" * 201, 1), ("big", "x" * (5 << 20)), ("k" * 5000, 1)]:
+    try: await runtime.save_memory(key, value)
+    except runtime.MCPError as exc: print(exc.code)
+""",
+            "javascript": """
+await runtime.save_memory("k", { a: 1 });
+await runtime.update_memory("k", { b: [null, "€"] });
+await runtime.save_memory("gone", 1);
+console.log(+await runtime.delete_memory("gone"), +await runtime.delete_memory("gone"));
+for (const [key, value] of [["", 1], ["k".repeat(201), 1], ["big", "x".repeat(5 << 20)], ["k".repeat(5000), 1]]) {
+  try { await runtime.save_memory(key, value) } catch (error) { console.log(error.code) }
+}
+""",
+        }
+        assert lines(await opened.run(kept)) == ["1 0", "bad_memory", "bad_memory", "bad_memory", "bad_request"]
+        read = {
+            "python": "import json\nfrom mcp import runtime\n"
+            "print(json.dumps([await runtime.load_memory('k'), await runtime.load_memory('no', 'other'), "
+            "list(await runtime.list_memories())]))",
+            "javascript": "console.log(JSON.stringify([await runtime.load_memory('k'), "
+            "await runtime.load_memory('no', 'other'), await runtime.list_memories()]))",
+        }
+        assert json.loads(printed(await opened.run(read))) == [{"a": 1, "b": [None, "€"]}, "other", ["k"]]
+
+
 WRONG = {
     "python": [
         "save_memory(7, 1)", "save_memory(None, 1)", "load_memory(['k'])", "delete_memory(2**70)", "list_memories(1)",
