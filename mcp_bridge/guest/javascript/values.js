@@ -5,7 +5,7 @@ const MAX_DEPTH = 64;
 const MAX_VALUES = 500_000;
 const CONTAINER_WEIGHT = 3;
 
-const { rawJSON } = JSON;
+const { isRawJSON, rawJSON } = JSON;
 const { types } = require('node:util');
 const { textOf } = require('./planned');
 // Made by `host/guest_bundle` of `wire/messages`: of each method the parameters' types, and which may be left out.
@@ -98,7 +98,7 @@ function encodable(value) {
 }
 
 const LARGE = 2 ** 63;
-const isNumber = (value) => typeof value === 'number' || JSON.isRawJSON(value);
+const isNumber = (value) => typeof value === 'number' || isRawJSON(value);
 const digits = (value) => (typeof value === 'number' ? value : value.rawJSON);
 const isInteger = (value) => isNumber(value) && Number.isInteger(Number(digits(value))) && Math.abs(digits(value)) < LARGE;
 
@@ -110,7 +110,7 @@ const TYPES = {
   int: ['an integer', isInteger],
   float: ['a number', (value) => isInteger(value) || (typeof value === 'number' && !Number.isInteger(value))],
   list: ['an array', Array.isArray],
-  dict: ['an object', (value) => typeof value === 'object' && value !== null && !Array.isArray(value) && !JSON.isRawJSON(value)],
+  dict: ['an object', (value) => typeof value === 'object' && value !== null && !Array.isArray(value) && !isRawJSON(value)],
 };
 
 // Throws LocalError, `bad_params`, for what the host would take for no message, and end the sandbox. `params` is encodable.
@@ -130,7 +130,8 @@ function told(value) {
   if (value === null) return 'null';
   if (Array.isArray(value)) return 'an array';
   if (typeof value === 'string') return `'${value.slice(0, 40)}'`;
-  return isNumber(value) ? `${digits(value)}` : { boolean: `${value}`, object: 'an object' }[typeof value];
+  if (isNumber(value)) return `${digits(value)}`;
+  return typeof value === 'object' ? 'an object' : `${value}`;
 }
 
 const MAY_BE_LARGE = /\d{16}/;

@@ -503,7 +503,7 @@ async def test_a_replay_agrees_and_does_nothing(either, key):
 SEND = """
 const frame = (id, method, params) => require("node:fs").writeSync(4, `${JSON.stringify({jsonrpc: "2.0", id, method, params})}\\n`);
 """
-# Past our own modules.
+"""Sends a frame past our own modules."""
 
 DRIVING = {
     "python": """
