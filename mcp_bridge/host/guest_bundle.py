@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 import marshal
 import zlib
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from types import CodeType, NoneType, UnionType
+
+from mcp_bridge.wire.annotations import Any, Literal
+from mcp_bridge.wire.messages import METHODS, CallId
 
 PARTS = (
     *("wire", "kernel", "kernel/language", "guest"),
@@ -89,7 +93,26 @@ def _javascript_sources() -> bytes:
     """The module that holds our modules in JavaScript as texts."""
     texts = {file.stem: file.read_text("utf-8") for file in sorted((_ROOT / JAVASCRIPT).glob("*.js"))}
     boot = texts.pop("boot")
+    parameters = {
+        method: {
+            name: (_types(annotation), name not in kind._field_defaults)
+            for name, annotation in kind.__annotations__.items()
+        }
+        for method, kind in METHODS.items()
+    }
+    texts["parameters"] = f"module.exports = {json.dumps(parameters)};\n"
     return f"BOOT = {boot!r}\nMODULES = {texts!r}\n".encode()
+
+
+def _types(annotation: Any) -> list[str | list[str]]:
+    """The types of a message's parameter by their names; a list is of the texts that it may be."""
+    if isinstance(annotation, UnionType):
+        return [kind for member in annotation.__args__ for kind in _types(member)]
+    origin = getattr(annotation, "__origin__", annotation)
+    if origin is Literal:
+        return [list(annotation.__args__)]
+    names = {Any: "any", NoneType: "null", CallId: "str"}
+    return [names.get(origin) or origin.__name__]
 
 
 def _code(name: str, file: Path) -> CodeType:

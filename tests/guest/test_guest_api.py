@@ -468,9 +468,9 @@ async def test_a_call_that_was_handed_to_asyncio_is_not_taken_for_forgotten(sand
 # --- cancelling ---
 
 
-async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(sandboxes):
-    record = await sandboxes.run(
-        """
+async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(bilingual):
+    code = {
+        "python": """
 import asyncio
 from mcp.servers import faulty
 await faulty.echo("started")
@@ -483,8 +483,19 @@ while len(__import__("json").loads(await faulty.cancelled())) < 3:
     await asyncio.sleep(0.05)
 print(await faulty.echo("goes on"))
 """,
-        faulty(),
-    )
+        "javascript": """
+import { faulty } from "mcp/servers";
+await faulty.echo({ text: "started" });
+const soon = () => ({ signal: AbortSignal.timeout(200) });
+for (const call of [() => faulty.hang(soon()), () => faulty.hang.raw({}, soon()), () => runtime.call_tool("faulty", "hang", {}, soon())]) {
+  try { await call() } catch (error) { if (error.name === "TimeoutError") console.log("timed out") }
+}
+try { await faulty.echo({ text: "never" }, { signal: AbortSignal.abort() }) } catch (error) { if (error.name !== "AbortError") throw error }
+while (JSON.parse(await faulty.cancelled()).length < 3) await new Promise((done) => setTimeout(done, 50));
+console.log(await faulty.echo({ text: "goes on" }));
+""",
+    }
+    record = await bilingual.run(code, faulty())
     assert lines(record) == ["timed out"] * 3 + ["goes on"]
 
 
@@ -608,6 +619,37 @@ print(await faulty.echo("mine"))
     assert lines(none) == ["[]"]
 
 
+async def test_servers_that_are_left_out_do_not_exist_for_javascript_either(both, git_server):
+    code = """
+console.log(String([...await runtime.list_servers()]), String(Object.keys(mcp.servers)));
+console.log(String([...new Set((await runtime.search("", 100)).map(({ server }) => server))]));
+const told = async (action) => {
+  try { console.log("no error", await action()) } catch (error) { console.log(error.code ?? error.name, error.message) }
+};
+await told(() => import("mcp/servers").then(({ secret }) => secret.echo("a")));
+await told(() => mcp.servers.secret.echo("a"));
+await told(() => runtime.call_tool("secret", "echo", { text: "a" }));
+await told(() => runtime.call_tool("SECRET", "echo", { text: "a" }));
+await told(() => runtime.describe("secret"));
+await told(() => runtime.describe("secret.echo"));
+await told(() => runtime.list_tools("secret"));
+console.log(await mcp.servers.faulty.echo("mine"));
+"""
+    async with both.open(git_server, faulty(), faulty(name="secret")) as bridge:
+        record = await bridge.run(code, language="javascript", servers=["faulty"])
+        none = await bridge.run("[...await runtime.list_servers()]", language="javascript", servers=[])
+        imported = 'import { secret } from "mcp/servers";'
+        missing = await bridge.run(imported, language="javascript", servers=["faulty"])
+        assert bridge.fleet.servers["secret"].running is False
+    out = lines(record)
+    assert out[:2] == ["faulty faulty", "faulty"]
+    assert [line.split()[0] for line in out[2:4]] == ["TypeError"] * 2
+    assert [line.split()[0] for line in out[4:9]] == ["unknown_server"] * 5
+    assert out[-1] == "mine"
+    assert "git" not in "".join(out)
+    assert (none.value, missing.status) == ("[]", "error")
+
+
 async def test_a_server_with_a_thousand_tools(sandboxes):
     record = await sandboxes.run(
         """
@@ -628,9 +670,9 @@ print(len(runtime.describe_sync("faulty", "line").splitlines()))
 # --- servers that fail ---
 
 
-async def test_a_server_killed_in_mid_call_fails_that_call_and_works_for_the_next(sandboxes, time_server):
+async def test_a_server_killed_in_mid_call_fails_that_call_and_works_for_the_next(bilingual, time_server):
     started = asyncio.Event()
-    async with sandboxes.open(faulty(), time_server) as bridge:
+    async with bilingual.open(faulty(), time_server) as bridge:
         pids = []
 
         def told(_done, _total, message):
@@ -639,7 +681,8 @@ async def test_a_server_killed_in_mid_call_fails_that_call_and_works_for_the_nex
 
         task = asyncio.create_task(
             bridge.run(
-                """
+                {
+                    "python": """
 import asyncio, time
 from mcp import ToolError
 from mcp.servers import faulty
@@ -652,9 +695,21 @@ try:
     await call
 except ToolError as exc:
     print(exc.server, exc.tool, exc.code)
-print(time.monotonic() - began < 10)
-print(await faulty.echo("again"), await faulty.pid() != pid)
+print(int(time.monotonic() - began < 10))
+print(await faulty.echo("again"), int(await faulty.pid() != pid))
 """,
+                    "javascript": """
+const { faulty } = mcp.servers;
+const pid = await faulty.pid();
+const call = faulty.hang();
+await new Promise((done) => setTimeout(done, 100));
+progress(1, 1, pid);
+const began = performance.now();
+try { await call } catch (error) { console.log(error.server, error.tool, error.code) }
+console.log(+(performance.now() - began < 10_000));
+console.log(await faulty.echo("again"), +(await faulty.pid() !== pid));
+""",
+                },
                 progress=told,
             )
         )
@@ -663,7 +718,7 @@ print(await faulty.echo("again"), await faulty.pid() != pid)
         record = await task
     out = lines(record)
     assert out[0].startswith("faulty hang ")
-    assert out[1:] == ["True", "again True"]
+    assert out[1:] == ["1", "again 1"]
 
 
 async def test_dead_slow_and_chatty_servers_do_not_hold_up_another(sandboxes):

@@ -28,8 +28,9 @@ for number in range(30):
     assert lines(record) == expected
 
 
-async def test_bytes_arrive_as_they_were_written(sandboxes):
-    record = await sandboxes.run(r"""
+async def test_bytes_arrive_as_they_were_written(bilingual):
+    code = {
+        "python": r"""
 import os, time
 print("\n\n a \n")
 print("no newline", end="")
@@ -39,7 +40,21 @@ for byte in "ø€😀".encode():
     time.sleep(0.01)
 os.write(1, b"\n\xff\xfe\xc3(\n")
 os.write(1, "€".encode()[:2])
-""")
+""",
+        "javascript": r"""
+const { writeSync } = require("node:fs");
+console.log("\n\n a \n");
+process.stdout.write("no newline");
+process.stdout.write("\r\x00\x1b[31m\n");
+for (const byte of Buffer.from("ø€😀")) {
+  writeSync(1, Buffer.from([byte]));
+  await new Promise((done) => setTimeout(done, 10));
+}
+writeSync(1, Buffer.from("\n\xff\xfe\xc3(\n", "latin1"));
+writeSync(1, Buffer.from("€").subarray(0, 2));
+""",
+    }
+    record = await bilingual.run(code)
     assert record.stdout == (
         b"\n\n a \n\nno newline\r\x00\x1b[31m\n" + "ø€😀".encode() + b"\n\xff\xfe\xc3(\n" + "€".encode()[:2]
     )
@@ -51,62 +66,92 @@ async def test_text_that_no_utf8_can_carry_is_printed_with_escapes(sandboxes):
     assert printed(record) == "a\\ud800b\n"
 
 
-async def test_a_line_of_a_megabyte_arrives_whole(sandboxes):
-    record = await sandboxes.run("""
+async def test_a_line_of_a_megabyte_arrives_whole(bilingual):
+    code = {
+        "python": """
 text = "".join(chr(0x3b1 + n % 24) for n in range(1 << 20))
 print(text)
 print("x" * (1 << 20), end="")
-""")
+""",
+        "javascript": r"""
+console.log(Array.from({ length: 1 << 20 }, (_, n) => String.fromCodePoint(0x3b1 + n % 24)).join(""));
+process.stdout.write("x".repeat(1 << 20));
+""",
+    }
+    record = await bilingual.run(code)
     greek = "".join(chr(0x3B1 + n % 24) for n in range(1 << 20))
     assert printed(record) == greek + "\n" + "x" * (1 << 20)
 
 
-async def test_a_hundred_thousand_prints_arrive_in_order(sandboxes):
-    record = await sandboxes.run("for number in range(100_000): print(number)")
+async def test_a_hundred_thousand_prints_arrive_in_order(bilingual):
+    code = {
+        "python": "for number in range(100_000): print(number)",
+        "javascript": r"""for (let n = 0; n < 100_000; n++) console.log(n)""",
+    }
+    record = await bilingual.run(code)
     assert lines(record) == [str(number) for number in range(100_000)]
 
 
-async def test_what_python_writes_to_the_two_streams_is_in_order_within_each(sandboxes):
-    record = await sandboxes.run("""
+async def test_what_is_written_to_the_two_streams_is_in_order_within_each(bilingual):
+    code = {
+        "python": """
 import sys
 for number in range(1000):
     print("out", number)
     print("err", number, file=sys.stderr)
-""")
+""",
+        "javascript": r"""
+for (let n = 0; n < 1000; n++) {
+  console.log("out", n);
+  console.error("err", n);
+}
+""",
+    }
+    record = await bilingual.run(code)
     assert lines(record) == [f"out {number}" for number in range(1000)]
     assert record.stderr.decode().splitlines() == [f"err {number}" for number in range(1000)]
 
 
 ENDS = {
-    "os._exit": ("os._exit(3)", "killed", 3),
-    "SIGKILL": ("os.kill(os.getpid(), 9)", "killed", 137),
-    "SIGSEGV": ("import ctypes; ctypes.string_at(0)", "killed", 139),
-    "abort": ("os.abort()", "killed", 134),
-    "out of memory": ("x = b'x' * (10 << 30)", "out_of_memory", None),
-    "exception": ("1 / 0", "error", 1),
+    "left": ({"python": "os._exit(3)", "javascript": "process.reallyExit(3)"}, "killed", 3),
+    "SIGKILL": ({"python": "os.kill(os.getpid(), 9)", "javascript": "process.kill(process.pid, 9)"}, "killed", 137),
+    "SIGSEGV": ({"python": "import ctypes; ctypes.string_at(0)", "javascript": "process.kill(process.pid, 11)"}, "killed", 139),
+    "abort": ({"python": "os.abort()", "javascript": "process.abort()"}, "killed", 134),
+    "out of memory": ({"python": "x = b'x' * (10 << 30)", "javascript": "new ArrayBuffer(2 ** 52)"}, "out_of_memory", None),
+    "exception": ({"python": "1 / 0", "javascript": "null.x"}, "error", 1),
     "closed channel": (
-        "os.closerange(100, 1024); print('never seen?', end=''); import time; time.sleep(60)",
+        {
+            "python": "os.closerange(100, 1024); print('never seen?', end=''); import time; time.sleep(60)",
+            "javascript": "for (const fd of [3, 4, 5]) fs.closeSync(fd);\nfs.writeSync(1, 'never seen?');\nwhile (true) {}",
+        },
         None,
         None,
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_what_was_printed_before_a_violent_end_is_not_lost(sandboxes, end):
-    code, status, exit_code = ENDS[end]
+async def test_what_was_printed_before_a_violent_end_is_not_lost(bilingual, end):
+    codes, status, exit_code = ENDS[end]
     # Enough to be in the midst of sending when the end comes, in both streams.
-    record = await sandboxes.run(
-        f"""
+    code = {
+        "python": f"""
 import os, sys, threading
 for number in range(30_000):
     print("line", number)
 print("last words", end="")
 sys.stderr.write("and last errors")
-{code}
+{codes["python"]}
 """,
-        timeout=20,
-    )
+        "javascript": f"""
+const fs = require("node:fs");
+for (let number = 0; number < 30_000; number++) console.log("line", number);
+process.stdout.write("last words");
+process.stderr.write("and last errors");
+{codes["javascript"]}
+""",
+    }
+    record = await bilingual.run(code, timeout=20)
     if status is not None:
         assert record.status == status, record.error
     if exit_code is not None:
@@ -231,23 +276,36 @@ assert sys.stdout.encoding == "utf-8"
     assert record.stderr == b"elsewhere\n"
 
 
-async def test_standard_input_is_empty(sandboxes):
-    record = await sandboxes.run("import sys\nprint(repr(sys.stdin and sys.stdin.read()))\ninput()")
-    assert record.stdout in {b"''\n", b"None\n"}
-    assert record.error["type"] in {"EOFError", "RuntimeError"}
+async def test_standard_input_is_empty(bilingual):
+    code = {
+        "python": "import sys\nprint(repr(sys.stdin and sys.stdin.read()))\ninput()",
+        "javascript": r"""
+console.log(JSON.stringify(require("node:fs").readFileSync(0, "utf8")));
+for await (const part of process.stdin) console.log("never");
+require("node:fs").readSync(0, Buffer.alloc(1)) || null.x;
+""",
+    }
+    record = await bilingual.run(code)
+    assert record.stdout in {b"''\n", b"None\n", b'""\n'}
+    assert record.error["type"] in {"EOFError", "RuntimeError", "TypeError"}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "while True: print('x' * 1000)",
-        "import subprocess\nsubprocess.run(['python3', '-c', 'while 1: print(\"y\" * 1000)'])",
-        "import os\nwhile True: os.write(2, b'\\xff' * 5000)",
-    ],
-    ids=["python", "child", "bytes"],
-)
-async def test_endless_output_ends_the_script_and_keeps_what_was_printed(sandboxes, code):
-    record = await sandboxes.run(code, max_output_size=1 << 20, timeout=20)
+ENDLESS = {
+    "own": {"python": "while True: print('x' * 1000)", "javascript": "while (true) console.log('x'.repeat(1000))"},
+    "child": {
+        "python": "import subprocess\nsubprocess.run(['python3', '-c', 'while 1: print(\"y\" * 1000)'])",
+        "javascript": "require('child_process').spawnSync('python3', ['-c', 'while 1: print(\"y\" * 1000)'], { stdio: 'inherit' })",
+    },
+    "bytes": {
+        "python": "import os\nwhile True: os.write(2, b'\\xff' * 5000)",
+        "javascript": "while (true) require('fs').writeSync(2, Buffer.alloc(5000, 0xff))",
+    },
+}
+
+
+@pytest.mark.parametrize("who", ENDLESS)
+async def test_endless_output_ends_the_script_and_keeps_what_was_printed(bilingual, who):
+    record = await bilingual.run(ENDLESS[who], max_output_size=1 << 20, timeout=20)
     assert record.status == "output_limit"
     assert record.exit_code == 137
     assert record.error["code"] == "output_limit"
@@ -256,12 +314,21 @@ async def test_endless_output_ends_the_script_and_keeps_what_was_printed(sandbox
     assert set(record.stdout) <= {*b"xy\n"}
 
 
-async def test_output_over_the_limit_is_told_though_the_script_ended_at_once(sandboxes):
-    record = await sandboxes.run("import os\nos.write(1, b'x' * 60_000)\nos._exit(0)", max_output_size=50_000)
+async def test_output_over_the_limit_is_told_though_the_script_ended_at_once(bilingual):
+    code = {
+        "python": "import os\nos.write(1, b'x' * 60_000)\nos._exit(0)",
+        "javascript": r"""require('fs').writeSync(1, Buffer.alloc(60_000, 'x'));
+process.reallyExit(0);""",
+    }
+    record = await bilingual.run(code, max_output_size=50_000)
     assert record.status == "output_limit"
     assert record.stdout == b"x" * 50_000
 
 
-async def test_output_up_to_the_limit_is_no_fault(sandboxes):
-    record = await sandboxes.run("print('x' * 999_999)", max_output_size=1_000_000)
+async def test_output_up_to_the_limit_is_no_fault(bilingual):
+    code = {
+        "python": "print('x' * 999_999)",
+        "javascript": r"""console.log('x'.repeat(999_999))""",
+    }
+    record = await bilingual.run(code, max_output_size=1_000_000)
     assert printed(record) == "x" * 999_999 + "\n"

@@ -265,21 +265,36 @@ while True:
     assert record.stdout == b"before\n"
 
 
-async def test_a_killed_child_is_no_fault_of_the_scripts(sandboxes):
-    record = await sandboxes.run("""
+async def test_a_killed_child_is_no_fault_of_the_scripts(bilingual):
+    code = {
+        "python": """
 import subprocess, sys
 child = subprocess.run([sys.executable, "-c", "x = []\\nwhile 1: x.append(bytearray(b'x' * (8 << 20)))"])
 print(child.returncode)
-""")
+""",
+        "javascript": """
+import { spawnSync } from "node:child_process";
+const child = spawnSync("python3", ["-c", "x = []\\nwhile 1: x.append(bytearray(b'x' * (8 << 20)))"]);
+console.log(child.status ?? -require("node:os").constants.signals[child.signal]);
+""",
+    }
+    record = await bilingual.run(code)
     assert lines(record) in ([["-9"], ["1"]])
 
 
-async def test_a_script_that_leaves_after_a_child_was_killed_for_memory_is_not_out_of_memory_itself(sandboxes):
-    record = await sandboxes.run("""
+async def test_a_script_that_leaves_after_a_child_was_killed_for_memory_is_not_out_of_memory_itself(bilingual):
+    code = {
+        "python": """
 import os, subprocess, sys
 subprocess.run([sys.executable, "-c", "x = []\\nwhile 1: x.append(bytearray(b'x' * (8 << 20)))"])
 os._exit(6)
-""")
+""",
+        "javascript": """
+require("child_process").spawnSync("python3", ["-c", "x = []\\nwhile 1: x.append(bytearray(b'x' * (8 << 20)))"]);
+process.reallyExit(6);
+""",
+    }
+    record = await bilingual.run(code)
     assert (record.status, record.exit_code) == ("killed", 6)
 
 
@@ -309,17 +324,28 @@ async def test_a_script_over_its_time_is_ended_and_leaves_no_container(bridge):
         assert record.script_ms >= 1000, name
 
 
-async def test_waiting_for_a_tool_is_not_the_scripts_time(sandboxes):
-    record = await sandboxes.run("from mcp.servers import faulty\nprint(await faulty.sleep(3))", faulty(), timeout=1)
+async def test_waiting_for_a_tool_is_not_the_scripts_time(bilingual):
+    record = await bilingual.run(
+        {
+            "python": "from mcp.servers import faulty\nprint(await faulty.sleep(3))",
+            "javascript": "console.log(await mcp.servers.faulty.sleep(3))",
+        },
+        faulty(),
+        timeout=2,
+    )
     assert printed(record) == "slept\n"
-    assert record.script_ms < 1000
+    assert record.script_ms < 2000
     assert record.duration_ms > 3000
 
 
-async def test_work_beside_a_waiting_call_is_bounded_by_the_wall(sandboxes):
-    record = await sandboxes.run(
-        "import asyncio\nfrom mcp.servers import faulty\ncall = asyncio.create_task(faulty.hang())\n"
-        "await asyncio.sleep(0.1)\nwhile True: pass",
+async def test_work_beside_a_waiting_call_is_bounded_by_the_wall(bilingual):
+    record = await bilingual.run(
+        {
+            "python": "import asyncio\nfrom mcp.servers import faulty\ncall = asyncio.create_task(faulty.hang())\n"
+            "await asyncio.sleep(0.1)\nwhile True: pass",
+            "javascript": "const call = mcp.servers.faulty.hang();\n"
+            "await new Promise((done) => setTimeout(done, 100));\nwhile (true) {}",
+        },
         faulty(),
         timeout=1,
         wall_timeout=3.0,
@@ -328,41 +354,65 @@ async def test_work_beside_a_waiting_call_is_bounded_by_the_wall(sandboxes):
     assert record.error["code"] == "wall_timeout"
 
 
-async def test_no_tool_is_called_after_the_time_is_up(sandboxes):
-    code = """
-import threading
-from mcp.sync.servers import faulty
-faulty.echo("ready")
+async def test_no_tool_is_called_after_the_time_is_up(bilingual):
+    code = {
+        "python": """
+import asyncio
+from mcp.servers import faulty
+await faulty.echo("ready")
+late = asyncio.create_task(faulty.hang())
+await asyncio.sleep(0.05)
 while True:
     pass
-"""
-    async with sandboxes.open(faulty()) as bridge:
+""",
+        "javascript": """
+await mcp.servers.faulty.echo({ text: "ready" });
+const late = mcp.servers.faulty.hang();
+await new Promise((done) => setTimeout(done, 50));
+while (true) {}
+""",
+    }
+    again = {
+        "python": "from mcp.servers import faulty\nprint(await faulty.echo('again'), await faulty.cancelled())",
+        "javascript": "const { faulty } = mcp.servers;\nconsole.log(await faulty.echo('again'), await faulty.cancelled())",
+    }
+    async with bilingual.open(faulty()) as bridge:
         assert (await bridge.run(code, timeout=1)).status == "timeout"
         # The call that was under way was taken back, and the server goes on.
-        record = await bridge.run("from mcp.servers import faulty\nprint(await faulty.echo('again'))")
-    assert printed(record) == "again\n"
+        record = await bridge.run(again)
+    said, cancelled = printed(record).split(maxsplit=1)
+    assert (said, len(json.loads(cancelled))) == ("again", 1)
 
 
 # --- many and large ---
 
 
-async def test_three_hundred_concurrent_calls_complete(sandboxes):
-    record = await sandboxes.run(
-        """
+async def test_three_hundred_concurrent_calls_complete(bilingual):
+    code = {
+        "python": """
 import asyncio
 from mcp.servers import faulty
 results = await asyncio.gather(*(faulty.echo(f"call {n}") for n in range(300)))
 print(results == [f"call {n}" for n in range(300)])
 """,
+        "javascript": """
+const { faulty } = mcp.servers;
+const numbers = [...Array(300).keys()];
+const results = await Promise.all(numbers.map((n) => faulty.echo(`call ${n}`)));
+console.log(results.every((text, n) => text === `call ${n}`) ? "True" : results);
+""",
+    }
+    record = await bilingual.run(
+        code,
         faulty(),
     )
     assert printed(record) == "True\n"
     assert record.calls == 300
 
 
-async def test_parallel_calls_overlap_at_the_server(sandboxes):
-    record = await sandboxes.run(
-        """
+async def test_parallel_calls_overlap_at_the_server(bilingual):
+    code = {
+        "python": """
 import asyncio
 from mcp.servers import meeting
 print(await asyncio.gather(*(meeting.meet(20) for _ in range(20))))
@@ -371,19 +421,34 @@ from mcp.sync.servers import meeting as blocking
 with ThreadPoolExecutor(30) as pool:
     print(list(pool.map(blocking.meet, [30] * 30)))
 """,
+        "javascript": """
+const { meeting } = mcp.servers;
+for (const many of [20, 30]) console.log(await Promise.all(Array.from({ length: many }, () => meeting.meet(many))));
+""",
+    }
+    record = await bilingual.run(
+        code,
         MEETING,
     )
-    assert lines(record) == [str(["20"] * 20), str(["30"] * 30)]
+    assert ["".join(printed(record).split("'")).count(each) for each in ("20", "30")] == [20, 30]
 
 
-async def test_calls_under_way_at_once_are_held_to_the_limit(sandboxes):
-    record = await sandboxes.run(
-        """
+async def test_calls_under_way_at_once_are_held_to_the_limit(bilingual):
+    code = {
+        "python": """
 import asyncio
 from mcp.servers import meeting
 await asyncio.gather(*(meeting.meet(1) for _ in range(100)))
 print(int(await meeting.most()) <= 4)
 """,
+        "javascript": """
+const { meeting } = mcp.servers;
+await Promise.all(Array.from({ length: 100 }, () => meeting.meet(1)));
+console.log(await meeting.most() <= 4 ? "True" : "False");
+""",
+    }
+    record = await bilingual.run(
+        code,
         MEETING,
         max_in_flight=4,
     )
@@ -408,15 +473,26 @@ print(best)
     assert 0.2 <= float(printed(record)) < 0.5
 
 
-async def test_a_megabyte_passes_both_ways(sandboxes):
-    record = await sandboxes.run(
-        """
+async def test_a_megabyte_passes_both_ways(bilingual):
+    code = {
+        "python": """
 from mcp.servers import faulty
 text = "".join(chr(0x3b1 + n % 24) for n in range(1 << 19)) + "x" * (1 << 20)
 print(await faulty.echo(text) == text)
 print(len(await faulty.big(1 << 20)))
 print(await faulty.big(1 << 20) == "x" * (1 << 20))
 """,
+        "javascript": """
+const { faulty } = mcp.servers;
+const text = Array.from({ length: 1 << 19 }, (_, n) => String.fromCodePoint(0x3b1 + n % 24)).join("") + "x".repeat(1 << 20);
+const big = await faulty.big(1 << 20);
+for (const shown of [await faulty.echo(text) === text, big.length, big === "x".repeat(1 << 20)]) {
+  console.log(shown === true ? "True" : shown);
+}
+""",
+    }
+    record = await bilingual.run(
+        code,
         faulty(),
     )
     assert lines(record) == ["True", str(1 << 20), "True"]
@@ -444,32 +520,48 @@ print(await faulty.echo("still here"))
     ]  # fmt: skip
 
 
-async def test_calls_over_the_limits_are_refused_by_name_and_the_script_goes_on(sandboxes):
-    code = """
+async def test_calls_over_the_limits_are_refused_by_name_and_the_script_goes_on(bilingual):
+    def code(size):
+        return {
+            "python": f"""
 from mcp.servers import faulty
 from mcp import ToolError
 import asyncio
 done = await asyncio.gather(*(faulty.echo("x" * {size}) for n in range(20)), return_exceptions=True)
 errors = [exc for exc in done if isinstance(exc, ToolError)]
-print(len(errors) >= 10, {{exc.code for exc in errors}}, errors[0])
-"""
-    async with sandboxes.open(faulty(), max_calls=10) as bridge:
-        many = await bridge.run(code.format(size=1))
-    async with sandboxes.open(faulty(), max_call_size=100_000) as bridge:
-        large = await bridge.run(code.format(size=20_000))
-    assert printed(many).startswith("True {'too_many_calls'} This run has made 10 requests. Raise max_calls.")
-    assert printed(large).startswith("True {'calls_too_large'}")
+print(int(len(errors) >= 10), *{{exc.code for exc in errors}}, errors[0])
+""",
+            "javascript": f"""
+import {{ ToolError }} from "mcp";
+const calls = Array.from({{ length: 20 }}, () => mcp.servers.faulty.echo("x".repeat({size})));
+const errors = (await Promise.allSettled(calls)).flatMap(({{ reason }}) => reason instanceof ToolError ? [reason] : []);
+console.log(+(errors.length >= 10), ...new Set(errors.map(({{ code }}) => code)), errors[0].message);
+""",
+        }
+
+    async with bilingual.open(faulty(), max_calls=10) as bridge:
+        many = await bridge.run(code(1))
+    async with bilingual.open(faulty(), max_call_size=100_000) as bridge:
+        large = await bridge.run(code(20_000))
+    assert printed(many).startswith("1 too_many_calls This run has made 10 requests. Raise max_calls.")
+    assert printed(large).startswith("1 calls_too_large ")
     assert "max_call_size" in printed(large)
 
 
-async def test_a_script_that_goes_on_after_that_is_ended(sandboxes):
-    record = await sandboxes.run(
-        """
+async def test_a_script_that_goes_on_after_that_is_ended(bilingual):
+    code = {
+        "python": """
 from mcp.sync.servers import faulty
 while True:
     try: faulty.echo("again")
     except Exception: pass
 """,
+        "javascript": """
+while (true) try { await mcp.servers.faulty.echo("again") } catch {}
+""",
+    }
+    record = await bilingual.run(
+        code,
         faulty(),
         max_calls=20,
     )
@@ -558,11 +650,21 @@ print(sorted(results) == list(range(50)))
     assert lines(records[10]) == ["{'b': <class 'int'>}"]
 
 
-async def test_two_runs_share_nothing(sandboxes):
-    async with sandboxes.open() as bridge:
-        await bridge.run("x = 1\nopen('/tmp/left', 'w').close()\nopen('/workspace/left.py', 'w').close()")
-        record = await bridge.run("import os\nprint('x' in globals(), os.listdir('/tmp'), os.listdir('/workspace'))")
-    assert printed(record) == "False [] ['out']\n"
+async def test_two_runs_share_nothing(bilingual):
+    async with bilingual.open() as bridge:
+        await bridge.run(
+            {
+                "python": "x = 1\nopen('/tmp/left', 'w').close()\nopen('/workspace/left.py', 'w').close()",
+                "javascript": "globalThis.x = 1;\nfor (const at of ['/tmp/left', '/workspace/left.py']) require('fs').writeFileSync(at, '')",
+            }
+        )
+        record = await bridge.run(
+            {
+                "python": "import os\nprint(int('x' in globals()), os.listdir('/tmp'), os.listdir('/workspace'))",
+                "javascript": "const { readdirSync: ls } = require('fs');\nconsole.log(+('x' in globalThis), ls('/tmp'), ls('/workspace'))",
+            }
+        )
+    assert printed(record).replace("[ ", "[").replace(" ]", "]") == "0 [] ['out']\n"
 
 
 # --- display, progress, artifacts, memories ---
@@ -592,11 +694,12 @@ Markdown()
     assert "100 objects" in bad.error["message"]
 
 
-async def test_progress_is_told_and_wrong_arguments_are_the_scripts_error(sandboxes):
+async def test_progress_is_told_and_wrong_arguments_are_the_scripts_error(bilingual):
     told = []
-    async with sandboxes.open() as bridge:
+    async with bilingual.open() as bridge:
         record = await bridge.run(
-            """
+            {
+                "python": """
 progress(1)
 progress(2.5, 10, "half")
 progress(True + 2)
@@ -606,15 +709,26 @@ for wrong in (("a",), (1, "b"), (1, 2, 3), (10 ** 400,), (float("nan"),), (None,
     except (ValueError, TypeError) as exc:
         print(type(exc).__name__)
 """,
+                "javascript": """
+progress(1);
+progress(2.5, 10, "half");
+progress(3);
+for (const wrong of [["a"], [1, "b"], [1, 2, Symbol("c")], [Infinity], [NaN], [null]]) {
+  try { progress(...wrong) } catch (error) { console.log(error.name) }
+}
+""",
+            },
             progress=lambda *news: told.append(news),
         )
     assert told == [(1, None, None), (2.5, 10, "half"), (3, None, None)]
-    assert len(lines(record)) == 6
+    assert len(lines(record)) == 6, record.stdout
 
 
-async def test_artifacts_outlive_the_sandbox(sandboxes, tmp_path):
-    async with sandboxes.open(state_dir=tmp_path) as bridge:
-        record = await bridge.run("""
+async def test_artifacts_outlive_the_sandbox(bilingual, tmp_path):
+    async with bilingual.open(state_dir=tmp_path) as bridge:
+        record = await bridge.run(
+            {
+                "python": """
 from pathlib import Path
 import os
 Path("small.txt").write_text("small")
@@ -626,23 +740,38 @@ Path("small.txt").write_text("replaced")
 artifact(Path("small.txt"))
 import zlib
 print(zlib.crc32(Path("large.bin").read_bytes()))
-""")
+""",
+                "javascript": """
+import fs from "node:fs";
+fs.writeFileSync("small.txt", "small");
+fs.writeFileSync("empty", "");
+fs.writeFileSync("large.bin", require("node:crypto").randomBytes(3 << 20));
+console.log(`${await artifact("small.txt")} ${await artifact("empty")} ${await artifact("large.bin", "other name.bin")}`);
+console.log(await artifact("small.txt", ".part-1"), await artifact("empty", "stdout.txt"));
+fs.writeFileSync("small.txt", "replaced");
+await artifact(new URL("file:///workspace/small.txt"), "small.txt");
+console.log(require("node:zlib").crc32(fs.readFileSync("large.bin")));
+""",
+            }
+        )
         out = lines(record)
         rows = {row["name"]: row for row in record.artifacts}
         assert {name: row["size"] for name, row in rows.items()} == {
             "small.txt": 8, "empty": 0, "other name.bin": 3 << 20, ".part-1": 5, "stdout.txt": 0,
         }  # fmt: skip
-        assert bridge.files.read(rows["small.txt"]["uri"]) == b"replaced"
+        assert bridge.bridge.files.read(rows["small.txt"]["uri"]) == b"replaced"
         import zlib
 
-        assert zlib.crc32(bridge.files.read(rows["other name.bin"]["uri"])) == int(out[2])
+        assert zlib.crc32(bridge.bridge.files.read(rows["other name.bin"]["uri"])) == int(out[2])
         assert out[0].split(" artifact://")[0] == rows["small.txt"]["uri"]
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "files").rglob("*") if path.is_file()} == {0o600}
 
 
-async def test_a_bad_artifact_is_refused_and_leaves_nothing(sandboxes, tmp_path):
-    async with sandboxes.open(state_dir=tmp_path, max_artifact_size=1 << 20) as bridge:
-        record = await bridge.run("""
+async def test_a_bad_artifact_is_refused_and_leaves_nothing(bilingual, tmp_path):
+    async with bilingual.open(state_dir=tmp_path, max_artifact_size=1 << 20) as bridge:
+        record = await bridge.run(
+            {
+                "python": """
 from mcp import MCPError
 open("f", "wb").write(b"x" * 1000)
 open("large", "wb").write(b"x" * (2 << 20))
@@ -652,15 +781,27 @@ for path, name in [("f", "../up"), ("f", "/etc/x"), ("f", ".."), ("f", "a\\nb"),
         print("kept", artifact(path, name))
     except Exception as exc:
         print(type(exc).__name__, getattr(exc, "code", ""))
-""")
+""",
+                "javascript": """
+import fs from "node:fs";
+fs.writeFileSync("f", "x".repeat(1000));
+fs.writeFileSync("large", "x".repeat(2 << 20));
+for (const [path, name] of [["f", "../up"], ["f", "/etc/x"], ["f", ".."], ["f", "a\\nb"], ["f", "x".repeat(300)], ["f", "€".repeat(100)],
+                            ["f", "a\\\\b"], ["large", "large"], ["missing", "m"], ["/dev", "d"], ["f", 7], ["f", "\\ud800"]]) {
+  try { console.log("kept", await artifact(path, name)) } catch (error) { console.log(error.name, error.code) }
+}
+""",
+            }
+        )
         out = lines(record)
     assert [line.split()[0] for line in out].count("kept") == 0, out
     assert out[:7] == ["MCPError bad_artifact_name"] * 7
     assert out[7] == "MCPError artifact_too_large"
-    assert out[8:10] == ["FileNotFoundError", "IsADirectoryError"] or out[8:10] == [
-        "FileNotFoundError ",
-        "IsADirectoryError ",
-    ]
+    errors = {
+        "python": ["FileNotFoundError ", "IsADirectoryError ", "MCPError bad_params", "MCPError not_json"],
+        "javascript": ["Error ENOENT", "Error EISDIR", "MCPError bad_params", "MCPError not_json"],
+    }
+    assert out[8:] == errors[bilingual.language]
     assert record.artifacts == []
     assert [path for path in (tmp_path / "files").rglob("*") if path.is_file()] == []
 
@@ -711,15 +852,119 @@ for key, value in [("", 1), ("k" * 201, 1), (7, 1), ("big", "x" * (5 << 20)), ("
     assert lines(third) == ["bad_memory", "bad_memory", "bad_params", "bad_memory", "not_json", "bad_request"]
 
 
-async def test_memories_changed_at_once_lose_nothing(sandboxes, tmp_path):
-    async with sandboxes.open(state_dir=tmp_path) as bridge:
-        record = await bridge.run("""
+async def test_memories_changed_at_once_lose_nothing(bilingual, tmp_path):
+    async with bilingual.open(state_dir=tmp_path) as bridge:
+        record = await bridge.run(
+            {
+                "python": """
 import asyncio
 from mcp import runtime
 await asyncio.gather(*(runtime.update_memory("k", {str(n): n}) for n in range(50)))
 print(len(runtime.load_memory_sync("k")))
-""")
+""",
+                "javascript": """
+await Promise.all([...Array(50).keys()].map((n) => runtime.update_memory("k", { [n]: n })));
+console.log(Object.keys(await runtime.load_memory("k")).length);
+""",
+            }
+        )
     assert printed(record) == "50\n"
+
+
+async def test_only_so_many_objects_are_displayed(bilingual):
+    png = b"\x89PNG\r\n\x1a\n"
+    code = {
+        "python": f"for n in range(200): display({png!r} + bytes([n]))",
+        "javascript": f"for (let n = 0; n < 200; n++) display(Buffer.from([...{list(png)}, n]))",
+    }
+    record = await bilingual.run(code)
+    assert (record.status, len(record.displays)) == ("output_limit", 100)
+    assert "100 objects" in record.error["message"]
+
+
+async def test_what_another_answer_had_to_cut_is_read_whole(bilingual, tmp_path):
+    async with bilingual.open(state_dir=tmp_path) as opened:
+        first = await opened.run({"python": "print('é€' * 9)", "javascript": "console.log('é€'.repeat(9))"})
+        opened.bridge.files.save_output(first.execution, "stdout.txt", first.stdout * 20_000)
+        code = {
+            "python": "from mcp import runtime\nwhole = await runtime.output('ID')\nprint(len(whole), whole[:9])",
+            "javascript": "const whole = await runtime.output('ID');\nconsole.log(whole.length, whole.slice(0, 9));",
+        }
+        reader = await opened.run(code[opened.language].replace("ID", first.execution))
+        assert printed(reader) == "380000 é€é€é€é€é\n"
+        store = opened.bridge.programs.store
+        assert await store.holders(first.execution) == [reader.execution]
+        assert (await opened.bridge.replay_execution(await store.execution(reader.execution))).difference is None
+        gone = await opened.run(
+            {"python": "runtime.output('0' * 16)", "javascript": "await runtime.output('0'.repeat(16))"}
+        )
+        assert gone.error["message"].startswith("No output 'stdout' is kept of the execution")
+
+
+async def test_memories_last_across_runs_and_their_limits_are_errors(bilingual):
+    async with bilingual.open() as opened:
+        kept = {
+            "python": """
+from mcp import runtime
+await runtime.save_memory("k", {"a": 1})
+await runtime.update_memory("k", {"b": [None, "€"]})
+await runtime.save_memory("gone", 1)
+print(int(await runtime.delete_memory("gone")), int(await runtime.delete_memory("gone")))
+for key, value in [("", 1), ("k" * 201, 1), ("big", "x" * (5 << 20)), ("k" * 5000, 1)]:
+    try: await runtime.save_memory(key, value)
+    except runtime.MCPError as exc: print(exc.code)
+""",
+            "javascript": """
+await runtime.save_memory("k", { a: 1 });
+await runtime.update_memory("k", { b: [null, "€"] });
+await runtime.save_memory("gone", 1);
+console.log(+await runtime.delete_memory("gone"), +await runtime.delete_memory("gone"));
+for (const [key, value] of [["", 1], ["k".repeat(201), 1], ["big", "x".repeat(5 << 20)], ["k".repeat(5000), 1]]) {
+  try { await runtime.save_memory(key, value) } catch (error) { console.log(error.code) }
+}
+""",
+        }
+        assert lines(await opened.run(kept)) == ["1 0", "bad_memory", "bad_memory", "bad_memory", "bad_request"]
+        read = {
+            "python": "import json\nfrom mcp import runtime\n"
+            "print(json.dumps([await runtime.load_memory('k'), await runtime.load_memory('no', 'other'), "
+            "list(await runtime.list_memories())]))",
+            "javascript": "console.log(JSON.stringify([await runtime.load_memory('k'), "
+            "await runtime.load_memory('no', 'other'), await runtime.list_memories()]))",
+        }
+        assert json.loads(printed(await opened.run(read))) == [{"a": 1, "b": [None, "€"]}, "other", ["k"]]
+
+
+WRONG = {
+    "python": [
+        "save_memory(7, 1)", "save_memory(None, 1)", "load_memory(['k'])", "delete_memory(2**70)", "list_memories(1)",
+        "update_memory(True, {})", "search(7)", "search('x', 'many')", "search('x', 1.5)", "describe('faulty.echo', 'everything')", "describe(7)",
+        "list_tools(7)", "end_session(7)", "output(7)", "call_tool('faulty', 'echo', ['text'])",
+    ],
+    "javascript": [
+        "save_memory(7, 1)", "save_memory(null, 1)", "load_memory(['k'])", "delete_memory(2n ** 70n)", "list_memories(1)",
+        "update_memory(true, {})", "search(7)", "search('x', 'many')", "search('x', 1.5)", "describe('faulty.echo', 'everything')", "describe(7)", "describe('faulty', { detail: 7 })",
+        "list_tools(7)", "end_session(7)", "output(7)", "call_tool('faulty', 'echo', ['text'])",
+        "load_memory()", "output()", "search('x', 2 ** 64)", "search('x', 1e300)", "output('0', 'stdout', 1).then(() => runtime.output('0', { name: 'stdout' }))",
+    ],
+}  # fmt: skip
+
+
+async def test_what_a_function_of_the_runtime_can_not_take_is_an_error_that_the_script_can_catch(bilingual):
+    """None of it is sent: to the host it would be no message, which ends the sandbox."""
+    calls = WRONG[bilingual.language]
+    code = {
+        "python": "from mcp import runtime\nfor call in ("
+        + ", ".join(f"lambda: runtime.{call}" for call in calls)
+        + "):\n    try: print('done', await call())\n    except Exception as exc: print(getattr(exc, 'code', type(exc).__name__))",
+        "javascript": "for (const call of ["
+        + ", ".join(f"() => runtime.{call}" for call in calls)
+        + "]) {\n  try { console.log('done', await call()) } catch (error) { console.log(error.code ?? error.name) }\n}",
+    }
+    record = await bilingual.run(code, faulty())
+    refusals = {"bad_params", "unknown_output", *(["TypeError"] if bilingual.language == "python" else [])}
+    told = dict(zip(calls, lines(record), strict=True))
+    assert {call: what for call, what in told.items() if what not in refusals} == {}
 
 
 # --- bad requests ---
@@ -740,24 +985,27 @@ print(len(runtime.load_memory_sync("k")))
     ],
     ids=["empty", "blank", "large", "surrogate", "zero", "negative", "long", "nan", "server"],
 )
-async def test_a_bad_request_is_refused_before_anything_starts(sandboxes, options, code):
-    async with sandboxes.open(faulty()) as bridge:
+async def test_a_bad_request_is_refused_before_anything_starts(bilingual, options, code):
+    async with bilingual.open(faulty()) as bridge:
         with pytest.raises(BridgeError) as caught:
             await bridge.run(**options)
         assert caught.value.code == code
-        assert await sandboxes.containers() == []
+        assert await bilingual.sandboxes.containers() == []
 
 
 # --- together and taken back ---
 
 
-async def test_twenty_runs_at_once_each_get_their_own_answer(sandboxes):
-    async with sandboxes.open(faulty(), max_concurrent=20) as bridge:
+async def test_twenty_runs_at_once_each_get_their_own_answer(bilingual):
+    async with bilingual.open(faulty(), max_concurrent=20) as bridge:
         records = [None] * 20
 
         async def one(number):
             records[number] = await bridge.run(
-                f"from mcp.servers import faulty\nprint(await faulty.echo('run {number}'))\n{number}"
+                {
+                    "python": f"from mcp.servers import faulty\nprint(await faulty.echo('run {number}'))\n{number}",
+                    "javascript": f"console.log(await mcp.servers.faulty.echo('run {number}'));\n{number}",
+                }
             )
 
         async with asyncio.TaskGroup() as tasks:
@@ -801,22 +1049,30 @@ async def test_a_sandbox_that_dies_before_the_script_is_no_fault_of_the_scripts(
     assert caught.value.code == "sandbox_start_failed"
 
 
-async def test_a_cancelled_run_leaves_no_container_wherever_it_was(sandboxes):
-    async with sandboxes.open(faulty()) as bridge:
+async def test_a_cancelled_run_leaves_no_container_wherever_it_was(bilingual):
+    code = {
+        "python": "from mcp.servers import faulty\nprint(await faulty.echo('a'))\nwhile True: pass",
+        "javascript": "console.log(await mcp.servers.faulty.echo('a'));\nwhile (true) {}",
+    }
+    async with bilingual.open(faulty()) as bridge:
         for delay in (0, 0.001, 0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.7):
             with anyio.move_on_after(delay):
-                await bridge.run("from mcp.servers import faulty\nprint(await faulty.echo('a'))\nwhile True: pass")
+                await bridge.run(code)
             # `run` returns only when its container is gone.
-            assert await sandboxes.containers() == [], delay
+            assert await bilingual.sandboxes.containers() == [], delay
 
 
-async def test_a_run_cancelled_in_mid_call_takes_the_call_back(sandboxes):
+async def test_a_run_cancelled_in_mid_call_takes_the_call_back(bilingual):
     told = asyncio.Event()
-    async with sandboxes.open(faulty()) as bridge:
+    async with bilingual.open(faulty()) as bridge:
         task = asyncio.create_task(
             bridge.run(
-                "import asyncio\nfrom mcp.servers import faulty\nawait faulty.echo('a')\n"
-                "call = asyncio.create_task(faulty.hang())\nawait asyncio.sleep(0.2)\nprogress(1)\nawait call",
+                {
+                    "python": "import asyncio\nfrom mcp.servers import faulty\nawait faulty.echo('a')\n"
+                    "call = asyncio.create_task(faulty.hang())\nawait asyncio.sleep(0.2)\nprogress(1)\nawait call",
+                    "javascript": "const { faulty } = mcp.servers;\nawait faulty.echo('a');\nconst call = faulty.hang();\n"
+                    "await new Promise((done) => setTimeout(done, 200));\nprogress(1);\nawait call",
+                },
                 progress=lambda *_: told.set(),
             )
         )
@@ -825,22 +1081,26 @@ async def test_a_run_cancelled_in_mid_call_takes_the_call_back(sandboxes):
         with pytest.raises(asyncio.CancelledError):
             await task
 
+        (ended,) = await bridge.bridge.lifecycle.store.executions(None, 10)
+        assert ended.status == "cancelled"
+
         async def taken_back():
-            record = await bridge.run("from mcp.servers import faulty\nprint(await faulty.cancelled())")
+            record = await bridge.bridge.run("from mcp.servers import faulty\nprint(await faulty.cancelled())")
             return len(json.loads(printed(record))) == 1
 
         await until(taken_back)
 
 
-async def test_leaving_the_bridge_ends_runs_under_way(sandboxes):
+async def test_leaving_the_bridge_ends_runs_under_way(bilingual):
+    code = {"python": "progress(1)\nwhile True: pass", "javascript": "progress(1);\nwhile (true) {}"}
     started = asyncio.Event()
     with pytest.raises(ExceptionGroup) as caught:
-        async with sandboxes.open() as bridge, asyncio.TaskGroup() as tasks:
-            tasks.create_task(bridge.run("progress(1)\nwhile True: pass", progress=lambda *_: started.set()))
+        async with bilingual.open() as bridge, asyncio.TaskGroup() as tasks:
+            tasks.create_task(bridge.run(code, progress=lambda *_: started.set()))
             await asyncio.wait_for(started.wait(), 30)
             raise RuntimeError("the server has to go")
     assert caught.group_contains(RuntimeError, match="has to go")
-    assert await sandboxes.containers() == []
+    assert await bilingual.sandboxes.containers() == []
 
 
 async def test_who_reads_what_another_answer_had_to_cut_is_replayed_and_erased_with_it(sandboxes, tmp_path):

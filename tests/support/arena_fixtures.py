@@ -80,20 +80,20 @@ class Arena:
         self._portal, self._bridge = portal, bridge
         self.victims = Victims(bridge, VICTIM)
 
-    def attacked(self, code, *, timeout=5):
+    def attacked(self, code, *, timeout=5, language="python"):
         """The record of hostile code; the victim was at work before it, and is after it."""
-        return self.measured(code, timeout=timeout).record
+        return self.measured(code, timeout=timeout, language=language).record
 
-    def measured(self, code, *, timeout=5):
+    def measured(self, code, *, timeout=5, language="python"):
         """The same, with what it took of this process."""
-        return self._portal.call(self._attacked, code, timeout)
+        return self._portal.call(self._attacked, code, timeout, language)
 
-    async def _attacked(self, code, seconds):
+    async def _attacked(self, code, seconds, language):
         with anyio.fail_after(ATTACK_SECONDS):
             await self.victims.go_on()
             peak, ticker = Peak(), Ticker()
             async with ticker.watch():
-                record = await self._bridge.run(code, timeout=seconds)
+                record = await self._bridge.run(code, timeout=seconds, language=language)
             await self.victims.go_on()
         # Whatever the guest claimed, it can be written down.
         json.dumps(record.to_json(), allow_nan=False).encode()

@@ -101,16 +101,69 @@ def prepared_for_both(sandbox_state_dir: Path) -> Prepared:
 @pytest.fixture
 def both(prepared_for_both: Prepared, sandbox_state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Sandboxes:
     """As `sandboxes`, for scripts in both languages."""
-    made = _with_own_state(prepared_for_both, sandbox_state_dir, tmp_path_factory)
-    return Sandboxes(made.settings.model_copy(update={"languages": BOTH}), made.prepared)
+    return _for_both(prepared_for_both, sandbox_state_dir, tmp_path_factory)
+
+
+Source = str | dict[str, str]
+"""A script; or one that says the same in each language, `{"python": ..., "javascript": ...}`."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A bridge, and scripts in one language in it."""
+
+    bridge: Bridge
+    language: Language
+
+    async def run(self, code: Source, **options: Any) -> ExecutionRecord:
+        return await self.bridge.run(source(code, self.language), language=self.language, **options)
+
+    async def all(self, *codes: Source, **options: Any) -> list[ExecutionRecord]:
+        """Several scripts at once, each in its own sandbox; their records in order."""
+        records: list[ExecutionRecord] = [None] * len(codes)  # type: ignore[list-item]
+
+        async def one(place: int, code: Source) -> None:
+            records[place] = await self.run(code, **options)
+
+        async with anyio.create_task_group() as tasks:
+            for place, code in enumerate(codes):
+                tasks.start_soon(one, place, code)
+        return records
+
+
+@dataclass(frozen=True)
+class Runs:
+    """As `Sandboxes`, for scripts in one language."""
+
+    sandboxes: Sandboxes
+    language: Language
+
+    @asynccontextmanager
+    async def open(self, *specs: ServerSpec, **changes: Any) -> AsyncIterator[Opened]:
+        async with self.sandboxes.open(*specs, **changes) as bridge:
+            yield Opened(bridge, self.language)
+
+    async def run(self, code: Source, *specs: ServerSpec, **options: Any) -> ExecutionRecord:
+        """One script in a bridge of its own."""
+        return await self.sandboxes.run(source(code, self.language), *specs, language=self.language, **options)
+
+
+def source(code: Source, language: Language) -> str:
+    return code if isinstance(code, str) else code[language]
+
+
+@pytest.fixture(params=BOTH)
+def bilingual(request: pytest.FixtureRequest) -> Runs:
+    """For what holds in both languages: one case, with a source in each."""
+    return Runs(request.getfixturevalue("sandboxes" if request.param == "python" else "both"), request.param)
 
 
 @pytest.fixture(scope="module")
 def module_sandboxes(
-    prepared: Prepared, sandbox_state_dir: Path, tmp_path_factory: pytest.TempPathFactory
+    prepared_for_both: Prepared, sandbox_state_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Sandboxes:
-    """Bridges for what a module's tests share."""
-    return _with_own_state(prepared, sandbox_state_dir, tmp_path_factory)
+    """Bridges for what a module's tests share, in both languages."""
+    return _for_both(prepared_for_both, sandbox_state_dir, tmp_path_factory)
 
 
 @pytest.fixture
@@ -123,6 +176,11 @@ def _with_own_state(prepared: Prepared, known: Path, factory: pytest.TempPathFac
     """Sandboxes with a state directory that knows what the probe found, and nothing else."""
     state_dir = knows_the_sandbox(factory.mktemp("sandboxes"), known)
     return Sandboxes(Settings(state_dir=state_dir, runtime=RUNTIME), prepared)
+
+
+def _for_both(prepared: Prepared, known: Path, factory: pytest.TempPathFactory) -> Sandboxes:
+    made = _with_own_state(prepared, known, factory)
+    return Sandboxes(made.settings.model_copy(update={"languages": BOTH}), made.prepared)
 
 
 def printed(record: ExecutionRecord) -> str:

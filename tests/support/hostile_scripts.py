@@ -1,9 +1,21 @@
 """Parts of hostile scripts."""
 
+import json
+
 MEGABYTE = 1 << 20
 
-CHANNEL = """
+SENDING = """
 import json, os, sys, time
+def raw(data):
+    view = memoryview(data)
+    while view: view = view[os.write(WRITE, view):]
+def send(**message): raw(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\\n")
+def stay():
+    while True: time.sleep(1)
+"""
+CHANNEL = (
+    """
+import os
 def fds():
     found = {}
     for name in os.listdir("/proc/self/fd"):
@@ -15,14 +27,26 @@ def fds():
     return found
 WRITE = next(fd for fd, mode in fds().items() if mode == os.O_WRONLY)
 READ = next(fd for fd, mode in fds().items() if mode == os.O_RDONLY)
-def raw(data):
-    view = memoryview(data)
-    while view: view = view[os.write(WRITE, view):]
-def send(**message): raw(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\\n")
-def stay():
-    while True: time.sleep(1)
 """
+    + SENDING
+)
 """A script's way to the channel's descriptors: they are hidden, not out of reach."""
+
+
+def on_channel(language, code, before="before"):
+    """A script in a language that prints a line, and then has code in Python meddle with the channel.
+
+    In JavaScript, a child does: it inherits Node's own descriptors.
+    """
+    if language == "python":
+        return f"{CHANNEL}\nprint({before!r}, flush=True)\ntime.sleep(0.1)\n{code}"
+    child = f"WRITE, READ = 4, 3\n{SENDING}\n{code}"
+    return (
+        f"console.log({json.dumps(before)});\nawait new Promise((done) => setTimeout(done, 100));\n"
+        "require('node:child_process').spawnSync('python3', ['-c', "
+        f"{json.dumps(child)}], {{ stdio: ['ignore', 'inherit', 'inherit', 3, 4] }});"
+    )
+
 
 RESOURCES = {
     "a fork bomb": ("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", {"timeout"}),

@@ -45,10 +45,12 @@ class Hosts:
         return out
 
     def run(self, code, key="key", die="", *, many=1, session=None, **more):
-        # A code may be given in both languages.
-        code = code if isinstance(code, str) else code[self.language]
-        run = {"code": self.head + code, "key": key, "many": many, "session": session, "language": self.language}
+        run = {"code": self.whole(code), "key": key, "many": many, "session": session, "language": self.language}
         return ended(self.start(run=run, die=die, **more), die)
+
+    def whole(self, code):
+        """What is run for a code, which may be given in each language: `{"python": ..., "javascript": ...}`."""
+        return self.head + (code if isinstance(code, str) else code[self.language])
 
     def cells(self, codes, **more):
         """Cells of a session, by one host."""
@@ -151,3 +153,15 @@ def make_javascript_hosts(tmp_path, source, both):
         return hosts
 
     return make
+
+
+@pytest.fixture(params=["python", "javascript"])
+def make_either(request):
+    """`make_hosts`, and then `make_javascript_hosts`: for what holds in both languages."""
+    return request.getfixturevalue("make_hosts" if request.param == "python" else "make_javascript_hosts")
+
+
+@pytest.fixture
+def either(make_either):
+    """Hosts of scripts in one of the languages."""
+    return make_either("hosts")

@@ -6,8 +6,8 @@ All of it runs in one bridge, one after the other. What takes a bridge of its ow
 import json
 
 import pytest
-from execution_fixtures import lines, printed
-from hostile_scripts import CHANNEL, MEGABYTE, RESOURCES
+from execution_fixtures import BOTH, lines, printed
+from hostile_scripts import CHANNEL, MEGABYTE, RESOURCES, on_channel
 
 from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.executions.record import ExecutionRecord
@@ -146,10 +146,13 @@ BAD_FRAMES = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("language", BOTH)
 @pytest.mark.parametrize("attack", BAD_FRAMES)
-def test_a_malformed_frame_ends_the_sandbox_and_the_response_says_what_came(arena, attack):
+def test_a_malformed_frame_ends_the_sandbox_and_the_response_says_what_came(arena, attack, language):
+    if (attack, language) == ("empty", "javascript"):
+        pytest.skip("Node asks for what was printed with an empty line; the host sees none")
     code, expected = BAD_FRAMES[attack]
-    found = arena.measured(f"{CHANNEL}\nprint('before', flush=True)\ntime.sleep(0.1)\n{code}\nstay()")
+    found = arena.measured(on_channel(language, f"{code}\nstay()"), language=language)
     record = found.record
     assert record.status == "protocol_error", (record.status, record.error)
     assert record.exit_code == 137
@@ -180,7 +183,8 @@ def test_output_that_looks_like_a_frame_is_output(arena):
     assert lines(record) == [frame, "{}", "end"]
 
 
-def test_a_forged_finish_says_no_more_than_the_script_might(arena):
+@pytest.mark.parametrize("language", BOTH)
+def test_a_forged_finish_says_no_more_than_the_script_might(arena, language):
     for params, status, exit_code in (
         ("'exit_code': 0, 'value': 'v'", "success", 0),
         ("'exit_code': 2**40 + 3", "exit", 3),
@@ -190,8 +194,8 @@ def test_a_forged_finish_says_no_more_than_the_script_might(arena):
         ("'exit_code': 0, 'error': {}", "error", 1),
         ("'exit_code': 0, 'value': 'x' * (15 << 20)", "success", 0),
     ):
-        code = f"{CHANNEL}send(id=99999, method='execution.finish', params={{{params}}})\nstay()"
-        record = arena.attacked(code)
+        code = f"send(id=99999, method='execution.finish', params={{{params}}})\nstay()"
+        record = arena.attacked(on_channel(language, code), language=language)
         assert (record.status, record.exit_code) == (status, exit_code), record.error
         if record.error:
             assert len(json.dumps(record.error)) < 400_000

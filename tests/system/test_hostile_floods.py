@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from execution_fixtures import Peak, Ticker, lines, printed
-from hostile_scripts import CHANNEL, MEGABYTE, RESOURCES
+from hostile_scripts import CHANNEL, MEGABYTE, RESOURCES, on_channel
 from servers.specs import faulty
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
@@ -27,11 +27,11 @@ print("unharmed")
 """
 
 
-async def attacked(sandboxes, code, *, timeout=5, turns=12, **settings):  # noqa: ASYNC109
+async def attacked(sandboxes, code, *, timeout=5, turns=12, language="python", **settings):  # noqa: ASYNC109
     """The record of hostile code that ran beside a well-behaved script, which must not notice."""
     async with sandboxes.open(faulty(), **settings) as bridge, asyncio.TaskGroup() as tasks:
         victim = tasks.create_task(bridge.run(VICTIM.format(turns=turns), timeout=60))
-        hostile = tasks.create_task(bridge.run(code, timeout=timeout))
+        hostile = tasks.create_task(bridge.run(code, timeout=timeout, language=language))
     assert printed(victim.result()) == "unharmed\n"
     record = hostile.result()
     # Whatever the guest claimed, it can be written down.
@@ -54,12 +54,13 @@ async def attacked(sandboxes, code, *, timeout=5, turns=12, **settings):  # noqa
     ],
     ids=["calls", "hanging", "catalog", "search", "describe", "memory"],
 )
-async def test_a_flood_of_requests_is_held_back_and_holds_nobody_up(sandboxes, request_, tmp_path):
+async def test_a_flood_of_requests_is_held_back_and_holds_nobody_up(bilingual, request_, tmp_path):
     peak, ticker = Peak(), Ticker()
     async with ticker.watch():
         record = await attacked(
-            sandboxes,
-            CHANNEL + f"for number in range(1, 100_001): send(id=number, **{request_})\nstay()",
+            bilingual.sandboxes,
+            on_channel(bilingual.language, f"for number in range(1, 100_001): send(id=number, **{request_})\nstay()"),
+            language=bilingual.language,
             timeout=4,
             wall_timeout=4.0,
             state_dir=tmp_path,
@@ -82,14 +83,17 @@ async def test_a_flood_of_requests_is_held_back_and_holds_nobody_up(sandboxes, r
     ],
     ids=["arguments", "server", "describe", "search", "memory", "artifact"],
 )
-async def test_a_flood_of_huge_requests_is_held_back_and_holds_nobody_up(sandboxes, request_, tmp_path):
+async def test_a_flood_of_huge_requests_is_held_back_and_holds_nobody_up(bilingual, request_, tmp_path):
     peak, ticker = Peak(), Ticker()
     async with ticker.watch():
         record = await attacked(
-            sandboxes,
-            CHANNEL
-            + f"body = json.dumps({{'jsonrpc': '2.0', 'id': 1, **{request_}}}).encode().split(b'\"id\": 1', 1)\n"
-            + "for number in range(1, 1000): raw(body[0] + b'\"id\": %d' % number + body[1] + b'\\n')\nstay()",
+            bilingual.sandboxes,
+            on_channel(
+                bilingual.language,
+                f"body = json.dumps({{'jsonrpc': '2.0', 'id': 1, **{request_}}}).encode().split(b'\"id\": 1', 1)\n"
+                "for number in range(1, 1000): raw(body[0] + b'\"id\": %d' % number + body[1] + b'\\n')\nstay()",
+            ),
+            language=bilingual.language,
             timeout=3,
             wall_timeout=4.0,
             state_dir=tmp_path,
@@ -135,11 +139,14 @@ print({{result.code for result in results[20:40]}}, sum(isinstance(result, Excep
     assert ticker.longest < 4
 
 
-async def test_answers_that_nobody_reads_do_not_gather_in_the_host(sandboxes, tmp_path):
+async def test_answers_that_nobody_reads_do_not_gather_in_the_host(bilingual, tmp_path):
     peak = Peak()
-    record = await attacked(
-        sandboxes,
-        CHANNEL
+    asks = """
+for number in range(1000, 3000): send(id=number, method="memory.load", params={"key": "big"})
+stay()
+"""
+    code = {
+        "python": CHANNEL
         + """
 from mcp import runtime
 runtime.save_memory_sync("big", "x" * (3 << 20))
@@ -147,9 +154,15 @@ os.kill(os.getpid(), 0)
 # The runtime's own reader must not take the answers: it reads from another pipe now.
 r, w = os.pipe()
 os.dup2(r, READ)
-for number in range(1000, 3000): send(id=number, method="memory.load", params={"key": "big"})
-stay()
-""",
+"""
+        + asks,
+        # Node waits for the child that asks, and reads nothing.
+        "javascript": 'await runtime.save_memory("big", "x".repeat(3 << 20));\n' + on_channel("javascript", asks),
+    }[bilingual.language]
+    record = await attacked(
+        bilingual.sandboxes,
+        code,
+        language=bilingual.language,
         timeout=2,
         wall_timeout=4.0,
         state_dir=tmp_path,
@@ -170,13 +183,16 @@ stay()
     ],
     ids=["empty", "small", "displays", "progress", "ready", "cancel"],
 )
-async def test_a_flood_of_notifications_takes_no_memory_and_holds_nobody_up(sandboxes, frame, statuses):
+async def test_a_flood_of_notifications_takes_no_memory_and_holds_nobody_up(bilingual, frame, statuses):
     peak, ticker = Peak(), Ticker()
     async with ticker.watch():
         record = await attacked(
-            sandboxes,
-            CHANNEL
-            + f"data = (json.dumps({{'jsonrpc': '2.0', **{frame}}}) + '\\n').encode() * 50\nwhile True: raw(data)",
+            bilingual.sandboxes,
+            on_channel(
+                bilingual.language,
+                f"data = (json.dumps({{'jsonrpc': '2.0', **{frame}}}) + '\\n').encode() * 50\nwhile True: raw(data)",
+            ),
+            language=bilingual.language,
             timeout=2,
         )
     assert record.status in statuses, record.error

@@ -14,17 +14,10 @@ const send = (message) => fs.writeSync(4, typeof message === "string" || Buffer.
   ? message : JSON.stringify({ jsonrpc: "2.0", ...message }) + "\\n");
 """
 
+# Those that any guest may send are in `test_hostile.py`.
 FRAMES = {
-    "garbage": ("send('garbage\\n');", {"protocol_error"}),
-    "no UTF-8": ("send(Buffer.from([0xff, 0x0a]));", {"protocol_error"}),
-    "too deep": ("send('['.repeat(100000) + '\\n');", {"protocol_error"}),
     "an endless line": ("const part = Buffer.alloc(1 << 20, 0x20); while (true) send(part);", {"protocol_error"}),
     "half a line": ("send('{');", {"timeout"}),
-    "an unknown method": ("send({ id: 1, method: 'tool.steal', params: {} });", {"protocol_error"}),
-    "of process 1": (
-        "send({ method: 'init.exited', params: { code: 0, signal: 0, oom_kills: 9 } });",
-        {"protocol_error"},
-    ),
     "an approval": ("send({ id: 9, method: 'approval.give', params: {} });", {"protocol_error"}),
     "a name twice": (
         "send({ id: 8, method: 'memory.list', params: { call: '0#9' } });"
@@ -37,10 +30,6 @@ FRAMES = {
         {"protocol_error"},
     ),
     "a flood of empty lines": ("while (true) send('\\n');", {"timeout"}),
-    "a flood of cancels": (
-        "let n = 0; while (true) send({ method: 'request.cancel', params: { id: ++n } });",
-        {"timeout", "call_limit", "protocol_error"},
-    ),
     "closed": ("fs.closeSync(4);\nawait runtime.list_memories();", {"channel_closed", "killed", "error"}),
     "its input closed": (
         "fs.closeSync(3);\nawait runtime.list_memories();",

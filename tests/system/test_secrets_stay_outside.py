@@ -311,6 +311,89 @@ for key in KEYS:
 display({"text/plain": str(KEYS)})
 """
 
+USES_IN_JAVASCRIPT = """
+import { local, mirror } from "mcp/servers";
+import { MCPError } from "mcp";
+import util from "node:util";
+const KEYS = ["vault://secret/api-key", "vault://secret/db"];
+const LOCAL = ["echo", "encoded", "boom", "odd", "number", "received"];
+const MIRROR = ["echo", "structured", "image", "refuse", "fault", "stderr", "malformed", "garbage", "rename", "die", "echo"];
+
+async function tried(pending) {
+  try {
+    const result = await pending;
+    console.log(result);
+    return result;
+  } catch (error) {
+    if (!(error instanceof MCPError)) throw error;
+    console.log(error.code, error.message, error.details, error);
+    console.error(error.stack);
+    return [error.code, error.message, error.details];
+  }
+}
+
+for (const key of KEYS) {
+  for (const text of [key, `Bearer ${key} and more`]) {
+    for (const name of LOCAL) {
+      const given = { [name === "echo" ? "value" : "text"]: text };
+      await tried(local[name](given));
+      await tried(local[name].raw(given));
+    }
+    await tried(local.echo({ value: { deep: [{ in: text }], list: [text] } }));
+  }
+  for (const name of MIRROR) {
+    await tried(mirror[name]({ text: key }));
+    await tried(mirror[name].raw({ text: { deep: [key, { in: key }] } }));
+    if (name !== "rename") continue;
+    await new Promise((done) => setTimeout(done, 300));
+    for (const described of ["mirror", "mirror.renamed"]) {
+      for (const detail of ["line", "signature", "schema"]) await tried(runtime.describe(described, detail));
+    }
+    console.log(await tried(runtime.search("as told renamed")), await tried(runtime.list_tools("mirror")));
+    console.log(util.inspect(await runtime.list_tools("mirror")).includes("renamed") ? "RENAMED" : "");
+  }
+}
+await tried(runtime.describe("mirror"));
+display(String(KEYS));
+"""
+
+SCAN_IN_JAVASCRIPT = """
+import fs from "node:fs";
+import { createHash } from "node:crypto";
+// As below; each part of the memory is read once, with some of the part before it.
+const OVERLAP = 4096;
+const buffer = Buffer.alloc(4 << 20);
+const memory = fs.openSync("/proc/self/mem", "r");
+const scanned = WANTED.map(() => 0);
+const infixes = WANTED.map(([infix]) => Buffer.from(infix, "hex"));
+for (const line of fs.readFileSync("/proc/self/maps", "utf8").split("\\n")) {
+  const [span, mode] = line.split(" ");
+  if (!mode?.includes("r") || line.includes("[v")) continue;
+  const [start, end] = span.split("-").map((each) => Number.parseInt(each, 16));
+  for (let at = start; at < end; at += buffer.length - OVERLAP) {
+    let read;
+    try { read = fs.readSync(memory, buffer, 0, Math.min(buffer.length, end - at), at) } catch { break }
+    const data = buffer.subarray(0, read);
+    infixes.forEach((infix, index) => {
+      const [, before, size, digest] = WANTED[index];
+      for (let found = data.indexOf(infix); found >= 0; found = data.indexOf(infix, found + 1)) {
+        if (found < before) continue;
+        const whole = createHash("sha256").update(data.subarray(found - before, found - before + size)).digest("hex");
+        if (whole === digest) scanned[index]++;
+      }
+    });
+  }
+}
+const inside = [process.env, process.argv];
+for (const pid of fs.readdirSync("/proc").filter((each) => /^\\d+$/.test(each))) {
+  for (const name of ["cmdline", "environ"]) {
+    try { inside.push(fs.readFileSync(`/proc/${pid}/${name}`, "utf8")) } catch {}
+  }
+}
+console.log(JSON.stringify(inside));
+console.log("SCANNED", JSON.stringify(scanned));
+"""
+
 SCAN = """
 import gc, hashlib, re
 def scan(infix, before, size, digest):
@@ -355,13 +438,21 @@ def wanted(texts):
     return rows
 
 
-async def test_a_secret_is_in_no_byte_that_leaves_the_host(sandboxes, tmp_path, monkeypatch, caplog):
+async def test_a_secret_is_in_no_byte_that_leaves_the_host(bilingual, tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.DEBUG)
     canary = f"canary-{uuid.uuid4().hex}".encode()
     targets = wanted([canary, *FORMS.values()])
-    code = f"CANARY = {canary[:12].decode()!r} + {canary[12:].decode()!r}\nWANTED = {targets!r}\n{USES}{SCAN}"
-    async with watched(sandboxes, tmp_path, monkeypatch) as seen:
-        record = await seen.bridge.run(code, timeout=60)
+    parts = [json.dumps(part.decode()) for part in (canary[:12], canary[12:])]
+    language = bilingual.language
+    uses = {"python": USES, "javascript": USES_IN_JAVASCRIPT}[language]
+    code = {
+        "python": f"CANARY = {parts[0]} + {parts[1]}\nWANTED = {targets!r}\n{USES}{SCAN}",
+        "javascript": f"globalThis.CANARY = Buffer.from({parts[0]} + {parts[1]});\nconst WANTED = {json.dumps(targets)};\n"
+        + USES_IN_JAVASCRIPT
+        + SCAN_IN_JAVASCRIPT,
+    }[language]
+    async with watched(bilingual.sandboxes, tmp_path, monkeypatch) as seen:
+        record = await seen.bridge.run(code, timeout=60, language=language)
         out = lines(record)
         scanned = json.loads(out[-1].removeprefix("SCANNED "))
         assert scanned[0] > 0, "the scan doesn't find what is there"
@@ -371,18 +462,24 @@ async def test_a_secret_is_in_no_byte_that_leaves_the_host(sandboxes, tmp_path, 
         assert leaks(json.dumps(record.to_json(), ensure_ascii=False)) == []
         assert leaks(record.stdout + record.stderr) == []
         for name in ("pay", "later"):
-            waits = f"from mcp.servers import local\nawait local.{name}(text='vault://secret/api-key')"
-            record = await seen.bridge.run(waits, timeout=60)
+            waits = {
+                "python": f"from mcp.servers import local\nawait local.{name}(text='vault://secret/api-key')",
+                "javascript": f"await mcp.servers.local.{name}({{text: 'vault://secret/api-key'}})",
+            }[language]
+            record = await seen.bridge.run(waits, timeout=60, language=language)
             assert record.status == "suspended", record.error
             assert leaks(json.dumps(record.to_json(), ensure_ascii=False)) == []
         assert len(seen.frames) > 200
         assert [frame[:300] for frame in seen.frames if leaks(frame)] == []
         program = {"steps": [{"id": "a", "type": "tool", "tool": "encoded", "args": {"text": "vault://secret/db"}}]}
+        fails = {"python": "raise ValueError(local.echo)", "javascript": "throw new Error(String(local.echo))"}[
+            language
+        ]
         for how in WAYS:
             async with connected(how, seen.bridge, programs=True) as client:
                 answers = [
-                    await client.call_tool("run_python", {"code": USES}),
-                    await client.call_tool("run_python", {"code": USES + "\nraise ValueError(local.echo)"}),
+                    await client.call_tool(f"run_{language}", {"code": uses}),
+                    await client.call_tool(f"run_{language}", {"code": f"{uses}\n{fails}"}),
                     await client.call_tool("run_program", {"program": program}),
                 ]
             for answer in answers:
@@ -421,11 +518,9 @@ NAMED_ONLY = {
 
 
 @pytest.mark.parametrize("key", ["vault://secret/api-key", "vault://secret/db"])
-async def test_a_secret_goes_to_no_tool_that_is_not_granted_it(sandboxes, tmp_path, monkeypatch, key):
-    async with watched(sandboxes, tmp_path, monkeypatch) as seen:
-        told = json.loads(
-            printed(
-                await seen.bridge.run(f"""
+async def test_a_secret_goes_to_no_tool_that_is_not_granted_it(bilingual, tmp_path, monkeypatch, key):
+    code = {
+        "python": f"""
 import json
 from mcp import programs, MCPError
 from mcp.servers import local, mirror
@@ -441,9 +536,21 @@ for value in ({", ".join(REFUSED.values())}):
         trace = await programs.run({{"steps": [steps[0] | {{"args": {{"text": value}}}}]}})
         found.append([trace.steps[0].code, trace.steps[0].error])
 print(json.dumps(found))
-""")
-            )
-        )
+""",
+        # In JavaScript there are no programs.
+        "javascript": f"""
+const {{ local, mirror }} = mcp.servers;
+const key = {key!r}, found = [];
+for (const value of [key, `Bearer ${{key}}!`, key + key, {{ deep: [{{ in: key }}] }}, [1, [key]]]) {{
+  for (const call of [local.stranger, mirror.stranger, local.stranger.raw, mirror.stranger.raw]) {{
+    try {{ found.push(await call({{ text: value }})) }} catch (error) {{ found.push([error.code, error.message]) }}
+  }}
+}}
+console.log(JSON.stringify(found));
+""",
+    }[bilingual.language]
+    async with watched(bilingual.sandboxes, tmp_path, monkeypatch) as seen:
+        told = json.loads(printed(await seen.bridge.run(code, language=bilingual.language)))
         name = key.rpartition("/")[2]
         assert {code for code, _ in told} == {"secret_denied"}
         assert {message for _, message in told} == {
@@ -468,9 +575,9 @@ print(await local.received(text=key), await local.received(text="a " + key + " b
         assert received.split() == [hashlib.sha256(text.encode()).hexdigest() for text in (plain, f"a {plain} b")]
 
 
-async def test_a_secret_that_is_missing_or_unknown_says_so_and_calls_nothing(sandboxes, tmp_path, monkeypatch):
-    async with watched(sandboxes, tmp_path, monkeypatch) as seen:
-        record = await seen.bridge.run("""
+async def test_a_secret_that_is_missing_or_unknown_says_so_and_calls_nothing(bilingual, tmp_path, monkeypatch):
+    code = {
+        "python": """
 from mcp import programs, MCPError
 from mcp.servers import local
 for key in ("vault://secret/gone", "vault://secret/nobody-knows"):
@@ -478,7 +585,17 @@ for key in ("vault://secret/gone", "vault://secret/nobody-knows"):
     except MCPError as exc: print(exc.code, exc)
     trace = await programs.run({"steps": [{"id": "a", "type": "tool", "tool": "echo", "args": {"value": key}}]})
     print(trace.steps[0].code, trace.steps[0].error)
-""")
+""",
+        "javascript": """
+for (const key of ["vault://secret/gone", "vault://secret/nobody-knows"]) {
+  for (const call of [mcp.servers.local.echo, mcp.servers.local.echo.raw]) {
+    try { console.log(await call({ value: key })) } catch (error) { console.log(error.code, error.message) }
+  }
+}
+""",
+    }[bilingual.language]
+    async with watched(bilingual.sandboxes, tmp_path, monkeypatch) as seen:
+        record = await seen.bridge.run(code, language=bilingual.language)
         for name, told in zip(("gone", "gone", "nobody-knows", "nobody-knows"), lines(record), strict=True):
             assert told == f"secret_missing There is no secret {name!r} that the tool local.echo could be given."
         assert "MIRROR_NOT_SET" not in record.stdout.decode()

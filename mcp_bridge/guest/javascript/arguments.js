@@ -11,6 +11,14 @@ function isPlain(value) {
   return prototype === Object.prototype || prototype === null;
 }
 
+// What takes a call back: `{ signal }` after its arguments, of which it can be none. It is taken out of `args`.
+function takenSignal(args) {
+  const last = args.at(-1);
+  if (!isPlain(last) || !(last.signal instanceof AbortSignal) || Object.keys(last).length > 1) return undefined;
+  args.pop();
+  return last.signal;
+}
+
 // The top-level types of an annotation, in Python's notation: `list[str] | None` is `list` and `None`.
 function typesOf(shown) {
   let left = shown.replace(/'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"/g, '');
@@ -108,4 +116,4 @@ function normalise(row, bound) {
   }
 }
 
-module.exports = { bind, signature, typescript };
+module.exports = { takenSignal, bind, signature, typescript };

@@ -6,6 +6,10 @@
   const fs = require('node:fs');
   const vm = require('node:vm');
 
+  // Node's own, which its first warning makes, also one that isn't shown, leaves descriptor 2 non-blocking: for the
+  // script's `writeSync`, and for its children. `output` puts ours here.
+  Object.defineProperty(process, 'stderr', { configurable: true, enumerable: true, value: { write() {} } });
+
   function readExactly(count) {
     const data = Buffer.alloc(count);
     for (let done = 0; done < count;) {

@@ -96,11 +96,11 @@ class Calls {
     }
   }
 
-  // A tool call's value. Throws ToolError.
-  async tool(request) {
+  // A tool call's value; `signal` takes it back. Throws ToolError, or the signal's reason.
+  async tool(request, signal) {
     const { server, tool } = request;
     try {
-      const result = await this.channel.request('tool.call', request);
+      const result = await this.channel.request('tool.call', request, signal);
       if (result.planned !== undefined) return planned(result.planned);
       return shortened(request.raw ? result.raw : result.value);
     } catch (error) {

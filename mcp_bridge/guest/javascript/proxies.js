@@ -1,7 +1,7 @@
 'use strict';
 // Servers as objects, and their tools as functions.
 const util = require('node:util');
-const { bind } = require('./arguments');
+const { bind, takenSignal } = require('./arguments');
 const { nearest, sameName } = require('./names');
 
 const CALLS = new Set(['call', 'call_tool', 'callTool', 'execute', 'invoke', 'run', 'run_tool', 'use_tool']);
@@ -65,9 +65,10 @@ class Server {
 
   #function(name) {
     const shown = `${this.alias}.${name}`;
-    const make = (raw, asWritten) => (...args) => this.#calls.begin(
-      asWritten, (call) => this.#call(name, args, raw, call),
-    );
+    const make = (raw, asWritten) => (...args) => {
+      const signal = takenSignal(args);
+      return this.#calls.begin(asWritten, (call) => this.#call(name, args, raw, call, signal));
+    };
     const call = make(false, shown);
     call.raw = make(true, `${shown}.raw`);
     for (const [made, called] of [[call, name], [call.raw, 'raw']]) {
@@ -76,7 +77,7 @@ class Server {
     return call;
   }
 
-  async #call(name, args, raw, call) {
+  async #call(name, args, raw, call, signal) {
     const row = await this.row(name);
     const check = async (given) => {
       try {
@@ -86,7 +87,7 @@ class Server {
       }
     };
     const given = await bind(`${this.alias}.${row.alias}`, row, args, check);
-    return this.#calls.tool({ server: this.name, tool: row.name, arguments: given, raw, call });
+    return this.#calls.tool({ server: this.name, tool: row.name, arguments: given, raw, call }, signal);
   }
 }
 

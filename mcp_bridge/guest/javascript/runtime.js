@@ -3,7 +3,7 @@
 const util = require('node:util');
 const vm = require('node:vm');
 const { nearest, sameName } = require('./names');
-const { signature, typescript } = require('./arguments');
+const { signature, takenSignal, typescript } = require('./arguments');
 const { asWritten } = require('./cell_source');
 
 // Rows that print one a line.
@@ -84,7 +84,7 @@ class Runtime {
       output: (execution, name = 'stdout') => this.output(execution, name),
     };
     const recorded = {
-      call_tool: (call, ...args) => this.callTool(call, ...args),
+      call_tool: (call, ...args) => this.callTool(call, takenSignal(args), ...args),
       save_memory: (call, key, value) => this.#request('memory.save', { key, value: value ?? null, call }, () => undefined),
       update_memory: (call, key, value) => this.update(call, key, value),
       load_memory: (call, key, otherwise) => this.#request(
@@ -175,7 +175,7 @@ class Runtime {
   }
 
   // `('git', 'git_log', {...})`, or `('git.git_log', {...})`.
-  async callTool(call, server, tool, given) {
+  async callTool(call, signal, server, tool, given) {
     if (typeof server === 'string' && (tool === undefined || typeof tool === 'object')) {
       [server, tool, given] = [...this.#split(server), tool];
     }
@@ -183,7 +183,7 @@ class Runtime {
       throw new TypeError("call_tool() takes a server, a tool and an object; write: await runtime.call_tool('SERVER', 'TOOL', {...})");
     }
     const name = tool.startsWith(`${server}.`) ? tool.slice(server.length + 1) : tool;
-    return this.#calls.tool({ server, tool: name, arguments: given ?? {}, raw: false, call });
+    return this.#calls.tool({ server, tool: name, arguments: given ?? {}, raw: false, call }, signal);
   }
 
   // `git.git_log`, or the clients' form `mcp__git__git_log`.

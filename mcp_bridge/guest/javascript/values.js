@@ -5,9 +5,11 @@ const MAX_DEPTH = 64;
 const MAX_VALUES = 500_000;
 const CONTAINER_WEIGHT = 3;
 
-const { rawJSON } = JSON;
+const { isRawJSON, rawJSON } = JSON;
 const { types } = require('node:util');
 const { textOf } = require('./planned');
+// Made by `host/guest_bundle` of `wire/messages`: of each method the parameters' types, and which may be left out.
+const PARAMETERS = require('./parameters');
 
 // A value can't be sent. `code` is stable.
 class LocalError extends Error {
@@ -95,6 +97,43 @@ function encodable(value) {
   return of(value, 1);
 }
 
+const LARGE = 2 ** 63;
+const isNumber = (value) => typeof value === 'number' || isRawJSON(value);
+const digits = (value) => (typeof value === 'number' ? value : value.rawJSON);
+const isInteger = (value) => isNumber(value) && Number.isInteger(Number(digits(value))) && Math.abs(digits(value)) < LARGE;
+
+const TYPES = {
+  any: ['any value', () => true],
+  null: ['null', (value) => value === null],
+  str: ['a text', (value) => typeof value === 'string'],
+  bool: ['true or false', (value) => typeof value === 'boolean'],
+  int: ['an integer', isInteger],
+  float: ['a number', (value) => isInteger(value) || (typeof value === 'number' && !Number.isInteger(value))],
+  list: ['an array', Array.isArray],
+  dict: ['an object', (value) => typeof value === 'object' && value !== null && !Array.isArray(value) && !isRawJSON(value)],
+};
+
+// Throws LocalError, `bad_params`, for what the host would take for no message, and end the sandbox. `params` is encodable.
+function check(method, params) {
+  for (const [name, [types, isNeeded]] of Object.entries(PARAMETERS[method])) {
+    const value = params[name];
+    if (value === undefined) {
+      if (isNeeded) throw new LocalError('bad_params', `${method} needs '${name}'`);
+    } else if (!types.some((type) => (Array.isArray(type) ? type.includes(value) : TYPES[type][1](value)))) {
+      const shown = types.filter((type) => type !== 'null').map((type) => (Array.isArray(type) ? `one of ${type.join(', ')}` : TYPES[type][0]));
+      throw new LocalError('bad_params', `${method}: '${name}' is ${shown.join(' or ')}, not ${told(value)}`);
+    }
+  }
+}
+
+function told(value) {
+  if (value === null) return 'null';
+  if (Array.isArray(value)) return 'an array';
+  if (typeof value === 'string') return `'${value.slice(0, 40)}'`;
+  if (isNumber(value)) return `${digits(value)}`;
+  return typeof value === 'object' ? 'an object' : `${value}`;
+}
+
 const MAY_BE_LARGE = /\d{16}/;
 const INTEGER = /^-?\d+$/;
 
@@ -107,4 +146,4 @@ function parse(text) {
   ));
 }
 
-module.exports = { LocalError, encodable, parse };
+module.exports = { LocalError, check, encodable, parse };

@@ -6,7 +6,7 @@
 // that begins, which is answered by the same on 5; ? asks to be interrupted.
 const fs = require('node:fs');
 const net = require('node:net');
-const { LocalError, encodable, parse } = require('./values');
+const { LocalError, check, encodable, parse } = require('./values');
 
 const IN = 3;
 const OUT = 4;
@@ -61,9 +61,11 @@ function readDone(count) {
   return data;
 }
 
-// The line of a message. Throws LocalError: `not_json`, `frame_too_deep`, `frame_too_large`.
+// The line of a message. Throws LocalError: `not_json`, `frame_too_deep`, `frame_too_large`, `bad_params`.
 function encoded(message) {
-  const line = Buffer.from(`${stringify(encodable(message))}\n`);
+  const sent = encodable(message);
+  check(sent.method, sent.params);
+  const line = Buffer.from(`${stringify(sent)}\n`);
   if (line.length - 1 > MAX_FRAME_BYTES) {
     throw new LocalError(
       'frame_too_large', `the message has ${line.length - 1} bytes; the limit is ${MAX_FRAME_BYTES}`,

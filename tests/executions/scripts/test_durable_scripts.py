@@ -1,11 +1,23 @@
-"""Scripts as executions that last: whatever kills their host, nothing done is done again, and what can go on goes on."""
+"""Scripts as executions that last: whatever kills their host, nothing done is done again, and what can go on goes on.
+
+What holds in both languages is one case with a source in each.
+"""
 
 import asyncio
 import hashlib
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from script_hosts import HEAD, Hosts, ended, make_hosts, make_javascript_hosts, source  # noqa: F401
+from script_hosts import (  # noqa: F401
+    Hosts,
+    either,
+    ended,
+    make_either,
+    make_hosts,
+    make_javascript_hosts,
+    source,
+)
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.request_identity import Keys
@@ -26,71 +38,124 @@ def hosts(make_hosts):
     return make_hosts("hosts")
 
 
-@pytest.fixture(params=["make_hosts", "make_javascript_hosts"])
-def either(request):
-    """Hosts of scripts in one of the languages."""
-    return request.getfixturevalue(request.param)("hosts")
-
-
 # --- killed ---
 
-SEQUENTIAL = """
+SEQUENTIAL = {
+    "python": """
 first = await local.once(text="a")
 second = await local.again(text="b")
 print(first, second, await local.once(text="c"))
-"""
-GATHERED = """
+""",
+    "javascript": """
+const first = await local.once({text: "a"});
+const second = await local.again({text: "b"});
+console.log(first, second, await local.once({text: "c"}));
+""",
+}
+TOGETHER = {
+    "python": """
 async def wait(text, seconds):
     return await local.once(text=text, seconds=seconds)
-print(await asyncio.gather(wait("a", 0.3), wait("b", 0.05), wait("c", 0.15)))
+print(*await asyncio.gather(wait("a", 0.3), wait("b", 0.05), wait("c", 0.15)))
 print(await local.once(text="d"))
-"""
-RACED = """
+""",
+    "javascript": """
+const wait = (text: string, seconds: number) => local.once({text, seconds});
+console.log(...await Promise.all([wait("a", 0.3), wait("b", 0.05), wait("c", 0.15)]));
+console.log(await local.once({text: "d"}));
+""",
+}
+RACED = {
+    "python": """
 names = []
 for one in asyncio.as_completed([local.once(text=text, seconds=s) for text, s in (("a", 0.4), ("b", 0), ("c", 0.2))]):
     names.append(await one)
     print(await local.once(text="+".join(names)))
-"""
-THREADED = """
+""",
+    "javascript": """
+const names: string[] = [];
+const left = new Map(Object.entries({a: 0.4, b: 0, c: 0.2}).map(
+  ([text, seconds]) => [text, local.once({text, seconds}).then((value) => [text, value])]));
+while (left.size > 0) {
+  const [text, value] = await Promise.race(left.values());
+  left.delete(text);
+  names.push(value);
+  console.log(await local.once({text: names.join("+")}));
+}
+""",
+}
+NESTED = {
+    "python": """
+async def leaf(text):
+    return await local.once(text=text) + await local.again(text=f"{text}x")
+async def branch(text):
+    first = await local.once(text=text, seconds=0.2 if text == "a" else 0)
+    async with asyncio.TaskGroup() as group:
+        rest = [group.create_task(leaf(f"{text}{number}")) for number in (1, 2)]
+    return ",".join([first, *(one.result() for one in rest)])
+print(*await asyncio.gather(branch("a"), branch("b")))
+""",
+    "javascript": """
+const leaf = async (text) => await local.once({text}) + await local.again({text: `${text}x`});
+async function branch(text) {
+  const first = await local.once({text, seconds: text === "a" ? 0.2 : 0});
+  return [first, ...await Promise.all([1, 2].map((number) => leaf(text + number)))].join();
+}
+console.log(...await Promise.all([branch("a"), branch("b")]));
+""",
+}
+THREADED = {
+    "python": """
 from concurrent.futures import ThreadPoolExecutor
 from mcp.sync.servers import local as blocking
 with ThreadPoolExecutor(2) as pool:
-    print(list(pool.map(lambda text: blocking.once(text=text), "abc")))
+    print(*pool.map(lambda text: blocking.once(text=text), "abc"))
 print(await asyncio.to_thread(blocking.once, text="d"))
-"""
-NESTED = """
-async def branch(text):
-    first = await local.once(text=text)
-    async with asyncio.TaskGroup() as group:
-        rest = [group.create_task(local.once(text=f"{text}{number}")) for number in (1, 2)]
-    return first, *(one.result() for one in rest)
-print(await asyncio.gather(branch("a"), branch("b")))
-"""
+""",
+    # What happens outside of the order of the code, here.
+    "javascript": """
+const later = (text) => new Promise((resolve, reject) => setTimeout(
+  () => local.once({text}).then(resolve, reject), Math.random() * 200));
+console.log(...await Promise.all([later("a"), later("b"), later("c")]));
+console.log(await later("d"));
+""",
+}
 
 KILLS = {
-    SEQUENTIAL: ["before:once c", "in:once c", "in:again b", "outcome:once a", "after:once a", "end"],
-    GATHERED: ["in:once c", "after:once a"],
-    RACED: ["before:once once:b+once:c", "after:once once:b"],
-    THREADED: ["in:once b", "after:once c"],
-    NESTED: ["in:once b", "after:once b2"],
-}
-SAID = {
-    SEQUENTIAL: "once:a again:b once:c\n",
-    GATHERED: "['once:a', 'once:b', 'once:c']\nonce:d\n",
-    RACED: "once:once:b\nonce:once:b+once:c\nonce:once:b+once:c+once:a\n",
-    THREADED: "['once:a', 'once:b', 'once:c']\nonce:d\n",
-    NESTED: "[('once:a', 'once:a1', 'once:a2'), ('once:b', 'once:b1', 'once:b2')]\n",
+    "one by one": (
+        SEQUENTIAL,
+        ["before:once c", "in:once c", "in:again b", "outcome:once a", "after:once a", "end"],
+        "once:a again:b once:c\n",
+    ),
+    "together": (TOGETHER, ["in:once c", "after:once a"], "once:a once:b once:c\nonce:d\n"),
+    "raced": (
+        RACED,
+        ["before:once once:b+once:c", "after:once once:b"],
+        "once:once:b\nonce:once:b+once:c\nonce:once:b+once:c+once:a\n",
+    ),
+    "nested": (
+        NESTED,
+        ["in:once b", "after:once b2", "after:once a1"],
+        "once:a,once:a1again:a1x,once:a2again:a2x once:b,once:b1again:b1x,once:b2again:b2x\n",
+    ),
+    "in threads, or by timers": (
+        THREADED,
+        ["in:once b", "after:once c", "after:once a"],
+        "once:a once:b once:c\nonce:d\n",
+    ),
 }
 
 
-@pytest.mark.parametrize("code", KILLS)
-def test_whatever_kills_its_host_a_script_goes_on_and_repeats_nothing(make_hosts, code):
+@pytest.mark.parametrize("shape", KILLS)
+def test_whatever_kills_its_host_a_script_goes_on_and_repeats_nothing(make_either, shape):
+    code, points, said = KILLS[shape]
+
     def killed(die):
-        hosts = make_hosts(die.replace(":", " "))
+        hosts = make_either(die.replace(":", " "))
         hosts.run(code, die=die)
         assert effective_status(asyncio.run(hosts.stored())) == "interrupted"
         record = hosts.finish(code)
-        assert (record["status"], record["stdout"]) == ("success", SAID[code])
+        assert (record["status"], record["stdout"]) == ("success", said), record
         once = [line for line in hosts.done if line.startswith("once")]
         assert len(once) == len(set(once)), "something was done twice"
         assert hosts.run(code) == record
@@ -98,20 +163,36 @@ def test_whatever_kills_its_host_a_script_goes_on_and_repeats_nothing(make_hosts
 
     with ThreadPoolExecutor(3) as pool:
         # Each killed host, with those that follow it, by itself.
-        list(pool.map(killed, KILLS[code]))
+        list(pool.map(killed, points))
+
+
+@pytest.mark.parametrize("shape", KILLS)
+def test_a_replay_of_calls_side_by_side_agrees_and_does_nothing(either, shape):
+    record = either.run(KILLS[shape][0])
+    assert record["status"] == "success", record
+    done = either.done
+    replayed = either.replay(record["execution"])
+    assert replayed["difference"] is None, replayed
+    assert either.done == done
 
 
 # --- in doubt ---
 
-CAUGHT = """
+CAUGHT = {
+    "python": """
 try:
     print(await local.once(text="a"))
 except Exception as exc:
     print(type(exc).__name__, exc.code, exc)
-"""
+""",
+    "javascript": """
+try { console.log(await local.once({text: "a"})) } catch (error) { console.log(error.name, error.code, error.message) }
+""",
+}
 
 
-async def test_what_may_have_happened_waits_for_a_person_and_a_lost_host_of_another_tool_is_no_doubt(hosts):
+async def test_what_may_have_happened_waits_for_a_person_and_a_lost_host_of_another_tool_is_no_doubt(either):
+    hosts = either
     hosts.run(CAUGHT, die="in:once a")
     record = hosts.run(CAUGHT)
     assert (record["status"], record["exit_code"], record["error"]["code"]) == ("suspended", 5, "in_doubt")
@@ -136,18 +217,24 @@ async def test_what_may_have_happened_waits_for_a_person_and_a_lost_host_of_anot
     assert kinds == ["start", "intent", "resume", "suspension", "decision", "outcome", "suspension", "resume", "end"]
 
 
-async def test_a_settled_script_can_go_on_at_once(hosts):
+async def test_a_settled_script_can_go_on_at_once(either):
+    hosts = either
     hosts.run(SEQUENTIAL, die="before:once c")
     suspended = hosts.run(SEQUENTIAL)
-    ended_so = hosts.settle(suspended["execution"], "0#3", how="not_done", go_on=True)
-    assert (ended_so["status"], ended_so["stdout"]) == ("success", SAID[SEQUENTIAL])
+    (call,) = suspended["error"]["calls"]
+    ended_so = hosts.settle(suspended["execution"], call["call"], how="not_done", go_on=True)
+    assert (ended_so["status"], ended_so["stdout"]) == ("success", "once:a again:b once:c\n")
     assert hosts.done == ["once a", "again b", "once c"]
 
 
 @pytest.mark.parametrize("key", ["key", None])
-async def test_a_call_that_the_time_out_cut_short_is_in_doubt_if_there_is_a_key(hosts, key):
+async def test_a_call_that_the_time_out_cut_short_is_in_doubt_if_there_is_a_key(either, key):
+    hosts = either
     hosts.settings |= {"timeout": 1, "wall_timeout": 2}
-    code = "await local.once(text='a', seconds=60)"
+    code = {
+        "python": "await local.once(text='a', seconds=60)",
+        "javascript": "await local.once({text: 'a', seconds: 60})",
+    }
     record = hosts.run(code, key)
     kept = await hosts.entries()
     if key is None:
@@ -161,34 +248,127 @@ async def test_a_call_that_the_time_out_cut_short_is_in_doubt_if_there_is_a_key(
     assert hosts.run(code, key)["value"] == "'done'"
 
 
-async def test_what_the_script_itself_gave_up_is_neither_repeated_nor_in_doubt(hosts):
-    code = """
+async def test_what_the_script_itself_gave_up_is_neither_repeated_nor_in_doubt(either):
+    hosts = either
+    code = {
+        "python": """
 try:
     await asyncio.wait_for(local.once(text="slow", seconds=60), 0.2)
-except TimeoutError:
-    print("late")
+except TimeoutError as exc:
+    print(type(exc).__name__)
 print(await local.again(text="b"))
-"""
+""",
+        "javascript": """
+try {
+  await local.once({text: "slow", seconds: 60}, {signal: AbortSignal.timeout(200)});
+} catch (error) {
+  console.log(error.name);
+}
+console.log(await local.again({text: "b"}));
+""",
+    }
     hosts.run(code, die="before:again b")
     record = hosts.run(code)
-    assert (record["status"], record["stdout"]) == ("success", "late\nagain:b\n")
+    assert (record["status"], record["stdout"]) == ("success", "TimeoutError\nagain:b\n")
     intents = [entry.payload["arguments"]["text"] for entry in await hosts.entries() if entry.kind == "intent"]
     assert intents == ["slow", "b", "b"]
+
+
+# --- approval and policy ---
+
+ASKING = {
+    "python": """
+first = await local.once(text="a")
+try:
+    print(first, await local.careful(text="b"))
+except Exception as exc:
+    print(first, type(exc).__name__, exc.code)
+""",
+    "javascript": """
+const first = await local.once({text: "a"});
+try {
+  console.log(first, await local.careful({text: "b"}));
+} catch (error) {
+  console.log(first, error.name, error.code);
+}
+""",
+}
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_an_approval_suspends_the_script_and_its_answer_goes_on_with_it(either, approved):
+    hosts = either
+    waiting = hosts.run(ASKING)
+    assert waiting["status"] == "suspended", waiting
+    (row,) = waiting["waiting"]
+    assert (row["tool"], row["arguments"]) == ("local.careful", {"text": "b"})
+    hosts.decide(waiting, approved=approved)
+    record = hosts.run(ASKING)
+    said = "once:a careful:b\n" if approved else "once:a ToolError denied\n"
+    assert (record["status"], record["stdout"]) == ("success", said), record
+    assert hosts.done == (["once a", "careful b"] if approved else ["once a"])
+
+
+def test_a_call_that_the_policy_denies_is_an_error_that_is_recorded_and_has_no_effect(either):
+    hosts = either
+    code = {
+        "python": """
+from mcp import runtime
+for call in (lambda: local.forbidden(text="a"), lambda: runtime.call_tool("local", "forbidden", {"text": "b"})):
+    try: await call()
+    except Exception as exc: print(type(exc).__name__, exc.code, exc.tool)
+await local.once(text="c")
+await local.forbidden(text="d")
+""",
+        "javascript": """
+for (const call of [() => local.forbidden({text: "a"}), () => runtime.call_tool("local", "forbidden", {text: "b"})]) {
+  try { await call() }
+  catch (error) { console.log(error.name, error.code, error.tool) }
+}
+
+await local.once({text: "c"});
+await local.forbidden({text: "d"});
+""",
+    }
+    record = hosts.run(code)
+    assert record["status"] == "error", record
+    assert record["stdout"] == "ToolError denied forbidden\n" * 2
+    line = len(hosts.whole(code).splitlines())
+    assert (record["error"]["type"], record["error"]["line"]) == ("ToolError", line)
+    assert hosts.done == ["once c"]
+    denied = [entry.payload for entry in asyncio.run(hosts.entries()) if entry.kind == "denial"]
+    assert [row["tool"] for row in denied] == ["local.forbidden"] * 3
+    assert hosts.replay(record["execution"])["difference"] is None
+    assert hosts.done == ["once c"]
 
 
 # --- another way than it went ---
 
 
-async def test_a_script_that_asks_for_something_else_is_stopped_before_it_does_harm(hosts):
-    code = """
+async def calls_of(hosts):
+    """The names of the recorded calls, in order."""
+    return [entry.payload["call"] for entry in await hosts.entries() if entry.kind == "intent"]
+
+
+async def test_a_script_that_asks_for_something_else_is_stopped_before_it_does_harm(either):
+    hosts = either
+    code = {
+        "python": """
 import os
 await local.once(text="a")
 await local.again(text=os.urandom(4).hex())
 await local.again(text="c")
-"""
+""",
+        "javascript": """
+await local.once({text: "a"});
+await local.again({text: String(Math.random())});
+await local.again({text: "c"});
+""",
+    }
     hosts.run(code, die="before:again c")
     record = hosts.run(code)
-    assert (record["status"], record["error"]["code"], record["error"]["call"]) == ("error", "divergence", "0#2")
+    second = (await calls_of(hosts))[1]
+    assert (record["status"], record["error"]["code"], record["error"]["call"]) == ("error", "divergence", second)
     recorded, asked = record["error"]["recorded"], record["error"]["asked"]
     assert recorded["tool"] == asked["tool"] == "local.again"
     assert recorded["arguments"] != asked["arguments"]
@@ -204,53 +384,73 @@ await local.again(text="c")
 
 
 # What there is in the catalogue is not recorded.
-CHANGING = """
+CHANGING = {
+    "python": """
 from mcp import runtime
 await local.once(text="a")
 if "extra" in await runtime.describe("local", "line"):
     await local.once(text="b")
-"""
+""",
+    "javascript": """
+await local.once({text: "a"});
+if ((await runtime.describe("local", "line")).includes("extra")) await local.once({text: "b"});
+""",
+}
 
 
 # The same under another name: in a task at first, and then without one.
-MOVING = """
+MOVING = {
+    "python": """
 from mcp import runtime
 if "extra" in await runtime.describe("local", "line"):
     await asyncio.create_task(local.once(text="a"))
 else:
     await local.once(text="a")
-"""
+""",
+    "javascript": """
+if ((await runtime.describe("local", "line")).includes("extra")) {
+  await Promise.resolve().then(() => local.once({text: "a"}));
+} else {
+  await local.once({text: "a"});
+}
+""",
+}
 
 
-async def test_what_was_done_is_not_done_under_another_name(hosts):
+async def test_what_was_done_is_not_done_under_another_name(either):
+    hosts = either
     hosts.run(MOVING, die="end", extra=True)
     record = hosts.run(MOVING, patience=1)
     assert hosts.done == ["once a"]
     error = record["error"]
-    assert (record["status"], error["code"], error["call"]) == ("error", "divergence", "0#1")
-    assert error["instead_of"].startswith("0.")
+    assert (record["status"], error["code"], [error["instead_of"]]) == ("error", "divergence", await calls_of(hosts))
+    assert error["call"] != error["instead_of"]
     assert error["recorded"]["arguments"] == error["asked"]["arguments"] == {"text": "a"}
     assert "was not asked for: local.once" in error["message"]
 
 
-async def test_a_call_that_was_made_and_is_not_asked_for_again_is_told(hosts):
+async def test_a_call_that_was_made_and_is_not_asked_for_again_is_told(either):
+    hosts = either
     hosts.run(CHANGING, die="end", extra=True)
     record = hosts.run(CHANGING)
     assert (record["status"], record["error"]["code"]) == ("error", "divergence")
     assert (record["error"]["recorded"]["arguments"], record["error"]["asked"]) == ({"text": "b"}, None)
 
 
-async def test_a_call_more_is_a_difference_for_a_replay_and_nothing_for_a_script_that_goes_on(hosts):
+async def test_a_call_more_is_a_difference_for_a_replay_and_nothing_for_a_script_that_goes_on(either):
+    hosts = either
     record = hosts.run(CHANGING, key=None)
     found = hosts.replay(record["execution"], extra=True)
-    assert (found["agrees"], found["difference"]["what"], found["difference"]["step"]) == (False, "call", "0#2")
+    assert (found["agrees"], found["difference"]["what"]) == (False, "call")
+    assert found["difference"]["step"] not in await calls_of(hosts)
     assert (found["difference"]["expected"], found["difference"]["found"]["arguments"]) == (None, {"text": "b"})
     assert hosts.done == ["once a"]
 
 
 # --- replay ---
 
-EVERYTHING = """
+EVERYTHING = {
+    "python": """
 from mcp import runtime, programs
 from mcp.sync.servers import local as blocking
 async def tried(call):
@@ -267,11 +467,27 @@ for one in asyncio.as_completed([local.once(text="b", seconds=0.2), asyncio.to_t
 trace = await programs.run({"steps": [{"id": "one", "type": "tool", "tool": "once", "args": {"text": "d"}}]})
 print(trace.status, trace.output, trace.trace_id)
 "the value"
-"""
+""",
+    # A program is Python's own.
+    "javascript": """
+const tried = async (call) => {
+  try { return await call } catch (error) { return [error.name, error.code, error.message] }
+};
+console.log(await tried(local.failing({text: "a"})), await tried(local.forbidden({text: "a"})), await tried(local.once.raw({text: "a"})));
+console.log(await tried(runtime.call_tool("local", "nothing")), (await local.card()).number);
+await runtime.save_memory("n", 1 + await runtime.load_memory("n", 0));
+console.log(await runtime.load_memory("n"), await runtime.list_memories());
+const tell = async (call) => console.log(await call);
+await Promise.all([tell(local.once({text: "b", seconds: 0.2})), tell(local.again({text: "c"}))]);
+console.log(await local.once({text: "d"}));
+"the value"
+""",
+}
 
 
 @pytest.mark.parametrize("key", ["key", None])
-async def test_a_replay_agrees_and_does_nothing(hosts, key):
+async def test_a_replay_agrees_and_does_nothing(either, key):
+    hosts = either
     record = hosts.run(EVERYTHING, key)
     assert record["status"] == "success", record["error"]
     done = hosts.done
@@ -284,7 +500,13 @@ async def test_a_replay_agrees_and_does_nothing(hosts, key):
     assert hosts.replay(record["execution"])["transitions"] == found["transitions"]
 
 
-DRIVING = """
+SEND = """
+const frame = (id, method, params) => require("node:fs").writeSync(4, `${JSON.stringify({jsonrpc: "2.0", id, method, params})}\\n`);
+"""
+"""Sends a frame past our own modules."""
+
+DRIVING = {
+    "python": """
 from mcp_bridge.wire import messages
 channel = local.__dict__["__bridge__"]._calls.channel
 for ask in (messages.ProgramEffect("0" * 32, 1), messages.ProgramFinish("0" * 32, "0" * 64)):
@@ -292,10 +514,19 @@ for ask in (messages.ProgramEffect("0" * 32, 1), messages.ProgramFinish("0" * 32
         channel.request(ask)
     except Exception as exc:
         print(exc.data["code"])
-"""
+""",
+    "javascript": SEND
+    + """
+frame(1e6, "program.effect", {execution: "0".repeat(32), effect: 1});
+frame(1e6 + 1, "program.finish", {execution: "0".repeat(32), state: "0".repeat(64)});
+await runtime.list_memories();
+await runtime.list_memories();
+""",
+}
 
 
-async def test_a_replay_records_nothing_whatever_its_sandbox_asks_for(hosts):
+async def test_a_replay_records_nothing_whatever_its_sandbox_asks_for(either):
+    hosts = either
     record = hosts.run(DRIVING, key=None)
     entries = await hosts.entries()
     assert [entry.kind for entry in entries].count("violation") == 2
@@ -340,8 +571,11 @@ async def test_who_can_not_go_on_with_a_script_is_told_the_way_out():
         assert (caught.value.code, f"mcp-bridge execution {command}" in caught.value.hint) == ("not_suspended", True)
 
 
-async def test_a_replay_tells_what_is_not_the_same(hosts):
-    record = hosts.run("import os\nprint(os.urandom(4).hex())", key=None)
+async def test_a_replay_tells_what_is_not_the_same(either):
+    hosts = either
+    record = hosts.run(
+        {"python": "import os\nprint(os.urandom(4).hex())", "javascript": "console.log(Math.random())"}, key=None
+    )
     found = hosts.replay(record["execution"])
     assert (found["agrees"], found["difference"]["what"]) == (False, "stdout")
     assert found["difference"]["expected"] == record["stdout"] != found["difference"]["found"]
@@ -352,8 +586,9 @@ async def test_a_replay_tells_what_is_not_the_same(hosts):
 # --- keys ---
 
 
-async def test_fifty_callers_in_several_processes_run_it_once_and_get_one_answer(hosts):
-    asked = {"code": HEAD + SEQUENTIAL, "key": "one", "many": 13}
+async def test_fifty_callers_in_several_processes_run_it_once_and_get_one_answer(either):
+    hosts = either
+    asked = {"code": hosts.whole(SEQUENTIAL), "key": "one", "many": 13, "language": hosts.language}
     outs = [hosts.start(run=asked) for _ in range(4)]
     records = [ended(out) for out in outs]
     assert all(record == records[0] for record in records)
@@ -362,10 +597,14 @@ async def test_fifty_callers_in_several_processes_run_it_once_and_get_one_answer
     assert hosts.done == ["once a", "again b", "once c"]
 
 
-async def test_a_failure_is_told_as_a_failure_and_tried_again_only_where_the_operator_says_so(hosts):
-    code = "await local.once(text='a')\nraise ValueError('no')"
+async def test_a_failure_is_told_as_a_failure_and_tried_again_only_where_the_operator_says_so(either):
+    hosts = either
+    code = {
+        "python": "await local.once(text='a')\nraise ValueError('no')",
+        "javascript": "await local.once({text: 'a'});\nthrow new RangeError('no');",
+    }
     record = hosts.run(code)
-    assert (record["status"], record["error"]["type"]) == ("error", "ValueError")
+    assert (record["status"], record["error"]["message"]) == ("error", "no")
     assert hosts.run(code) == record
     assert hosts.done == ["once a"]
     hosts.settings["ledger"] = {"retry_failed": True}
@@ -422,8 +661,10 @@ console.log(trace.status, trace.output, await local.again({ text: "c" }));
     assert [line for line in hosts.done if line.startswith("once")] == ["once a", "once b"]
 
 
-async def test_memories_and_sensitive_values_are_as_they_were(hosts):
-    code = """
+async def test_memories_and_sensitive_values_are_as_they_were(either):
+    hosts = either
+    code = {
+        "python": """
 from mcp import runtime
 count = await runtime.load_memory("n", 0) + 1
 await runtime.save_memory("n", count)
@@ -431,7 +672,16 @@ number = (await local.card())["number"]
 await local.again(text="first")
 await local.again(text=f"{count} {number}")
 print(count, number)
-"""
+""",
+        "javascript": """
+const count = await runtime.load_memory("n", 0) + 1;
+await runtime.save_memory("n", count);
+const { number } = await local.card();
+await local.again({text: "first"});
+await local.again({text: `${count} ${number}`});
+console.log(count, number);
+""",
+    }
     hosts.run(code, die="after:again first")
     record = hosts.run(code)
     assert record["status"] == "success"
@@ -439,17 +689,26 @@ print(count, number)
     assert hosts.done == ["card ", "again first", "again 1 4111 1111 1111 1111"]
 
 
-def test_what_waited_for_the_record_is_made_as_many_at_once_as_is_allowed(hosts):
+def test_what_waited_for_the_record_is_made_as_many_at_once_as_is_allowed(either):
+    hosts = either
     hosts.settings |= {"max_in_flight": 2}
-    code = """
+    code = {
+        "python": """
 import time
 await local.once(text="a")
 began = time.monotonic()
 await asyncio.gather(*(local.again(text=str(number), seconds=0.3) for number in range(6)))
-print(time.monotonic() - began > 0.85)
-"""
+print(int(time.monotonic() - began > 0.85))
+""",
+        "javascript": """
+await local.once({text: "a"});
+const began = performance.now();
+await Promise.all([0, 1, 2, 3, 4, 5].map((number) => local.again({text: String(number), seconds: 0.3})));
+console.log(+(performance.now() - began > 850));
+""",
+    }
     hosts.run(code, die="after:once a")
-    assert hosts.run(code)["stdout"] == "True\n"
+    assert hosts.run(code)["stdout"] == "1\n"
 
 
 LEFT = {
@@ -496,54 +755,83 @@ def test_a_script_that_left_a_program_leaves_it_again(hosts):
     assert hosts.done == ["again a", "again b", "again c"]
 
 
-@pytest.mark.parametrize(
-    "change", ["save_memory('n', n + 1)", "update_memory('n', {'n': n + 1})", "delete_memory('n')"]
-)
-def test_what_is_kept_is_changed_once_whatever_was_recorded_of_it(hosts, change):
-    code = f"""
+CHANGES = {
+    "save": ({"python": "save_memory('n', n + 1)", "javascript": "save_memory('n', n + 1)"}, 7, 8),
+    "update": ({"python": "update_memory('n', {'n': n + 1})", "javascript": "update_memory('n', {n: n + 1})"}, {"n": 7}, {"n": 8}),
+    "delete": ({"python": "delete_memory('n')", "javascript": "delete_memory('n')"}, 7, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_kept_is_changed_once_whatever_was_recorded_of_it(either, change):
+    hosts = either
+    changes, before, after = CHANGES[change]
+    code = {
+        "python": f"""
 from mcp import runtime
+import json
 n = await runtime.load_memory("n", 0)
 n = n["n"] if isinstance(n, dict) else n
-await runtime.{change}
-print(n, await runtime.load_memory("n"))
-"""
-    kept = None if "delete" in change else {"n": 8} if "update" in change else 8
-    hosts.run(
-        f"from mcp import runtime\nawait runtime.save_memory('n', {7 if 'update' not in change else {'n': 7}})", "0"
-    )
+await runtime.{changes["python"]}
+print(json.dumps([n, await runtime.load_memory("n")]))
+""",
+        "javascript": f"""
+const found = await runtime.load_memory("n", 0);
+const n = found.n ?? found;
+await runtime.{changes["javascript"]};
+console.log(JSON.stringify([n, await runtime.load_memory("n")]));
+""",
+    }
+    set_up = f"await runtime.save_memory('n', {json.dumps(before)})"
+    hosts.run({"python": f"from mcp import runtime\n{set_up}", "javascript": set_up}, "0")
     hosts.run(code, die="kept:n")
-    assert hosts.run(code)["stdout"] == f"7 {kept}\n"
+    assert json.loads(hosts.run(code)["stdout"]) == [7, after]
 
 
-async def test_what_was_used_of_the_limits_before_the_death_counts_after_it(hosts):
-    code = "for n in range(45): await local.once(text=str(n))"
+async def test_what_was_used_of_the_limits_before_the_death_counts_after_it(either):
+    hosts = either
+    code = {
+        "python": "for n in range(45): await local.once(text=str(n))",
+        "javascript": "for (let n = 0; n < 45; n++) await local.once({text: String(n)})",
+    }
     hosts.run(code, die="after:once 29")
     record = hosts.run(code)
     assert (record["status"], "limit on tool calls" in record["error"]["message"]) == ("error", True)
     assert len(hosts.done) == len(set(hosts.done)) == 40
 
 
-async def test_every_script_is_an_execution_with_its_entries(hosts):
-    code = """
+async def test_every_script_is_an_execution_with_its_entries(either):
+    hosts = either
+    code = {
+        "python": """
 print(await local.once(text="a"))
 try:
     await local.forbidden(text="b")
 except Exception as exc:
     print(exc.code)
 7
-"""
+""",
+        "javascript": """
+console.log(await local.once({text: "a"}));
+try { await local.forbidden({text: "b"}) } catch (error) { console.log(error.code) }
+7
+""",
+    }
     record = hosts.run(code, key=None)
     stored = await hosts.stored()
     assert (stored.id, stored.kind, stored.status, stored.record) == (record["execution"], "script", "success", record)
-    assert stored.bundle == {"code": HEAD + code, "servers": None, "timeout": None}
+    more = {} if hosts.language == "python" else {"language": hosts.language}
+    assert stored.bundle == {"code": hosts.whole(code), "servers": None, "timeout": None} | more
     assert to_record(stored)["output"] == "7"
     rows = {entry.kind: entry.payload for entry in await hosts.entries()}
-    assert (rows["start"]["code"], rows["intent"]["call"]) == (HEAD + code, "0#1")
-    assert (rows["denial"]["call"], rows["denial"]["tool"]) == ("0#2", "local.forbidden")
+    assert (rows["start"]["code"], rows["intent"]["call"]) == (hosts.whole(code), "0#1")
+    assert rows["start"].get("language", "python") == hosts.language
+    denied = rows["denial"]["call"]
+    assert (denied != "0#1", rows["denial"]["tool"]) == (True, "local.forbidden")
     outcomes = [entry.payload for entry in await hosts.entries() if entry.kind == "outcome"]
     assert [(row["call"], row["status"], row.get("value", row.get("code"))) for row in outcomes] == [
         ("0#1", "ok", "once:a"),
-        ("0#2", "failed", "denied"),
+        (denied, "failed", "denied"),
     ]
     assert rows["end"] == {
         "status": "success",
@@ -556,8 +844,10 @@ except Exception as exc:
     }
 
 
-async def test_a_name_that_is_used_twice_or_missing_is_a_violation(hosts):
-    code = """
+async def test_a_name_that_is_used_twice_or_missing_is_a_violation(either):
+    hosts = either
+    code = {
+        "python": """
 from mcp_bridge.wire import jsonrpc, messages
 channel = local.__dict__["__bridge__"]._calls.channel
 def call(text, name):
@@ -572,8 +862,22 @@ answers = queue.SimpleQueue()
 channel._waiting[10**6] = answers.put
 channel._write(jsonrpc.encode(jsonrpc.Request(10**6, "tool.call", body)))
 print(answers.get().data["code"])
-"""
+""",
+        "javascript": SEND
+        + """
+let id = 1e6;
+const call = (text, more) => frame(++id, "tool.call", {server: "local", tool: "once", arguments: {text}, ...more});
+call("a", {call: "0.9#1"});
+call("b", {call: "0.9#1"});
+call("c", {call: "0.8#1"});
+call("d", {});
+await local.again({text: "e"});
+await local.again({text: "f"});
+""",
+    }
     record = hosts.run(code)
-    assert record["stdout"] == "{'value': 'once:a'} violation {'value': 'once:c'}\nviolation\n"
-    assert hosts.done == ["once a", "once c"]
+    if hosts.language == "python":
+        assert record["stdout"] == "{'value': 'once:a'} violation {'value': 'once:c'}\nviolation\n"
+    assert record["status"] == "success"
+    assert [line for line in hosts.done if line.startswith("once")] == ["once a", "once c"]
     assert [entry.kind for entry in await hosts.entries()].count("violation") == 2

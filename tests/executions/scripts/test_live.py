@@ -22,6 +22,9 @@ from mcp_bridge.wire.messages import OutputWrite
 pytestmark = pytest.mark.timeout(180)
 
 UNTIL = "\nimport time\nwhile runtime.load_memory_sync({key!r}) is None: time.sleep(0.05)\n"
+UNTIL_IN_JAVASCRIPT = """
+while (await runtime.load_memory({key!r}) === undefined) await new Promise((done) => setTimeout(done, 50));
+"""
 """The script goes on when whoever watches it has seen what it has printed, and says so."""
 
 
@@ -49,10 +52,17 @@ async def watched(bridge, code, key, expected, **options):
     return record, told
 
 
-async def test_what_is_printed_is_told_while_the_script_runs(sandboxes, tmp_path):
-    async with sandboxes.open(state_dir=tmp_path) as bridge:
-        code = "import sys\nprint('ø one')\nprint('err', file=sys.stderr)" + UNTIL.format(key="k") + "print('two')"
-        record, told = await watched(bridge, code, "k", "one\n")
+async def test_what_is_printed_is_told_while_the_script_runs(bilingual, tmp_path):
+    async with bilingual.open(state_dir=tmp_path) as opened:
+        code = {
+            "python": "import sys\nprint('ø one')\nprint('err', file=sys.stderr)"
+            + UNTIL.format(key="k")
+            + "print('two')",
+            "javascript": "console.log('ø one');\nconsole.error('err');\n"
+            + UNTIL_IN_JAVASCRIPT.format(key="k")
+            + "console.log('two');",
+        }[opened.language]
+        record, told = await watched(opened.bridge, code, "k", "one\n", language=opened.language)
     assert printed(record) == "ø one\ntwo\n"
     assert told["stdout"].startswith("ø one\n")
     assert "ø one\ntwo\n".startswith(told["stdout"])
@@ -72,14 +82,19 @@ def private_key():
     return key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, none).decode()
 
 
-async def test_what_is_hidden_in_the_answer_is_hidden_while_it_runs(sandboxes, tmp_path):
+async def test_what_is_hidden_in_the_answer_is_hidden_while_it_runs(bilingual, tmp_path):
     tables = {"projection": {"patterns": ["card", "private_key"]}}
     governance = load_governance(tables, None, tmp_path, tmp_path)
     key = private_key().splitlines()
     slowly = "".join(f"print({line!r})\ntime.sleep(0.05)\n" for line in key)
-    code = f"import time\nprint('card 4111 1111 1111 1111')\n{slowly}print('done')" + UNTIL.format(key="k")
-    async with sandboxes.open(state_dir=tmp_path, governance=governance) as bridge:
-        record, told = await watched(bridge, code, "k", "done\n")
+    code = {
+        "python": f"import time\nprint('card 4111 1111 1111 1111')\n{slowly}print('done')" + UNTIL.format(key="k"),
+        "javascript": f"console.log('card 4111 1111 1111 1111');\nfor (const line of {key}) {{\n"
+        "  console.log(line);\n  await new Promise((done) => setTimeout(done, 50));\n}\nconsole.log('done');"
+        + UNTIL_IN_JAVASCRIPT.format(key="k"),
+    }[bilingual.language]
+    async with bilingual.open(state_dir=tmp_path, governance=governance) as opened:
+        record, told = await watched(opened.bridge, code, "k", "done\n", language=opened.language)
     assert "4111" not in told["stdout"]
     assert re.match(r"card vault://ref/\S+\n", told["stdout"])
     assert told["stdout"].split("\n")[0] == printed(record).split("\n")[0], "the same reference"

@@ -17,7 +17,7 @@ import anyio.to_thread
 import pytest
 from claimed_sandboxes import READY, Claimed, Pipe, Silent, report, told
 from crash_fixtures import BOUNDED, LONG
-from execution_fixtures import printed, until
+from execution_fixtures import Source, printed, source, until
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions import approvals
@@ -78,13 +78,14 @@ async def later(text: str) -> str:
 '''
 
 HEAD = "import asyncio, os, time\nfrom mcp.servers import local\nfrom mcp import programs\n"
+JAVASCRIPT_HEAD = 'import { local } from "mcp/servers";\n'
 
 
 class Desk:
     """A bridge with a tool that must not be called twice, and the ways to end its sandboxes from outside."""
 
     def __init__(self, folder: Path, bridge: object, started: list[CliProcess | OciProcess]) -> None:
-        self.folder, self.bridge, self.started = folder, bridge, started
+        self.folder, self.bridge, self.started, self.language = folder, bridge, started, "python"
         self.running = 0
         """How many times a script has said that it runs."""
         self.hasty = False
@@ -95,11 +96,13 @@ class Desk:
         path = self.folder / "written"
         return path.read_text().splitlines() if path.exists() else []
 
-    async def run(self, code: str, key: str | None = None):
+    async def run(self, code: Source, key: str | None = None):
         def count(*_):
             self.running += 1
 
-        return await self.bridge.run(HEAD + code, key=key, progress=count)
+        head = HEAD if self.language == "python" else JAVASCRIPT_HEAD
+        code = head + source(code, self.language)
+        return await self.bridge.run(code, key=key, progress=count, language=self.language)
 
     async def status(self, execution: str) -> str:
         stored = await self.bridge.programs.store.execution(execution)
@@ -217,6 +220,19 @@ def open_desk(sandboxes, tmp_path, monkeypatch):
     return lambda **settings: opened(sandboxes, tmp_path, monkeypatch, **settings)
 
 
+@pytest.fixture
+def open_either_desk(bilingual, tmp_path, monkeypatch):
+    """As `open_desk`, for scripts in one of the languages."""
+
+    @contextlib.asynccontextmanager
+    async def in_language(**settings):
+        async with opened(bilingual.sandboxes, tmp_path, monkeypatch, **settings) as desk:
+            desk.language = bilingual.language
+            yield desk
+
+    return in_language
+
+
 def _ways(engine: CliEngine | OciEngine) -> list[str]:
     """The ways that there are with this engine."""
     lacking = {"monitor"} if isinstance(engine, OciEngine) else set()
@@ -230,13 +246,17 @@ def only_podman(desk: Desk, how: str) -> None:
         pytest.skip("this engine's monitors are not told by their process ids")
 
 
-HELD = "print(await local.write(text='a'))\nprint(await local.write(text='b', hold=True))\nprint(await local.write(text='c'))"
+HELD = {
+    "python": "print(await local.write(text='a'))\nprint(await local.write(text='b', hold=True))\n"
+    "print(await local.write(text='c'))",
+    "javascript": "for (const given of [{text: 'a'}, {text: 'b', hold: true}, {text: 'c'}]) console.log(await local.write(given))",
+}
 
 
 @pytest.mark.parametrize("key", ["key", None])
 @pytest.mark.parametrize("how", WAYS)
-async def test_a_sandbox_that_is_lost_in_mid_call_is_lost_to_nobody(open_desk, how, key):
-    async with open_desk() as desk:
+async def test_a_sandbox_that_is_lost_in_mid_call_is_lost_to_nobody(open_either_desk, how, key):
+    async with open_either_desk() as desk:
         only_podman(desk, how)
         desk.hasty = how == REMOVES
         records = []
@@ -321,10 +341,14 @@ async def test_a_key_is_not_spent_on_a_sandbox_that_is_lost_each_time(open_desk)
         assert desk.written == ["a", "a"]
 
 
-async def test_a_script_that_makes_itself_look_lost_gains_nothing(open_desk):
-    async with open_desk() as desk:
+async def test_a_script_that_makes_itself_look_lost_gains_nothing(open_either_desk):
+    async with open_either_desk() as desk:
         # As if process 1 had heard nothing from the host.
-        record = await desk.run("print(await local.write(text='a'))\nos._exit(79)", "key")
+        code = {
+            "python": "print(await local.write(text='a'))\nos._exit(79)",
+            "javascript": "console.log(await local.write({text: 'a'}));\nprocess.reallyExit(79)",
+        }
+        record = await desk.run(code, "key")
         assert (record.status, len(desk.started)) == ("sandbox_lost", MAX_LOST + 1)
         assert desk.written == ["a"]
 
@@ -350,24 +374,39 @@ async def test_a_script_that_does_otherwise_when_it_is_run_again_does_nothing_tw
 
 
 OWN = {
-    "os._exit(5)": ("killed", "interpreter_exited"),
-    "os._exit(137)": ("killed", "interpreter_exited"),
-    "os.kill(os.getpid(), 9)": ("killed", "interpreter_killed"),
-    "os.kill(os.getpid(), 11)": ("killed", "interpreter_killed"),
-    "x = []\nwhile True: x.append(bytes(16 << 20))": ("out_of_memory", "out_of_memory"),
-    "for n in range(3, 1024):\n    try: os.close(n)\n    except OSError: pass\ntime.sleep(9)": ("channel_closed", None),
-}
+    "left": ({"python": "os._exit(5)", "javascript": "process.reallyExit(5)"}, "killed", "interpreter_exited"),
+    "left as if killed": ({"python": "os._exit(137)", "javascript": "process.reallyExit(137)"}, "killed", "interpreter_exited"),
+    "killed": ({"python": "os.kill(os.getpid(), 9)", "javascript": "process.kill(process.pid, 9)"}, "killed", "interpreter_killed"),
+    "crashed": ({"python": "os.kill(os.getpid(), 11)", "javascript": "process.kill(process.pid, 11)"}, "killed", "interpreter_killed"),
+    "out of memory": (
+        {"python": "x = []\nwhile True: x.append(bytes(16 << 20))", "javascript": "const x = []; while (true) x.push(Buffer.alloc(16 << 20, 1))"},
+        "out_of_memory", "out_of_memory",
+    ),
+    # In JavaScript, what stands between Node and the host is killed.
+    "channel closed": (
+        {
+            "python": "for n in range(3, 1024):\n    try: os.close(n)\n    except OSError: pass\ntime.sleep(9)",
+            "javascript": "process.kill(process.ppid, 9); await new Promise((done) => setTimeout(done, 9000))",
+        },
+        None, None,
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("code", OWN)
-async def test_what_the_script_does_itself_is_final_and_told_as_it_was(open_desk, code):
-    async with open_desk() as desk:
-        record = await desk.run(f"await local.write(text='a')\n{code}", "key")
-        status, error = OWN[code]
-        assert (record.status, len(desk.started)) == (status, 1), record.error
+@pytest.mark.parametrize("end", OWN)
+async def test_what_the_script_does_itself_is_final_and_told_as_it_was(open_either_desk, end):
+    async with open_either_desk() as desk:
+        codes, status, error = OWN[end]
+        code = {
+            "python": f"await local.write(text='a')\n{codes['python']}",
+            "javascript": f"await local.write({{text: 'a'}});\n{codes['javascript']}",
+        }
+        record = await desk.run(code, "key")
+        assert (record.status, len(desk.started)) == (status or record.status, 1), record.error
+        assert status or record.status == {"python": "channel_closed", "javascript": "killed"}[desk.language]
         if error is not None:
             assert record.error["code"] == error
-        assert (await desk.run(f"await local.write(text='a')\n{code}", "key")).to_json() == record.to_json()
+        assert (await desk.run(code, "key")).to_json() == record.to_json()
         assert desk.written == ["a"]
 
 

@@ -6,7 +6,14 @@ Each host is a process of its own, and none serves: what goes on does so because
 import time
 
 import pytest
-from script_hosts import ended, make_hosts, make_javascript_hosts, source  # noqa: F401  (fixtures)
+from script_hosts import (  # noqa: F401  (fixtures)
+    either,
+    ended,
+    make_either,
+    make_hosts,
+    make_javascript_hosts,
+    source,
+)
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")
 
@@ -14,12 +21,6 @@ pytestmark = pytest.mark.usefixtures("whole_ledgers")
 @pytest.fixture
 def hosts(make_hosts):
     return make_hosts("hosts")
-
-
-@pytest.fixture(params=["make_hosts", "make_javascript_hosts"])
-def either(request):
-    """Hosts of scripts in one of the languages."""
-    return request.getfixturevalue(request.param)("hosts")
 
 
 def waiting(record):
@@ -113,8 +114,12 @@ def test_a_host_that_dies_around_a_wait_repeats_nothing(either, die):
     assert hosts.done.count("once a") == 1
 
 
-def test_the_end_of_a_wait_is_the_one_that_was_asked_for_first(hosts):
-    code = "import time\nawait runtime.sleep_until(time.time() + 0.5)\nprint('over')"
+def test_the_end_of_a_wait_is_the_one_that_was_asked_for_first(either):
+    hosts = either
+    code = {
+        "python": "import time\nawait runtime.sleep_until(time.time() + 0.5)\nprint('over')",
+        "javascript": "await runtime.sleep_until(Date.now() + 500); console.log('over')",
+    }
     first = hosts.run(code, quick=True)
     later(first)
     # Run again, it asks for another half a second from now: that is no other call, and changes nothing.
@@ -140,11 +145,19 @@ def test_an_event_goes_to_the_script_that_waits_for_it_and_its_payload_is_the_an
     assert hosts.replay(record["execution"])["agrees"]
 
 
-def test_an_event_that_comes_before_the_wait_is_kept_and_each_is_taken_once_in_its_order(hosts):
-    code = (
-        "await local.careful(text='x')\nprint(await runtime.wait_event('n'), await runtime.wait_event('n'))\n"
-        "print(await runtime.wait_event('m'))\nprint(await runtime.wait_event('n', timeout=0.2))"
-    )
+def test_an_event_that_comes_before_the_wait_is_kept_and_each_is_taken_once_in_its_order(either):
+    hosts = either
+    code = {
+        "python": (
+            "await local.careful(text='x')\nprint(await runtime.wait_event('n'), await runtime.wait_event('n'))\n"
+            "print(await runtime.wait_event('m') is None)\nprint(await runtime.wait_event('n', timeout=0.2))"
+        ),
+        "javascript": (
+            "await local.careful('x');\nconsole.log(await runtime.wait_event('n'), await runtime.wait_event('n'));\n"
+            "console.log(await runtime.wait_event('m') === null ? 'True' : 'False');\n"
+            "console.log(await runtime.wait_event('n', { timeout: 0.2 }));"
+        ),
+    }
     record = hosts.run(code)
     for number in (1, 2):
         hosts.send(record["execution"], "n", number)
@@ -152,12 +165,16 @@ def test_an_event_that_comes_before_the_wait_is_kept_and_each_is_taken_once_in_i
     assert hosts.run(code)["status"] == "suspended"
     hosts.decide(record)
     record = hosts.run(code)
-    assert record["stdout"] == "1 2\nNone\n"
+    assert record["stdout"] == "1 2\nTrue\n"
     assert (record["error"]["type"], record["status"]) == ("EventTimeoutError", "error")
 
 
-def test_an_event_that_was_sent_in_time_counts_also_if_nobody_was_there_and_a_late_one_does_not(hosts):
-    code = "print(await runtime.wait_event('n', timeout=1))\nprint(await runtime.wait_event('n', timeout=0.5))"
+def test_an_event_that_was_sent_in_time_counts_also_if_nobody_was_there_and_a_late_one_does_not(either):
+    hosts = either
+    code = {
+        "python": "print(await runtime.wait_event('n', timeout=1))\nprint(await runtime.wait_event('n', timeout=0.5))",
+        "javascript": "for (const timeout of [1, 0.5]) console.log(await runtime.wait_event('n', { timeout }))",
+    }
     first = hosts.run(code, quick=True)
     hosts.send(first["execution"], "n", "in time")
     later(first)
@@ -169,23 +186,36 @@ def test_an_event_that_was_sent_in_time_counts_also_if_nobody_was_there_and_a_la
     assert record["error"]["type"] == "EventTimeoutError", record
 
 
-def test_a_time_out_of_a_wait_is_a_timeout_error_that_a_script_can_catch(hosts):
-    code = (
-        "from mcp import MCPError\ntry:\n    await runtime.wait_event('n', timeout=0.1)\nexcept TimeoutError as exc:\n"
-        "    print(isinstance(exc, MCPError), exc.code, exc)\n"
-        "try:\n    runtime.wait_event_sync('n', 0.1)\nexcept TimeoutError as exc:\n    print(exc.code)"
-    )
+def test_a_time_out_of_a_wait_is_a_timeout_error_that_a_script_can_catch(either):
+    hosts = either
+    code = {
+        "python": (
+            "from mcp import MCPError\ntry:\n    await runtime.wait_event('n', timeout=0.1)\nexcept TimeoutError as exc:\n"
+            "    print(int(isinstance(exc, MCPError)), exc.code, exc)\n"
+            "try:\n    runtime.wait_event_sync('n', 0.1)\nexcept TimeoutError as exc:\n    print(exc.code)"
+        ),
+        "javascript": (
+            "import { MCPError } from 'mcp';\ntry { await runtime.wait_event('n', { timeout: 0.1 }) }\n"
+            "catch (error) { console.log(+(error instanceof MCPError), error.code, error.message) }\n"
+            "try { await runtime.waitEvent('n', 0.1) } catch (error) { console.log(error.code) }"
+        ),
+    }
     record = hosts.run(code)
-    assert record["stdout"] == "True event_timeout The event 'n' didn't come in time.\nevent_timeout\n", record
+    assert record["stdout"] == "1 event_timeout The event 'n' didn't come in time.\nevent_timeout\n", record
 
 
-def test_of_several_waits_the_earliest_goes_on_and_the_rest_wait_on(hosts):
-    code = (
-        "import time\nasync def one(name, seconds):\n    await runtime.sleep_until(time.time() + seconds)\n"
+def test_of_several_waits_the_earliest_goes_on_and_the_rest_wait_on(either):
+    hosts = either
+    code = {
+        "python": "import time\nasync def one(name, seconds):\n    await runtime.sleep_until(time.time() + seconds)\n"
         "    print(await local.once(text=name))\n"
         "async def other():\n    print(await runtime.wait_event('go'))\n"
-        "await asyncio.gather(one('a', 4), one('b', 1.5), other())\nprint('end')"
-    )
+        "await asyncio.gather(one('a', 4), one('b', 1.5), other())\nprint('end')",
+        "javascript": "const one = async (text, ms) => {\n  await runtime.sleep_until(Date.now() + ms);\n"
+        "  console.log(await local.once({ text }));\n};\n"
+        "const other = async () => console.log(await runtime.wait_event('go'));\n"
+        "await Promise.all([one('a', 4000), one('b', 1500), other()]);\nconsole.log('end');",
+    }
     record = hosts.run(code, quick=True)
     assert [row["kind"] for row in record["waiting"]] == ["wait", "wait", "event"]
     later(record)
