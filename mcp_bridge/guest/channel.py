@@ -253,10 +253,14 @@ class Channel:
     def end_cell(self) -> None:
         """Refuse what is asked for until the next cell begins, and what is still waited for."""
         self.is_between = True
+        self.refuse_waiting(CELL_ENDED, "cell_ended")
+
+    def refuse_waiting(self, message: str, code: str) -> None:
+        """Answer what is waited for with an error: the host won't."""
         for number in list(self._waiting):
             if (take := self._waiting.pop(number, None)) is not None:
                 self._outside.discard(number)
-                self._settle(take, jsonrpc.ErrorResponse(number, 0, CELL_ENDED, {"code": "cell_ended"}), None)
+                self._settle(take, jsonrpc.ErrorResponse(number, 0, message, {"code": code}), None)
 
     def drop(self, number: int) -> bool:
         """Ignore a request's answer; return whether the request was still open."""

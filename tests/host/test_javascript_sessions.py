@@ -65,6 +65,7 @@ ODD = [
         "for (var i = 0, {z} = {z: 5}; i < 3; i++) { var last = i }\nfor (var one of [7, 8]);\nfor (var {q} of [{q: 3}]);\n[i, z, last, one, q]",
         "[ 3, 5, 2, 8, 3 ]",
     ),
+    ("for (var async of [1, 2]);\nfor (var key in {p: 1});\n[async, key]", "[ 2, 'p' ]"),
     (
         "if (true) var inIf = 1; else var inElse = 2\ndo var inDo = 3; while (false)\n[inIf, inElse, inDo]",
         "[ 1, undefined, 3 ]",
@@ -365,6 +366,10 @@ async def test_only_the_names_an_earlier_cell_has_left_reach_a_later_one(both):
         )
         record = await cells("1 + 1", timeout=3)
         assert record.status in {"success", "error", "timeout", "protocol_error", "killed", "channel_closed"}
+        await well(cells, "for (const fd of [3, 5, 6, 7]) require('node:fs').closeSync(fd)", session="closed")
+        record = await cells("1 + 1", session="closed", timeout=1)
+        assert record.status in {"timeout", "channel_closed"}
+        assert b"Traceback" not in record.stderr
         assert (await well(cells, "1 + 1", session="other")).value == "2"
 
 

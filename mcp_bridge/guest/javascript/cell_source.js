@@ -100,8 +100,12 @@ function cellSource(code) {
         // An assignment target takes an object pattern as it is; only a statement's begin must not.
         if (node.type === 'ForStatement') head(first);
         else {
-          variables.push(...bound(first.declarations[0].id));
-          edits.put(first.start, first.declarations[0].start, '');
+          const [{ id }] = first.declarations;
+          variables.push(...bound(id));
+          // `for (async of …` would be another statement.
+          const isName = id.type === 'Identifier';
+          edits.put(first.start, id.start, isName ? '(' : '');
+          if (isName) edits.put(id.end, id.end, ')');
         }
         for (const each of children(node)) (each === first ? children(each) : [each]).forEach((one) => inside(one, within));
         return;

@@ -175,8 +175,8 @@ class NodeSession(Node):
     def interrupt(self, execution: str) -> None:
         """Interrupt a cell, if it runs. Called by the thread that reads."""
         if self._running == execution:
-            # The host answers nothing more, and Node can't be interrupted while it waits for an input.
-            self._channel.end_cell()
+            # The host doesn't answer these any more, and Node can't be interrupted while it waits for an input.
+            self._channel.refuse_waiting("the cell's time is up", "script_timeout")
             self._begin_stop(execution, HEARD_SECONDS)
 
     def _begin_stop(self, execution: str, patience: float) -> None:
@@ -200,7 +200,7 @@ class NodeSession(Node):
                     self._wait(execution, patience)
                 if self._running == execution:
                     self._sent += 1
-                    os.write(self._interrupts, b".")
+                    write_all(self._interrupts, b".")
                     self._await_interruptions()
                     patience = HEARD_SECONDS
         finally:
