@@ -52,13 +52,14 @@ NEAR_LIMIT_BYTES = 4 << 20
 
 
 class Settings:
-    """The command-line arguments: `memory pids silence waiting`.
+    """The command-line arguments: `memory pids silence waiting reserved`.
 
     Attributes:
         memory: The memory limit in bytes to enforce by rlimits, or 0 if a control group enforces it.
         pids: The limit on processes and threads to enforce by rlimits, or 0 if a control group enforces it.
         silence: Seconds without a frame from the host after which the sandbox exits.
         waiting: Seconds to wait for an execution before the sandbox exits.
+        reserved: Bytes of address space that an interpreter reserves and never touches.
     """
 
     def __init__(self, words: list[str]) -> None:
@@ -66,6 +67,7 @@ class Settings:
         self.pids = int(words[1]) if len(words) > 1 else 0
         self.silence = float(words[2]) if len(words) > 2 else 120.0
         self.waiting = float(words[3]) if len(words) > 3 else 120.0
+        self.reserved = int(words[4]) if len(words) > 4 else 1 << 30
 
 
 class FrameCounter:
@@ -197,7 +199,7 @@ def _limit(settings: Settings) -> None:
         # Private writable memory is what a program uses. Address space is limited too, but more loosely, because
         # libraries reserve much that they never touch.
         _lower(resource.RLIMIT_DATA, memory)
-        _lower(resource.RLIMIT_AS, 2 * memory + (1 << 30))
+        _lower(resource.RLIMIT_AS, 2 * memory + settings.reserved)
 
 
 def _lower(which: int, value: int) -> None:

@@ -47,6 +47,13 @@ logger = logging.getLogger(__name__)
 GUEST_SILENCE_SECONDS = 120
 """After so long without a word from the host a sandbox ends itself."""
 
+RESERVED_BYTES = 1 << 30
+NODE_RESERVED_BYTES = 4 << 30
+"""The address space that is left to a process beyond twice its memory, where rlimits stand in for a control group.
+
+V8 reserves far more than Python, and ends at once where it can't.
+"""
+
 GUEST_WAITING_SECONDS = 2 * warm_pool.MAX_WAITING_SECONDS
 """After so long without an execution a sandbox that was started ahead ends itself."""
 
@@ -310,6 +317,7 @@ class Sandboxes:
             0 if enforced.pids else settings.pids,
             GUEST_SILENCE_SECONDS,
             GUEST_WAITING_SECONDS,
+            NODE_RESERVED_BYTES if "javascript" in settings.languages else RESERVED_BYTES,
         )
         flags, environment = ["-I", "-S", "-E"], ENVIRONMENT
         if hash_seed is not None:
