@@ -59,7 +59,7 @@ class Settings:
         pids: The limit on processes and threads to enforce by rlimits, or 0 if a control group enforces it.
         silence: Seconds without a frame from the host after which the sandbox exits.
         waiting: Seconds to wait for an execution before the sandbox exits.
-        reserved: Bytes of address space that an interpreter reserves and never touches.
+        reserved: Bytes of private memory that an interpreter reserves beyond the limit, and hardly touches.
     """
 
     def __init__(self, words: list[str]) -> None:
@@ -67,7 +67,7 @@ class Settings:
         self.pids = int(words[1]) if len(words) > 1 else 0
         self.silence = float(words[2]) if len(words) > 2 else 120.0
         self.waiting = float(words[3]) if len(words) > 3 else 120.0
-        self.reserved = int(words[4]) if len(words) > 4 else 1 << 30
+        self.reserved = int(words[4]) if len(words) > 4 else 0
 
 
 class FrameCounter:
@@ -198,8 +198,10 @@ def _limit(settings: Settings) -> None:
     if memory := settings.memory:
         # Private writable memory is what a program uses. Address space is limited too, but more loosely, because
         # libraries reserve much that they never touch.
-        _lower(resource.RLIMIT_DATA, memory)
-        _lower(resource.RLIMIT_AS, 2 * memory + settings.reserved)
+        # The interpreter that reserves more raises its soft limit.
+        _lower(resource.RLIMIT_DATA, memory + settings.reserved)
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+        _lower(resource.RLIMIT_AS, 2 * memory + (1 << 30) + settings.reserved)
 
 
 def _lower(which: int, value: int) -> None:

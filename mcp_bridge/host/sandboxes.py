@@ -47,11 +47,11 @@ logger = logging.getLogger(__name__)
 GUEST_SILENCE_SECONDS = 120
 """After so long without a word from the host a sandbox ends itself."""
 
-RESERVED_BYTES = 1 << 30
-NODE_RESERVED_BYTES = 4 << 30
-"""The address space that is left to a process beyond twice its memory, where rlimits stand in for a control group.
+NODE_RESERVED_BYTES = 2 << 30
+"""What rlimits leave to Node beyond the limit on memory, where they stand in for a control group.
 
-V8 reserves far more than Python, and ends at once where it can't.
+V8 reserves 512 MiB for code, in the main thread and in each worker, as writable memory that it hardly touches. Where it
+can't, it ends at once.
 """
 
 GUEST_WAITING_SECONDS = 2 * warm_pool.MAX_WAITING_SECONDS
@@ -310,6 +310,7 @@ class Sandboxes:
 
         settings = self._settings
         user = settings.container_user
+        reserved = NODE_RESERVED_BYTES if "javascript" in settings.languages else 0
         # What no control group holds, process 1 holds by rlimits.
         enforced = prepared.report.choice.enforced
         words = (
@@ -317,7 +318,7 @@ class Sandboxes:
             0 if enforced.pids else settings.pids,
             GUEST_SILENCE_SECONDS,
             GUEST_WAITING_SECONDS,
-            NODE_RESERVED_BYTES if "javascript" in settings.languages else RESERVED_BYTES,
+            reserved,
         )
         flags, environment = ["-I", "-S", "-E"], ENVIRONMENT
         if hash_seed is not None:
@@ -329,6 +330,7 @@ class Sandboxes:
             argv=["python3", *flags, "-c", guest_bundle.loader(), *map(str, words)],
             limits=Limits(
                 memory=settings.memory,
+                reserved=reserved,
                 pids=settings.pids,
                 cpus=settings.cpus,
                 tmp=settings.tmp_size,

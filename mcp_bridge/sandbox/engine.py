@@ -28,9 +28,13 @@ STARTED_AHEAD = "ahead"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Resource limits of one sandbox. Sizes are in bytes."""
+    """Resource limits of one sandbox. Sizes are in bytes.
+
+    `reserved` is memory beyond the limit that a process may reserve where only rlimits hold the memory.
+    """
 
     memory: int = 512 * 1024 * 1024
+    reserved: int = 0
     pids: int = 128
     cpus: float = 1.0
     tmp: int = 64 * 1024 * 1024

@@ -240,7 +240,7 @@ def _limits(choice: RuntimeChoice, spec: SandboxSpec) -> list[str]:
         out += [f"--memory={limits.memory}", f"--memory-swap={limits.memory}"]
     else:
         # Applies to each process separately: the best available without a control group.
-        data = max(limits.memory, LEAST_DATA)
+        data = max(limits.memory + limits.reserved, LEAST_DATA)
         out.append(f"--ulimit=data={data}:{data}")
     if enforced.cpus:
         out.append(f"--cpus={limits.cpus:g}")

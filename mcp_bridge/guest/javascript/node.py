@@ -10,6 +10,7 @@ import errno
 import functools
 import json
 import os
+import resource
 import signal
 
 from mcp_bridge.guest.channel import OWN_IDS, READ_BYTES, Channel
@@ -121,6 +122,9 @@ class Node:
         for target in descriptors:
             actions.append((os.POSIX_SPAWN_DUP2, MOVED + target, target))
             actions.append((os.POSIX_SPAWN_CLOSE, MOVED + target))
+        # V8 reserves memory for code, which counts where no control group counts what is touched.
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         return os.posix_spawn(
             NODE,
             ["node", *flags, "-e", BOOT],

@@ -168,7 +168,7 @@ def _rlimits(choice: RuntimeChoice, limits: Limits) -> list[dict[str, Any]]:
     values = {"NOFILE": nofile, "NPROC": choice.nproc_max, "CORE": 0, "MSGQUEUE": 0}
     if not choice.enforced.memory:
         # For each process by itself: the best that there is without a control group.
-        values["DATA"] = max(limits.memory, LEAST_DATA)
+        values["DATA"] = max(limits.memory + limits.reserved, LEAST_DATA)
     return [{"type": f"RLIMIT_{name}", "soft": value, "hard": value} for name, value in values.items()]
 
 
