@@ -200,7 +200,8 @@ def _limit(settings: Settings) -> None:
         # libraries reserve much that they never touch.
         # The interpreter that reserves more raises its soft limit.
         _lower(resource.RLIMIT_DATA, memory + settings.reserved)
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (min(memory, hard), hard))
         _lower(resource.RLIMIT_AS, 2 * memory + (1 << 30) + settings.reserved)
 
 
