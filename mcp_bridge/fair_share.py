@@ -99,6 +99,10 @@ class Tenant:
         """Mark the tenant as active: it has made a request."""
         self.at_work = self._shared.clock()
 
+    def mark_ended(self) -> None:
+        """Mark the tenant as gone: nobody waits for it any more, even if something refers to it still."""
+        self.at_work = -AT_WORK_SECONDS
+
     def charge(self, seconds: float) -> None:
         """Charge work that was done or is about to be done. May be called from any thread."""
         self._credit = max(self._credit - seconds, -MAX_DEBT_SECONDS)

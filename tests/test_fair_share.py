@@ -173,6 +173,16 @@ async def test_a_party_that_nobody_knows_any_more_is_nobody(clock, shared):
     assert not shared.is_shared(heavy)
 
 
+async def test_a_party_that_has_ended_is_nobody_while_it_is_still_known(clock, shared):
+    heavy, ended = Tenant(shared), Tenant(shared)
+    ended.mark_active()
+    heavy.charge(BURST_SECONDS + 1.0)
+    assert shared.is_shared(heavy)
+    ended.mark_ended()
+    assert not shared.is_shared(heavy)
+    assert await waited(clock, heavy) == 0
+
+
 async def test_work_on_a_thread_is_charged_to_whom_it_is_done_for(monkeypatch):
     charged = []
     tenant = Tenant(FairShare())

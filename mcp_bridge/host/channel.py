@@ -418,6 +418,8 @@ class HostChannel:
             return await self._serve()
         finally:
             fair_share.current.reset(whose)
+            # A client's next script would otherwise wait for its last one.
+            self._tenant.mark_ended()
 
     async def _serve(self) -> messages.ExecutionFinish | None:
         failure: Exception | None = None

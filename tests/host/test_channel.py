@@ -314,3 +314,15 @@ async def test_who_stops_serving_pays_for_nothing_more(guest):
         scope.cancel()
         await channel(guest, None).serve()
     assert fair_share.current.get() is None
+
+
+async def test_who_is_no_longer_served_keeps_nobody_waiting(guest):
+    served = channel(guest, None)
+    served._tenant.mark_active()
+    other = fair_share.Tenant()
+    other.charge(fair_share.BURST_SECONDS + 1.0)
+    assert not other.has_turn()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await served.serve()
+    assert other.has_turn()
