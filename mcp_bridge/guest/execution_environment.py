@@ -117,6 +117,6 @@ class ExecutionEnvironment:
 
 
 def _repair(code: str, exc: SyntaxError) -> Any:
-    from mcp_bridge.guest.advice.syntax import repaired
+    from mcp_bridge.guest.advice.code_repair import repaired
 
     return repaired(code, exc)

@@ -1,17 +1,14 @@
-"""Advice on code that doesn't compile, and the repair of code whose intended form is obvious."""
+"""Advice on code that doesn't compile."""
 
-import _ast
 import re
-from typing import Any
 
-from mcp_bridge.guest.advice import packages, trees
+from mcp_bridge.guest.advice import packages
+from mcp_bridge.guest.advice.code_repair import FENCES, unfenced
 from mcp_bridge.guest.advice.script_environment import World
-from mcp_bridge.guest.runner import FILENAME, Source
+from mcp_bridge.guest.runner import Source
 
 MAX_LINE_CHARS = 500
 MAX_REST_CHARS = 60
-
-FENCES = ("```", "~~~")
 
 _SERVERS = re.compile(r"\s*(?:from\s+mcp(?P<sync>\.sync)?\.servers\s+import\s+|import\s+mcp\.servers\.)(?P<names>.+)")
 _HYPHENATED = re.compile(r"[A-Za-z_]\w*(?:-\w+)+")
@@ -166,7 +163,7 @@ def _of_shell(line: str, world: World) -> str | None:
 
 
 def _of_other_language(code: str, lines: list[str]) -> str | None:
-    if _unfenced(code) is None and any(one.lstrip().startswith(FENCES) for one in lines):
+    if unfenced(code) is None and any(one.lstrip().startswith(FENCES) for one in lines):
         return "Send the code alone, without fences and text around it."
     return None
 
@@ -186,57 +183,3 @@ def _of_end(message: str, lineno: int, lines: list[str]) -> str | None:
     if _UNFINISHED.search(message) and (not rest or "was never closed" in message or "triple" in message):
         return "The code ends too early: send all of it."
     return None
-
-
-# --- repairs ---
-
-
-def repaired(code: str, exc: SyntaxError) -> Any:
-    """The syntax tree of code in a Markdown fence, or indented as a whole; None for other code.
-
-    Line numbers are kept, and so is the indentation inside strings.
-
-    Raises:
-        SyntaxError: The code in the fence doesn't compile either.
-    """
-    inside = _unfenced(code)
-    if inside is not None:
-        try:
-            return compile(inside, FILENAME, "exec", _FLAGS, dont_inherit=True)
-        except SyntaxError as inner:
-            code, exc = inside, inner
-    tree = _dedented(code) if isinstance(exc, IndentationError) else None
-    if tree is None and inside is not None:
-        raise exc
-    return tree
-
-
-_FLAGS = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | _ast.PyCF_ONLY_AST
-
-
-def _unfenced(code: str) -> str | None:
-    lines = code.split("\n")
-    filled = [place for place, line in enumerate(lines) if line.strip()]
-    if not filled or not lines[filled[0]].lstrip().startswith(FENCES):
-        return None
-    first, last = filled[0], filled[-1]
-    fence = lines[first].lstrip()[:3]
-    inner = [place for place in filled[1:] if lines[place].lstrip().startswith(fence)]
-    if inner not in ([], [last]):
-        return None
-    for place in (first, *inner):
-        lines[place] = ""
-    return "\n".join(lines)
-
-
-def _dedented(code: str) -> Any:
-    tree = trees.parse("if 1:\n" + code)
-    if tree is None or len(tree.body) != 1 or tree.body[0].orelse:
-        return None
-    tree.body = tree.body[0].body
-    for node in trees.walk(tree):
-        if hasattr(node, "lineno"):
-            node.lineno -= 1
-            if node.end_lineno is not None:
-                node.end_lineno -= 1
-    return tree
