@@ -8,8 +8,8 @@ MAKEFLAGS += --no-print-directory
 tools = . scripts/environment.sh;
 compile = uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-header
 
-# The tests wait for containers and servers more than they compute: one worker more than there are processors.
-workers = $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 7 ? n + 1 : 8)))
+# The tests wait for containers and servers more than they compute: two workers more than there are processors.
+workers = $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 6 ? n + 2 : 8)))
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20

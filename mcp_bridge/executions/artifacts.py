@@ -160,6 +160,10 @@ class Files:
         """The execution's directory, created if it is missing."""
         return private_directory(self._root / execution)
 
+    def incomplete(self, execution: str) -> int:
+        """Bytes that the execution's incomplete artifact counts: one under way, or one that a killed bridge left."""
+        return _bytes_of(self._root / execution / _PART_NAME)
+
     def save_output(self, execution: str, name: str, data: bytes) -> Path:
         """Store a full output.
 
@@ -451,7 +455,8 @@ class ArtifactWriter:
             )
         try:
             size = len(data) + (FILE_BYTES if first else 0)
-            if not self._files.take(size):
+            # What a killed bridge left incomplete is counted, and is replaced.
+            if not self._files.take(size - (self._files.incomplete(self._execution) if first else 0)):
                 self.abort()
                 raise self._files.full()
             self._counted += size

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -619,6 +620,29 @@ def test_what_somebody_who_was_killed_has_counted_wrongly_is_counted_anew(tmp_pa
     files.sweep(0)
     assert files.used() == 10_000 + artifacts.FILE_BYTES
     kept_file(files, "b" * 16, "2", 10_000)
+
+
+def test_what_a_killed_bridge_left_incomplete_counts_once_when_its_run_goes_on(tmp_path):
+    killed = f"""
+import os, signal
+from pathlib import Path
+from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+writer = ArtifactWriter(Files(Path({str(tmp_path)!r}), 100_000), "a" * 16, 1 << 30)
+writer.write("1", b"x" * 40_000, first=True, last=False)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -signal.SIGKILL
+    files = Files(tmp_path, 100_000)
+    assert files.used() == files.incomplete("a" * 16) > 40_000
+    for _ in range(2):
+        row = kept_file(files, "a" * 16, "1", 40_000)
+        assert files.used() == 40_000 + artifacts.FILE_BYTES
+    assert [each.name for each in (tmp_path / "files" / ("a" * 16)).iterdir()] == [row["name"]]
+    # Also if it is given up again.
+    writer = ArtifactWriter(files, "a" * 16, 1 << 30)
+    writer.write("2", b"x", first=True, last=False)
+    writer.abort()
+    assert files.used() == 40_000 + artifacts.FILE_BYTES
 
 
 async def test_files_are_removed_after_a_week_but_those_of_what_can_go_on(tmp_path):
