@@ -142,6 +142,9 @@ class Channel:
         """Guards who reads."""
         self._loop: Any = None
         """The event loop that reads; None while the thread does."""
+        self._handed_over = 0
+        """How often a loop was let read. One that was told before the last time that something has come doesn't read:
+        the thread may have, and to read what isn't there would block the loop."""
         self._last: Any = None
         """The event loop that the last answer was for; None if it was for none."""
         self._reads = 0
@@ -312,8 +315,9 @@ class Channel:
             if loop is None or self._outside or any(each.loop is not loop for each in self._awaited()):
                 return
             self._loop = loop
+            self._handed_over += 1
         try:
-            loop.call_soon_threadsafe(self._watch, loop)
+            loop.call_soon_threadsafe(self._watch, loop, self._handed_over)
         except RuntimeError:
             # It was closed.
             self._take_back()
@@ -332,19 +336,19 @@ class Channel:
                 self._loop = None
                 self._turn.notify()
 
-    def _watch(self, loop: Any) -> None:
+    def _watch(self, loop: Any, handed_over: int) -> None:
         try:
-            loop.add_reader(self._read_fd, self._readable, loop)
+            loop.add_reader(self._read_fd, self._readable, loop, handed_over)
         except (NotImplementedError, OSError, ValueError):
             # A loop of another kind.
             self._take_back()
 
-    def _readable(self, loop: Any) -> None:
-        """In the event loop: something has come."""
+    def _readable(self, loop: Any, handed_over: int) -> None:
+        """In the event loop: something has come, unless the thread has read it since."""
         lines: list[bytes] = []
         try:
             with self._turn:
-                if self._loop is not loop:
+                if self._loop is not loop or self._handed_over != handed_over:
                     loop.remove_reader(self._read_fd)
                     return
                 # It doesn't wait: nobody else reads meanwhile.

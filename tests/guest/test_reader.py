@@ -9,7 +9,7 @@ import sys
 import pytest
 
 GUEST = """
-import asyncio, os, threading, time
+import asyncio, os, select, threading, time
 from mcp_bridge.guest import channel as module
 from mcp_bridge.guest.channel import Channel
 from mcp_bridge.wire import jsonrpc
@@ -148,6 +148,24 @@ async def main():
         ask_more()
     await ended
     assert set(taken) == {threading.get_ident()}
+asyncio.run(main())
+""",
+    "a loop that is told of what the thread has read since": """
+async def main():
+    await warm()
+    loop = asyncio.get_running_loop()
+    held.clear()
+    late = asyncio.create_task(ask("late"))
+    await asyncio.sleep(0)
+    def thread_reads():
+        # Before the loop's reader is called, which is due in this turn of the loop.
+        channel._take_back()
+        until(lambda: channel._loop is loop)
+    held.set()
+    until(lambda: select.select([guest_reads], [], [], 0)[0])
+    loop.call_soon(thread_reads)
+    assert await late == "late"
+    await warm()
 asyncio.run(main())
 """,
     "a loop that is closed": """
