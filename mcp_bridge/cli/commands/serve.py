@@ -221,11 +221,12 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
     first = configured(files)
     import anyio
 
+    from mcp_bridge.server.deferred_models import deferred_models
     from mcp_bridge.server.process_memory import missing
 
     # With the SDK comes its HTTP server, and with that a library that hooks into uvicorn's shutdown if it is installed.
     # Nothing is served over HTTP here; whoever imports uvicorn later gets it.
-    with missing("uvicorn"):
+    with missing("uvicorn"), deferred_models():
         from mcp_bridge.server.app import serve_stdio
 
     error = anyio.run(functools.partial(serve_stdio, programs=programs), files, first)
@@ -268,7 +269,10 @@ def serve_http(
     from mcp_bridge.cli import showing
     from mcp_bridge.cli.listening import listening
     from mcp_bridge.http_settings import VIEWER_PATH
-    from mcp_bridge.server.http.app import Tls, serve_http
+    from mcp_bridge.server.deferred_models import deferred_models
+
+    with deferred_models():
+        from mcp_bridge.server.http.app import Tls, serve_http
     from mcp_bridge.server.http.authentication import open_authenticator
 
     authenticator = open_authenticator(files.layers, first.settings.state_dir)
