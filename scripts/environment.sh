@@ -19,6 +19,9 @@ if [ -z "${PYTHON:-}" ]; then
 fi
 export PYTHON="${PYTHON:-}"
 
+# Hundreds of processes import the same modules here: each module is compiled once, whatever the machine's habit is.
+unset PYTHONDONTWRITEBYTECODE
+
 # A Python that uv fetched for itself would come from no package registry.
 export UV_PYTHON_DOWNLOADS=never
 # The system's certificates: a company's own root is among them, in uv's bundle it isn't.
