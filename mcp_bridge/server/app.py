@@ -397,7 +397,7 @@ def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: E
     shown = list(displays.checked(record.displays))
     texts = sum(len(_displayed(one)) for one in shown)
     text = answer.text(limit - min(texts, limit // 2))
-    content = _blocks(answer, shown, limit - len(text), images=not is_error or render.shows_images_of_errors(client))
+    content = _blocks(answer, shown, limit - len(text), images=not is_error or displays.shows_images_of_errors(client))
     if text:
         content.insert(0, types.TextContent(text=text))
     result = types.CallToolResult(content=content, is_error=is_error)

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SHOWS_NO_IMAGE_OF_ERRORS = ("claude-code", "gemini-cli", "opencode")
-"""Clients that don't display images of failed calls: Claude Code and opencode drop them silently; Gemini CLI shows the
-whole result as JSON, including the base64."""
-
 NOTHING = "(no output)"
 
 MAX_ERROR_CHARS = 8000
@@ -40,11 +36,6 @@ LEAST_BUDGET = 50
 """The lower bound when an escaped form is shortened."""
 
 OUTPUTS = ("stdout", "stderr", "value")
-
-
-def shows_images_of_errors(client: str | None) -> bool:
-    """Whether this client may show images of a failed call to the model as images."""
-    return client is None or not client.lower().startswith(SHOWS_NO_IMAGE_OF_ERRORS)
 
 
 class Answer:
