@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.memories import Memories
     from mcp_bridge.executions.principal_artifacts import OwnFiles
     from mcp_bridge.executions.programs.lifecycle import Programs
-    from mcp_bridge.executions.programs.run import Effects
-    from mcp_bridge.executions.scripts.run import ScriptRun
+    from mcp_bridge.executions.programs.program_run import Effects
+    from mcp_bridge.executions.scripts.script_run import ScriptRun
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.host.packages.running_installs import RunningInstalls
@@ -122,8 +122,8 @@ class Requests:
             principal,
             effects,
             functools.partial(plan_program, gate),
-            script.program_ended,
-            script.program_left,
+            script.programs.ended,
+            script.programs.left,
         )
         self.calls = 0
         self._artifact_turn = anyio.Lock()

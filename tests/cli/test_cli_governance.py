@@ -196,7 +196,7 @@ def test_only_the_command_line_and_the_viewer_import_what_decides():
     assert set(calls) == {
         "executions/approvals.py",
         "gate/policy_check.py",
-        "executions/scripts/run.py",
+        "executions/scripts/script_run.py",
         "executions/scripts/call_recorder.py",
     }
 

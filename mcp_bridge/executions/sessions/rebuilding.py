@@ -13,7 +13,7 @@ from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
-from mcp_bridge.executions.scripts.run import ScriptRun
+from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.sessions import chain, left_by, why_lost
 

@@ -14,7 +14,6 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
 from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES
-from mcp_bridge.executions.scripts.run import OWN_END
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.rebuilding import (
     cells_to_rebuild,
@@ -23,6 +22,7 @@ from mcp_bridge.executions.sessions.rebuilding import (
     recorded_cell,
     skipped,
 )
+from mcp_bridge.executions.status import OWN_END
 from mcp_bridge.host.sessions.live_sessions import SessionKey
 from mcp_bridge.host.sessions.session_sandbox import SessionSandbox
 

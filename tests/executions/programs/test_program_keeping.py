@@ -11,7 +11,7 @@ from program_tools import Tools, database, driven, service, step  # noqa: F401
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
-from mcp_bridge.executions.programs.run import ProgramRun
+from mcp_bridge.executions.programs.program_run import ProgramRun
 from mcp_bridge.executions.programs.session import Session
 from mcp_bridge.executions.programs.settling import cancel_program, settle_program
 from mcp_bridge.executions.status import effective_status

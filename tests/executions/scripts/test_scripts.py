@@ -61,7 +61,7 @@ class Gate:
     async def projector(self):
         pass
 
-    async def is_repeatable(self, *_):
+    async def is_idempotent(self, *_):
         return False
 
     def room(self):

@@ -28,7 +28,7 @@ from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-from mcp_bridge.executions.scripts.run import ScriptRun
+from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.admin import offline_compaction
