@@ -33,7 +33,7 @@ from mcp_bridge.executions.early_erasure import make_room
 from mcp_bridge.executions.erasure import sweep as sweep_files
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.principal_artifacts import OwnFiles
-from mcp_bridge.executions.scripts.job import Job
+from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.governance.governance import LOCAL, Governance, load_governance, policy_over, refuse_local
 from mcp_bridge.governance.log_masking import masked_logs
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, PRINCIPAL_NAME, Principal, fewer, restricted

@@ -20,7 +20,7 @@ from mcp_bridge.executions.memories import MAX_MEMORY_BYTES
 from mcp_bridge.executions.plans.dry_memories import DryMemories, not_saved
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
-from mcp_bridge.executions.programs.session import Session
+from mcp_bridge.executions.programs.sandbox_programs import Session
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.waits.events import WAIT
 from mcp_bridge.governance.tool_names import resolve, split

@@ -44,7 +44,7 @@ from mcp_bridge.ledger.log.payloads import (
 )
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.secrets.value_references import equal_by_values, fill_in, ids_of
-from mcp_bridge.telemetry.runs import observed_run
+from mcp_bridge.telemetry.observed_runs import observed_run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence

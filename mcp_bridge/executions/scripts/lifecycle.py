@@ -50,10 +50,10 @@ from mcp_bridge.executions.readiness import PLAN, can_resume, waits_for_plan
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.held_calls import ask
-from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost, lost_if_not_waiting, run_through_losses
 from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.script_run import ScriptRun
+from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.scripts.settling import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, is_same_packages, require_in_session, require_language
 from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell
@@ -73,7 +73,7 @@ from mcp_bridge.ledger.log.payloads import (
     understood,
 )
 from mcp_bridge.policy.secrets.value_references import equal_by_values
-from mcp_bridge.telemetry.runs import observed_run
+from mcp_bridge.telemetry.observed_runs import observed_run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -17,11 +17,11 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.scripts.call_history import CallHistory
-from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES
 from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
 from mcp_bridge.executions.scripts.script_run import ScriptRun
+from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.sessions import chain, left_by, why_lost
 

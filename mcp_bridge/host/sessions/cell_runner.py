@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.record import CellFields, ExecutionRecord
-    from mcp_bridge.executions.scripts.job import Job
     from mcp_bridge.executions.scripts.lifecycle import ActiveScript
+    from mcp_bridge.executions.scripts.script_to_run import Job
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.host.sandbox_run import RunLimits, SandboxRun
     from mcp_bridge.host.sandboxes import Sandboxes

@@ -11,9 +11,9 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.executions.record import GIVEN_BEFORE
-from mcp_bridge.server import displays
-from mcp_bridge.server.cut_output import KeptOutputs, cut
-from mcp_bridge.server.decoded_output import Printed
+from mcp_bridge.server.answers import displays
+from mcp_bridge.server.answers.cut_output import KeptOutputs, cut
+from mcp_bridge.server.answers.decoded_output import Printed
 from mcp_bridge.wire.jsonrpc import MAX_DEPTH, depth_exceeds
 
 if TYPE_CHECKING:
