@@ -23,7 +23,7 @@ from benchmarks.measure import Row, interleaved, timed
 from benchmarks.tools import TABLES
 from mcp_bridge import settings
 from mcp_bridge.executions.client import Client
-from mcp_bridge.executions.scripts.run import ScriptRun
+from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.bridge import open_bridge

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.failures import start_failure
+from mcp_bridge.sandbox.engine_errors import start_failure
 from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
 from mcp_bridge.sandbox.image.store import EngineImages
 from mcp_bridge.settings import ENV_ALIASES, FILE_NAME, NESTED, Loaded, Settings, checked, load, parse_size

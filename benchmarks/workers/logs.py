@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.workers import work
-from mcp_bridge.ledger.audit.copies import export
 from mcp_bridge.ledger.audit.file_verification import verify_file
+from mcp_bridge.ledger.audit.ledger_copies import export
 from mcp_bridge.ledger.audit.proving import prove
 from mcp_bridge.ledger.keys.master_key_sources import master_key
 from mcp_bridge.ledger.log.entries import Entry

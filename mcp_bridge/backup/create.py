@@ -29,7 +29,7 @@ from mcp_bridge.backup import age, archive
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import FOLDERS, is_kept
 from mcp_bridge.file_locks import locked_directory
-from mcp_bridge.ledger.audit import copies, file_verification
+from mcp_bridge.ledger.audit import file_verification, ledger_copies
 from mcp_bridge.ledger.keys import master_key_sources
 from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, NEXT_KEY_FILE, PUBLIC_KEY_FILE, own_vkey
 from mcp_bridge.ledger.log.reading import open_ledger, require
@@ -277,7 +277,7 @@ def _copied(path: Path, copy: Path, master: sealing.MasterKey) -> tuple[file_ver
                 logger.warning("%s", exc)
             # Before a lost key is replaced there should be a copy.
             trusted = None
-        verdict = copies.backup(path, copy, trusted, master)
+        verdict = ledger_copies.backup(path, copy, trusted, master)
         with open_ledger(copy) as ledger:
             key = signing_key(path.parent, ledger)
             behind = behind or _caught(functools.partial(position.check, ledger.connection))

@@ -28,11 +28,11 @@ from mcp_bridge.backup.create import (
     signing_key,
     signs,
 )
-from mcp_bridge.backup.placement import place_all, refuse_occupied, staging_directory
+from mcp_bridge.backup.restore_placement import place_all, refuse_occupied, staging_directory
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import is_kept
 from mcp_bridge.ledger.admin import key_rotation, recorded_losses
-from mcp_bridge.ledger.audit import copies, file_verification
+from mcp_bridge.ledger.audit import file_verification, ledger_copies
 from mcp_bridge.ledger.audit.table_audit import check_master
 from mcp_bridge.ledger.keys import master_key_sources
 from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, NEXT_KEY_FILE
@@ -325,7 +325,7 @@ def _read(file: Path, reader: archive.Reader | None, to: _Place, means: Means) -
     if reader is None:
         small: dict[str, bytes] = {}
         # As it stands, with what is in its journal: a copy of the file alone would be without.
-        copies.backup(file, copy, None, None)
+        ledger_copies.backup(file, copy, None, None)
     else:
         small = _unpack(reader, to.folder, whole=to.whole)
         if not copy.is_file():

@@ -277,12 +277,12 @@ def trust(
 
     Before, and once a byte of them or of what they load has changed, they take no part.
     """
-    from mcp_bridge.cli import configuring
+    from mcp_bridge.cli import configuration_loading
     from mcp_bridge.cli.commands import trust as work
 
     def done() -> int:
         # The folder must not determine where trust in it is stored.
-        loaded = configuring.load(ctx.obj, folder=False)
+        loaded = configuration_loading.load(ctx.obj, folder=False)
         if list_:
             return work.list_trusted(loaded, as_json=as_json)
         if revoke:
@@ -313,14 +313,14 @@ def install(
     config: Config = None,
 ) -> None:
     """Put the bridge behind a client. Shows the change of the client's file first, asks, and keeps a backup."""
-    from mcp_bridge.cli import configuring
+    from mcp_bridge.cli import configuration_loading
     from mcp_bridge.cli.commands import install as work
     from mcp_bridge.cli.configuration_edits.planned_changes import Request
 
     def done() -> int:
         named = config or ctx.obj
         # The folder must not determine what is written where.
-        loaded = configuring.load(named, folder=False)
+        loaded = configuration_loading.load(named, folder=False)
         folder = Path.cwd() if project else None
         request = Request(client, folder, name, take_over, yes, named and named.absolute())
         return work.uninstall(loaded, request) if uninstall else work.install(loaded, request)
@@ -346,11 +346,11 @@ def uninstall(
     config: Config = None,
 ) -> None:
     """Remove what the bridge has made on this machine: containers, images, caches. Says what is left, and where."""
-    from mcp_bridge.cli import configuring
+    from mcp_bridge.cli import configuration_loading
     from mcp_bridge.cli.commands import uninstall as leaving
 
     # The folder must not determine what is removed.
-    finish(lambda: leaving.uninstall(configuring.load(config or ctx.obj, folder=False), state=state, yes=yes))
+    finish(lambda: leaving.uninstall(configuration_loading.load(config or ctx.obj, folder=False), state=state, yes=yes))
 
 
 @app.command()

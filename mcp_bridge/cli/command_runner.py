@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import typer
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def finish(work: Callable[[], int], *, as_json: bool = False) -> NoReturn:
     raise typer.Exit(status)
 
 
-def run_with_bridge(configuration: configuring.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T:
+def run_with_bridge(configuration: configuration_loading.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T:
     """Run work with an open bridge; return its result. Containers are started only by the work itself.
 
     Raises:
@@ -65,14 +65,16 @@ def run_with_bridge(configuration: configuring.Configuration, work: Callable[[Br
     """
     import anyio
 
-    configuring.refuse_nesting(configuration)
+    configuration_loading.refuse_nesting(configuration)
     outcome = anyio.run(with_bridge, configuration, work)
     if outcome is None:
         raise Terminated
     return outcome
 
 
-async def with_bridge(configuration: configuring.Configuration, work: Callable[[Bridge], Awaitable[T]]) -> T | None:
+async def with_bridge(
+    configuration: configuration_loading.Configuration, work: Callable[[Bridge], Awaitable[T]]
+) -> T | None:
     """As `run_with_bridge`, inside an event loop; None if SIGTERM was received."""
     import anyio
 
@@ -157,7 +159,7 @@ def print_json(value: Any, *, indent: bool = False) -> None:
 
 
 def drive(
-    configuration: configuring.Configuration,
+    configuration: configuration_loading.Configuration,
     work: Callable[[Bridge], Awaitable[dict[str, Any]]],
     named: Path | None,
     *,

@@ -1,4 +1,4 @@
-"""Effects in doubt: the intent is recorded, an outcome is not, and the effect must not happen twice.
+"""Effects in doubt: the intent is recorded, an outcome is not, and the effect may not be repeated.
 
 An execution with such an effect is suspended until a person settles it by saying what happened. No request of a sandbox
 or an MCP client leads to a settlement: it takes a process of this user.
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcp_bridge.executions.record import Id, InDoubtRow
+    from mcp_bridge.executions.scripts.call_history import CallHistory, RecordedCall
+    from mcp_bridge.gate.gate import Gate
     from mcp_bridge.kernel.events import Effect
     from mcp_bridge.ledger.log.entries import Recorded
 
@@ -49,6 +51,23 @@ class Settlement(NamedTuple):
                 return Outcome(effect, "failed", code="failed", message=self.message)
             case "not_done":
                 return Redo(effect)
+
+
+async def may_be_repeated(kind: str, name: str, gate: Gate, servers: frozenset[str] | None = None) -> bool:
+    """Whether an effect that may have happened may happen twice: a model's answer, a wait, an idempotent tool's call.
+
+    Args:
+        kind: The effect's, or the kind of a script's call.
+        name: The tool's, as a step or a script's record has it.
+        gate: Knows the tool.
+        servers: The servers that are left to its program; None for all that the gate has.
+    """
+    return kind != "tool" or await gate.is_idempotent(name, servers)
+
+
+async def calls_in_doubt(history: CallHistory, gate: Gate) -> list[RecordedCall]:
+    """The calls of a script that may have happened, and may not be repeated."""
+    return [call for call in history.doubtful() if not await may_be_repeated(call.asked.kind, call.asked.name, gate)]
 
 
 def doubt_row(effect: Effect, since: float) -> InDoubtRow[int]:

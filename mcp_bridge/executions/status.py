@@ -16,6 +16,9 @@ RESUMABLE = frozenset({"suspended", "interrupted"})
 
 UNFINISHED = RESUMABLE | {"running"}
 
+OWN_END = frozenset({"success", "error", "exit"})
+"""Statuses of a script that has ended by itself."""
+
 
 def effective_status(stored: StoredExecution) -> str:
     """The effective status: a running execution whose process has died is `interrupted`."""

@@ -258,8 +258,8 @@ class Gate:
         if self.is_dry:
             raise BridgeError("dry_run", "A dry run asks no model.")
 
-    async def is_repeatable(self, name: str, servers: frozenset[str] | None = None) -> bool:
-        """Whether a call that may have happened can be repeated.
+    async def is_idempotent(self, name: str, servers: frozenset[str] | None = None) -> bool:
+        """Whether a call of a tool does no harm if it is made once more; False for a tool that isn't there now.
 
         Args:
             name: The tool's, as a step or a script's record has it.

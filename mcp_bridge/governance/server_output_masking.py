@@ -14,7 +14,7 @@ from mcp_bridge.policy.secrets.vault_uris import secret_uri
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.downstream.client.failures import MaskOutput
+    from mcp_bridge.downstream.client.server_errors import MaskOutput
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.governance.governance import Governance
 

@@ -99,12 +99,14 @@ class Display:
         """Keep an object that is a document; a table as text; anything else as it is."""
         if isinstance(thing, (int, float, dict, tuple, type, types.ModuleType)) or thing is None:
             return thing
-        from mcp_bridge.guest.files import displayed
+        # Imported late: most scripts display neither.
+        from mcp_bridge.guest.files.documents import document
+        from mcp_bridge.guest.values.table_text import table
 
         try:
-            if (text := displayed.table(thing)) is not None:
+            if (text := table(thing)) is not None:
                 return Shown(text)
-            found = displayed.document(thing)
+            found = document(thing)
         except Exception:  # noqa: BLE001  (the script's own class: its `repr` may do all the same)
             return thing
         if found is None:
@@ -196,9 +198,9 @@ class Display:
             raise NotAwaitedError(f"{name}(...) was never awaited, so it never ran; write: await {name}(...)")
         left = self._send_rich(value)
         if left is value and type(value).__module__.partition(".")[0] == "pandas":
-            from mcp_bridge.guest.files import displayed
+            from mcp_bridge.guest.values.table_text import table
 
-            left = Shown(displayed.table(value) or repr(value))
+            left = Shown(table(value) or repr(value))
         return None if isinstance(left, ImagePlaceholder) else cut(printable(repr(left)), self.max_value)
 
     def show_figures(self) -> None:

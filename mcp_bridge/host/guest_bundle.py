@@ -21,15 +21,16 @@ PARTS = (
     *("wire", "kernel", "kernel/language", "guest"),
     *("guest/advice", "guest/files", "guest/packages", "guest/session", "guest/values", "guest/waits"),
 )
+"""Sub-packages that run inside. Standard library only; an import contract holds them to it."""
+
 JAVASCRIPT = "guest/javascript"
 """The sub-package that runs scripts in Node; only where scripts in JavaScript are allowed."""
-
-"""Sub-packages that run inside. Standard library only; an import contract holds them to it."""
 
 LATE = (
     "mcp_bridge.kernel.",
     *(f"mcp_bridge.guest.{part}." for part in ("advice", "files", "javascript", "packages")),
-    *(f"mcp_bridge.guest.{name}" for name in ("programs", "near_names", "waits.waits", "waits.activity")),
+    *(f"mcp_bridge.guest.{name}" for name in ("programs", "near_names")),
+    *(f"mcp_bridge.guest.{name}" for name in ("values.table_text", "waits.waits", "waits.activity")),
 )
 """How the names of modules begin that few scripts need. A container keeps them compressed."""
 

@@ -15,14 +15,13 @@ from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog import describe
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import OUTPUT_PART_BYTES
-from mcp_bridge.executions.idempotency.program_keys import program_key
+from mcp_bridge.executions.idempotency.keys import program_key
 from mcp_bridge.executions.memories import MAX_MEMORY_BYTES
 from mcp_bridge.executions.plans.dry_memories import DryMemories, not_saved
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.programs.planning import plan_program
-from mcp_bridge.executions.programs.session import Session
+from mcp_bridge.executions.programs.sandbox_programs import Session
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-from mcp_bridge.executions.scripts.divergence import ChangedInputs
 from mcp_bridge.executions.waits.events import WAIT
 from mcp_bridge.governance.tool_names import resolve, split
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES as MAX_PROGRAM_BYTES
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.memories import Memories
     from mcp_bridge.executions.principal_artifacts import OwnFiles
     from mcp_bridge.executions.programs.lifecycle import Programs
-    from mcp_bridge.executions.programs.run import Effects
-    from mcp_bridge.executions.scripts.run import ScriptRun
+    from mcp_bridge.executions.programs.program_run import Effects
+    from mcp_bridge.executions.scripts.script_run import ScriptRun
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.host.packages.running_installs import RunningInstalls
@@ -122,8 +121,8 @@ class Requests:
             principal,
             effects,
             functools.partial(plan_program, gate),
-            script.program_ended,
-            script.program_left,
+            script.programs.ended,
+            script.programs.left,
         )
         self.calls = 0
         self._artifact_turn = anyio.Lock()
@@ -277,9 +276,9 @@ class Requests:
         answer: dict[str, Any] = await self._script.answer(call, do)
         if not is_new and isinstance(request, messages.InputOpen):
             # It is given what it was given, or nothing.
-            changed = await inputs.changed(request.name, answer)
+            changed = await inputs.changed(request.name, answer, request.call or "")
             if changed is not None:
-                await self._script.course.leave(ChangedInputs.of(request.call or "", changed))
+                await self._script.course.leave(changed)
         return answer
 
     @property

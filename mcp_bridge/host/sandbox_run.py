@@ -9,7 +9,7 @@ import signal
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -17,6 +17,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import ExecutionRecord, Status
 from mcp_bridge.executions.scripts.outputs import OutputLimitError, Outputs
 from mcp_bridge.host.channel import ChannelLimits, HostChannel, TooManyRequestsError
+from mcp_bridge.host.script_activity import ScriptActivity
 from mcp_bridge.host.script_clock import ScriptClock
 from mcp_bridge.wire import jsonrpc, messages, sandbox_exits
 from mcp_bridge.wire.errors import WireError
@@ -59,20 +60,6 @@ INTERRUPTION_SECONDS = 0.5
 
 LATE_WORDS_SECONDS = 0.5
 """How long to look for what process 1 has said, where the end of that may never come."""
-
-QUIET_SECONDS = 1.0
-"""How long a script that waits has to ask for nothing more before its sandbox is ended: what it does at once, in tasks
-and threads, a person is asked about at once."""
-
-LOOK_SECONDS = 1.0
-"""How long a guest may take to tell what its script does while it waits. One that takes longer computes."""
-
-BUSY_SHARE = 0.05
-TICKS_SECONDS = 0.02
-"""A script that has used a larger part of one processor, and more than a tick or two, has computed."""
-
-OWN_TIMER_SECONDS = 60.0
-"""A script that waits keeps its sandbox if a timer of its own ends this soon."""
 
 OOM_SECONDS = 3.0
 """How long a process that the kernel kills for memory may take to end. What process 1 has told of before isn't why its
@@ -120,25 +107,6 @@ class _Ending:
     code: Code
     message: str
     hint: str | None = None
-
-
-class _Look(NamedTuple):
-    """What a script does while it waits.
-
-    Attributes:
-        at: On the monotonic clock.
-        processor, timer: As in `messages.ActivityReport`.
-    """
-
-    at: float
-    processor: float
-    timer: float | None
-
-    def is_busy_since(self, before: _Look) -> bool:
-        """Whether it has computed since an earlier look, or soon goes on by itself."""
-        used = self.processor - before.processor
-        is_computing = used > max(TICKS_SECONDS, BUSY_SHARE * (self.at - before.at))
-        return is_computing or (self.timer is not None and self.timer <= OWN_TIMER_SECONDS)
 
 
 class SandboxRun:
@@ -189,11 +157,6 @@ class SandboxRun:
         self._requests = requests
         # A session's sandbox has run other cells.
         self._clock = ScriptClock(time.monotonic, None if is_cell else 0.0)
-        self._asked = 0
-        """The number of the last question about what the script does while it waits."""
-        self._activity: messages.ActivityReport | None = None
-        self._told = anyio.Event()
-        """The last question is answered, by `_activity`."""
         self._outputs = Outputs(limits.output)
         self._is_heard = anyio.Event()
         """The guest is listened to: its start is recorded."""
@@ -235,6 +198,7 @@ class SandboxRun:
             self._closed,
             requests.principal,
         )
+        self._activity = ScriptActivity(self._channel, requests)
 
     async def run(self) -> ExecutionRecord:
         """Run to the end. When it returns, the script has ended or must be killed: close the process.
@@ -350,9 +314,7 @@ class SandboxRun:
             case messages.CallTaken():
                 self._requests.taken(message.call)
             case messages.ActivityReport():
-                if message.number == self._asked:
-                    self._activity = message
-                    self._told.set()
+                self._activity.told(message)
             case messages.ProgressReport():
                 if self._progress:
                     text = message.message[:MAX_PROGRESS_CHARS] if message.message else None
@@ -499,33 +461,8 @@ class SandboxRun:
 
     async def _watch_hold(self) -> None:
         """End a script that waits for what nobody can give it now, once it has come to rest."""
-        looked: _Look | None = None
-        while True:
-            await self._requests.on_hold()
-            if (left := QUIET_SECONDS - self._channel.quiet_seconds) > 0:
-                looked = await self._look()
-                await anyio.sleep(left)
-                continue
-            if self._requests.only_waits:
-                before, looked = looked, await self._look()
-                if before is None or looked is None or looked.is_busy_since(before):
-                    await anyio.sleep(QUIET_SECONDS)
-                    continue
-                if self._channel.quiet_seconds < QUIET_SECONDS or not self._requests.is_on_hold:
-                    continue
-            self._end("suspended", "still_waiting", "The script waits.")
-            return
-
-    async def _look(self) -> _Look | None:
-        """Ask the guest what the script does while it waits; None if it can't answer, because it computes."""
-        self._asked += 1
-        self._told = anyio.Event()
-        self._channel.notify(messages.ActivityAsk(self._asked))
-        with anyio.move_on_after(LOOK_SECONDS):
-            await self._told.wait()
-            assert self._activity is not None  # noqa: S101 - it is told
-            return _Look(time.monotonic(), self._activity.processor, self._activity.timer)
-        return None
+        await self._activity.until_at_rest()
+        self._end("suspended", "still_waiting", "The script waits.")
 
     async def _watch_divergence(self) -> None:
         """End a script that goes another way than it had."""

@@ -21,6 +21,7 @@ from mcp_bridge.host.free_memory import available_memory
 from mcp_bridge.host.pool_report import remove_report, report_of, write_report
 from mcp_bridge.host.warm_pool import PoolSize, WarmPool
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, STARTED_AHEAD, Limits, SandboxSpec
+from mcp_bridge.sandbox.languages import reserved_bytes
 from mcp_bridge.sandbox.orphans import sweep
 from mcp_bridge.sandbox.ownership import owner_label
 from mcp_bridge.telemetry import tracing
@@ -46,13 +47,6 @@ logger = logging.getLogger(__name__)
 
 GUEST_SILENCE_SECONDS = 120
 """After so long without a word from the host a sandbox ends itself."""
-
-NODE_RESERVED_BYTES = 2 << 30
-"""What rlimits leave to Node beyond the limit on memory, where they stand in for a control group.
-
-V8 reserves 512 MiB for code, in the main thread and in each worker, as writable memory that it hardly touches. Where it
-can't, it ends at once.
-"""
 
 GUEST_WAITING_SECONDS = 2 * warm_pool.MAX_WAITING_SECONDS
 """After so long without an execution a sandbox that was started ahead ends itself."""
@@ -310,7 +304,7 @@ class Sandboxes:
 
         settings = self._settings
         user = settings.container_user
-        reserved = NODE_RESERVED_BYTES if "javascript" in settings.languages else 0
+        reserved = reserved_bytes(settings.languages)
         # What no control group holds, process 1 holds by rlimits.
         enforced = prepared.report.choice.enforced
         words = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
+from mcp_bridge.kernel.allowed_outputs import NotAllowedError, accepted, without_answer
 from mcp_bridge.kernel.events import EffectKind
 from mcp_bridge.kernel.json_parsing import NotJSONError
 from mcp_bridge.kernel.language.program_schema import MAX_SECONDS
@@ -210,13 +211,10 @@ class ModelStep(LeafStep):
 
     def output(self, value: Any, read: Read) -> Any:
         if self.allowed_outputs is not None:
-            value = value.strip()
-            if value not in self.allowed_outputs:
-                if self.on_error != "skip":
-                    allowed = ", ".join(map(quoted, self.allowed_outputs))
-                    message = f"the model's answer {quoted(value[:_SHOWN_CHARS])} is none of {allowed}"
-                    raise StepFailedError("not_allowed", message)
-                value = self.allowed_outputs[0]
+            try:
+                value = accepted(value, self.allowed_outputs, first_instead=self.on_error == "skip")
+            except NotAllowedError as exc:
+                raise StepFailedError("not_allowed", str(exc)) from None
         return _parsed(value, read) if self.parses else value
 
     def fallback(self, read: Read) -> Any:
@@ -225,9 +223,8 @@ class ModelStep(LeafStep):
         Raises:
             StepFailedError: As `output`.
         """
-        if not self.allowed_outputs:
-            return ""
-        return _parsed(self.allowed_outputs[0], read) if self.parses else self.allowed_outputs[0]
+        answer = without_answer(self.allowed_outputs)
+        return _parsed(answer, read) if self.parses and self.allowed_outputs else answer
 
 
 def _parsed(value: Any, read: Read) -> Any:

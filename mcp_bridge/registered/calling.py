@@ -21,7 +21,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import off_loop
 from mcp_bridge.registered import printing
 from mcp_bridge.registered.pending import is_pending
-from mcp_bridge.registered.results import MAX_RESULT_BYTES, ResultError, Results
+from mcp_bridge.registered.return_values import MAX_RESULT_BYTES, ResultError, Results
 from mcp_bridge.registered.signatures import Arguments, ArgumentsError, resolved_hints
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from mcp_bridge.registered import printing
 from mcp_bridge.registered.declaring import DECLARATIONS_NAME, Declaration, SourceLocation, bad_tool
 from mcp_bridge.registered.folders import Folders
 from mcp_bridge.registered.registry import Registry
-from mcp_bridge.registered.results import MAX_RESULT_BYTES
+from mcp_bridge.registered.return_values import MAX_RESULT_BYTES
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -13,7 +13,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import did_you_mean, nearest
 from mcp_bridge.registered.calling import SERVER, CallOutcome, RegisteredTool
 from mcp_bridge.registered.declaring import bad_tool
-from mcp_bridge.registered.results import MAX_RESULT_BYTES
+from mcp_bridge.registered.return_values import MAX_RESULT_BYTES
 from mcp_bridge.registered.threads import Threads
 
 if TYPE_CHECKING:

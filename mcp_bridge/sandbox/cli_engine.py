@@ -42,7 +42,7 @@ from mcp_bridge.sandbox.engine import (
     SandboxProcess,
     SandboxSpec,
 )
-from mcp_bridge.sandbox.failures import TAIL_BYTES, os_failure, start_failure
+from mcp_bridge.sandbox.engine_errors import TAIL_BYTES, os_failure, start_failure
 from mcp_bridge.sandbox.image.host_tools import ToolResult, run_tool
 from mcp_bridge.sandbox.isolation_flags import RuntimeChoice, run_argv
 from mcp_bridge.sandbox.ownership import Owner

@@ -21,7 +21,7 @@ from mcp_bridge.sandbox.engine_info import EngineInfo, engine_info
 from mcp_bridge.sandbox.isolation_flags import Enforced, RuntimeChoice
 from mcp_bridge.sandbox.isolation_probe import Trial, run_trial
 from mcp_bridge.sandbox.oci.detection import candidates, not_wanted
-from mcp_bridge.sandbox.oci.host import USER_BASE, USER_COUNT, has_security_module
+from mcp_bridge.sandbox.oci.host_resources import USER_BASE, USER_COUNT, has_security_module
 from mcp_bridge.sandbox.probe_report import Finding, ProbeReport, load_report, report_path, store_report
 
 if TYPE_CHECKING:

@@ -1,8 +1,11 @@
-"""The languages that scripts may be written in."""
+"""The languages that scripts may be written in, and what of memory they need besides."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 Language = Literal["python", "javascript"]
 
@@ -11,6 +14,18 @@ SHOWN: dict[Language, str] = {"python": "Python", "javascript": "JavaScript"}
 
 JAVASCRIPT_SUFFIXES = frozenset({".js", ".mjs", ".ts", ".mts"})
 """How the names of files end that hold JavaScript, or TypeScript."""
+
+NODE_RESERVED_BYTES = 2 << 30
+"""What rlimits leave to Node beyond the limit on memory, where they stand in for a control group.
+
+V8 reserves 512 MiB for code, in the main thread and in each worker, as writable memory that it hardly touches. Where it
+can't, it ends at once.
+"""
+
+
+def reserved_bytes(languages: Container[Language]) -> int:
+    """What the rlimits of a sandbox for these languages leave beyond the limit on memory."""
+    return NODE_RESERVED_BYTES if "javascript" in languages else 0
 
 
 def language_of_file(name: str) -> Language:

@@ -24,15 +24,16 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.live_output import LiveOutput
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.offload import off_loop, on_thread
-from mcp_bridge.server import displays, process_memory, render
+from mcp_bridge.server import process_memory
+from mcp_bridge.server.answers import displays, render
+from mcp_bridge.server.answers.cut_output import cut
+from mcp_bridge.server.answers.structured_content import add_record, add_refusal
 from mcp_bridge.server.bridge_supervisor import keep_open
 from mcp_bridge.server.configuration_reload import INTERNAL_ERROR
-from mcp_bridge.server.cut_output import cut
 from mcp_bridge.server.progress import LIVE_SECONDS, ProgressReporter
 from mcp_bridge.server.questions import Conversations, Questions
 from mcp_bridge.server.request_telemetry import RequestTelemetry
 from mcp_bridge.server.stdio import stdio_transport
-from mcp_bridge.server.structured_content import add_record, add_refusal
 from mcp_bridge.server.tool_description import (
     LANGUAGES,
     TOOL,
@@ -397,7 +398,7 @@ def _answer(bridge: Bridge, ctx: ServerRequestContext[dict[str, Any]], record: E
     shown = list(displays.checked(record.displays))
     texts = sum(len(_displayed(one)) for one in shown)
     text = answer.text(limit - min(texts, limit // 2))
-    content = _blocks(answer, shown, limit - len(text), images=not is_error or render.shows_images_of_errors(client))
+    content = _blocks(answer, shown, limit - len(text), images=not is_error or displays.shows_images_of_errors(client))
     if text:
         content.insert(0, types.TextContent(text=text))
     result = types.CallToolResult(content=content, is_error=is_error)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.server.cut_output import cut
+from mcp_bridge.server.answers.cut_output import cut
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -17,7 +17,7 @@ from mcp_bridge.executions.artifacts import ARTIFACT_SCHEME, OUTPUT_SCHEME
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.kernel.language.program_schema import json_schema
 from mcp_bridge.offload import on_thread
-from mcp_bridge.server.displays import is_text
+from mcp_bridge.server.answers.displays import is_text
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.artifacts import StoredArtifact

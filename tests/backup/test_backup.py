@@ -28,7 +28,7 @@ from sandbox_fixtures import knows_the_sandbox
 from tampered_fixtures import ASKED, WAITING, Writer
 
 from mcp_bridge.atomic_files import rename_noreplace
-from mcp_bridge.backup import age, archive, placement, restore
+from mcp_bridge.backup import age, archive, restore, restore_placement
 from mcp_bridge.backup import create as backups
 from mcp_bridge.backup.create import OLD_KEY
 from mcp_bridge.cli.terminal_prompts import login_name
@@ -39,7 +39,7 @@ from mcp_bridge.governance.principal_tokens import TokenStore
 from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.admin import key_rotation
-from mcp_bridge.ledger.audit import copies
+from mcp_bridge.ledger.audit import ledger_copies
 from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.log.key_history import MAX_KEYS
 from mcp_bridge.ledger.log.reading import open_ledger
@@ -162,7 +162,7 @@ def made(desk, kind, name="backup"):
         desk.run("backup", "--without-keys", target)
     else:
         # As 0.1.0 made one.
-        copies.backup(desk.path, target, None, None)
+        ledger_copies.backup(desk.path, target, None, None)
     return target, ("--keys", desk.folder / "away"), b""
 
 
@@ -443,7 +443,7 @@ def test_a_key_that_0_1_0_has_left_and_nothing_needs_is_in_no_backup(till):
 def test_a_ledger_of_0_1_0_that_is_put_back_without_the_key_of_its_requests_does_nothing_again(till, caplog):
     """The way that 0.1.0 told people to go, which told of two keys."""
     kept_by_0_1_0(till)
-    copies.backup(till.path, till.folder / "copy", None, None)
+    ledger_copies.backup(till.path, till.folder / "copy", None, None)
     put_away(till)
     till.state.mkdir(mode=0o700)
     for name in ("master.key", KEY_FILE):
@@ -881,7 +881,7 @@ def test_what_speaks_of_another_ledger_is_not_left_beside_a_restored_one(till, m
         rename_noreplace(new, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr(placement, "rename_noreplace", full)
+        patched.setattr(restore_placement, "rename_noreplace", full)
         till.says("restore", file, *options, stdin=stdin, code=1, words=["restore_failed"])
     assert {path.name: path.read_bytes() for path in till.state.iterdir()} == further
     till.run("restore", file, *options, stdin=stdin)
@@ -1322,7 +1322,7 @@ main()
 DYING = """
 import os, signal, sys
 from pathlib import Path
-from mcp_bridge.backup import placement, restore
+from mcp_bridge.backup import restore_placement, restore
 
 file, into, keys = map(Path, sys.argv[1:])
 left = 0
@@ -1427,7 +1427,7 @@ def test_a_restore_that_is_interrupted_leaves_all_or_nothing(small, monkeypatch,
         with monkeypatch.context() as patched:
             for name in ("link", "unlink", "rename", "mkdir"):
                 patched.setattr(os, name, failing(getattr(os, name)))
-            patched.setattr(placement, "sync_directory", failing(placement.sync_directory))
+            patched.setattr(restore_placement, "sync_directory", failing(restore_placement.sync_directory))
             left = steps
             with contextlib.suppress(error, BridgeError):
                 restore.restore(file, into, "file", means)
@@ -1487,7 +1487,7 @@ def killed(folder, into, at):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from mcp_bridge.backup import placement, restore
+from mcp_bridge.backup import restore_placement, restore
 
 file, into, keys = map(Path, sys.argv[1:4])
 
@@ -1498,8 +1498,8 @@ def dying(work):
         return work(one, *others)
     return done
 
-placement.rename_noreplace = dying(placement.rename_noreplace)
-placement.shutil.rmtree = dying(placement.shutil.rmtree)
+restore_placement.rename_noreplace = dying(restore_placement.rename_noreplace)
+restore_placement.shutil.rmtree = dying(restore_placement.shutil.rmtree)
 restore.restore(file, into, "file", restore.Means(lambda: "pass", (), keys))
 """
 
@@ -1607,8 +1607,8 @@ def test_where_there_are_no_links_a_restore_is_done_again_likewise(small, monkey
     with monkeypatch.context() as patched:
         patched.setattr(os, "link", no_links)
         patched.setattr(os, "replace", interrupted)
-        patched.setattr(placement, "_undo", lambda *_: None)
-        patched.setattr(placement, "_clear", lambda *_: None)
+        patched.setattr(restore_placement, "_undo", lambda *_: None)
+        patched.setattr(restore_placement, "_clear", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             restore.restore(file, into, "file", means)
     assert stopped[0][FILE_NAME] == b""

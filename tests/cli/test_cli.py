@@ -21,7 +21,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from mcp_bridge import __version__, cli, escaping
-from mcp_bridge.cli import configuring, exit_statuses, log_file
+from mcp_bridge.cli import configuration_loading, exit_statuses, log_file
 from mcp_bridge.cli.app import app
 from mcp_bridge.cli.commands import doctor, run, servers
 from mcp_bridge.downstream.configuration.client_file_reading import Problem
@@ -161,7 +161,9 @@ def ran(monkeypatch, capfdbinary):
             return record
 
         monkeypatch.setattr(
-            configuring, "configure", lambda _: configuring.Configuration(Settings(), None, Discovery())
+            configuration_loading,
+            "configure",
+            lambda _: configuration_loading.Configuration(Settings(), None, Discovery()),
         )
         monkeypatch.setattr(run, "_run", ended)
         monkeypatch.setattr(sys, "stdout", open(1, "w", closefd=False))  # noqa: SIM115
@@ -246,7 +248,9 @@ def test_complaints_logs_and_lists_print_no_controls(monkeypatch, capsys):
         ]
 
     found = Discovery(skipped=[Skipped(EVIL, EVIL, EVIL)], problems=[Problem("x", EVIL, None, EVIL)])
-    monkeypatch.setattr(configuring, "configure", lambda _, **__: configuring.Configuration(Settings(), None, found))
+    monkeypatch.setattr(
+        configuration_loading, "configure", lambda _, **__: configuration_loading.Configuration(Settings(), None, found)
+    )
     monkeypatch.setattr(servers, "_rows", rows)
     shown = CliRunner().invoke(app, ["servers", "list"], env={"COLUMNS": "1000"})
     assert shown.exit_code == 0

@@ -17,7 +17,7 @@ from mcp.client import Client
 
 import mcp_bridge
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuring, exit_statuses, showing, terminal_prompts
+from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.server import program_tools
 from mcp_bridge.server.app import build_server
@@ -196,7 +196,7 @@ def test_only_the_command_line_and_the_viewer_import_what_decides():
     assert set(calls) == {
         "executions/approvals.py",
         "gate/policy_check.py",
-        "executions/scripts/run.py",
+        "executions/scripts/script_run.py",
         "executions/scripts/call_recorder.py",
     }
 
@@ -210,7 +210,7 @@ def test_no_request_of_a_sandbox_and_no_tool_is_about_decisions():
 async def test_a_client_that_drives_programs_cannot_approve(desk):
     desk.configure(ASK_BEFORE_DELETING)
     desk.write("programs/wipe.json", DELETE)
-    configuration = configuring.configure(desk.config)
+    configuration = configuration_loading.configure(desk.config)
     async with (
         open_bridge(configuration.settings, [], configuration.governance) as bridge,
         Client(build_server(bridge, programs=True)) as client,

@@ -441,7 +441,9 @@ def test_what_happened_when_is_shown_entry_by_entry(desk):
 
 def test_ids_that_name_nothing_or_too_much_are_usage_errors(desk, monkeypatch):
     made = secrets.token_hex
-    monkeypatch.setattr("mcp_bridge.executions.programs.run.secrets.token_hex", lambda size: "abcdef" + made(size)[6:])
+    monkeypatch.setattr(
+        "mcp_bridge.executions.programs.program_run.secrets.token_hex", lambda size: "abcdef" + made(size)[6:]
+    )
     desk.suspended()
     ident = desk.suspended()
     for command in ("show", "resume", "cancel"):

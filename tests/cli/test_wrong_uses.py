@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from mcp_bridge.cli import configuring
+from mcp_bridge.cli import configuration_loading
 from mcp_bridge.cli.app import app
 
 TABLE = yaml.safe_load((Path(__file__).parent / "wrong_uses.yaml").read_text())
@@ -47,7 +47,7 @@ def user(tmp_path, monkeypatch):
         env = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), "XDG_STATE_HOME": str(home / ".state")}
         for name, value in row.get("env", {}).items():
             env[name] = value.replace("{folder}", str(folder))
-        monkeypatch.setattr(configuring, "_noticed", set())
+        monkeypatch.setattr(configuration_loading, "_noticed", set())
         monkeypatch.chdir(folder)
         program, *words = shlex.split(row["write"])
         assert program == "mcp-bridge"

@@ -14,8 +14,8 @@ from servers.specs import faulty
 
 from mcp_bridge.downstream.catalog import describe, signatures
 from mcp_bridge.downstream.catalog.catalog import Catalog
-from mcp_bridge.downstream.catalog.results import convert, is_wrapped
 from mcp_bridge.downstream.catalog.schema_types import TypeRenderer, object_shape
+from mcp_bridge.downstream.catalog.tool_results import convert, is_wrapped
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.client import supervised_server as supervisor_module
 from mcp_bridge.downstream.client.fleet import Fleet

@@ -17,7 +17,7 @@ from servers.specs import faulty
 from mcp_bridge.downstream.catalog import listing_limits
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.catalog.catalog import Catalog
-from mcp_bridge.downstream.catalog.results import convert
+from mcp_bridge.downstream.catalog.tool_results import convert
 from mcp_bridge.downstream.client import mcp_connection as connection_module
 from mcp_bridge.downstream.client import supervised_server as supervisor_module
 from mcp_bridge.downstream.client.fleet import Fleet

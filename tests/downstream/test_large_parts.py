@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from servers.specs import faulty
 
 from mcp_bridge import fair_share
-from mcp_bridge.downstream.catalog.results import convert
+from mcp_bridge.downstream.catalog.tool_results import convert
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.transports import large_parts, stdio_transport
 from mcp_bridge.errors import BridgeError

@@ -23,7 +23,7 @@ from mcp_bridge.downstream.catalog.listing_limits import (
 from mcp_bridge.downstream.catalog.schema_types import _ALL_NODES, TypeRenderer, object_shape
 from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.client.fleet import Fleet
-from mcp_bridge.downstream.transports import messages
+from mcp_bridge.downstream.transports import server_messages
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import nearest
 
@@ -150,13 +150,13 @@ async def test_a_server_that_says_without_end_that_its_tools_change_is_not_liste
 
 async def test_others_get_their_turn_in_a_flood_of_notifications(monkeypatch):
     turns, at_turn = 0, Counter()
-    parsed = messages._parsed
+    parsed = server_messages._parsed
 
     def counted(line):
         at_turn[turns] += 1
         return parsed(line)
 
-    monkeypatch.setattr(messages, "_parsed", counted)
+    monkeypatch.setattr(server_messages, "_parsed", counted)
     async with Fleet([faulty("noisy")]) as fleet:
         await fleet.server("faulty").start()
 

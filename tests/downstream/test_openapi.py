@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mcp_bridge.downstream.catalog import describe
-from mcp_bridge.downstream.catalog.results import convert
+from mcp_bridge.downstream.catalog.tool_results import convert
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec
 from mcp_bridge.downstream.http import retries

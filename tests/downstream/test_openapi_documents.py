@@ -9,8 +9,8 @@ from openapi_calls import built, compiled, document
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.openapi import document_fetching
 from mcp_bridge.downstream.openapi.compiled_service import Order
+from mcp_bridge.downstream.openapi.document_errors import UnusableDocumentError
 from mcp_bridge.downstream.openapi.document_fetching import compile_order
-from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
 
 PET = {
     "type": "object",

@@ -15,7 +15,7 @@ from petstore_service import Petstore
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from mcp_bridge.downstream.catalog.results import convert
+from mcp_bridge.downstream.catalog.tool_results import convert
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
 from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec

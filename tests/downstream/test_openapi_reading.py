@@ -17,7 +17,7 @@ from mcp_bridge.downstream.configuration.spec import OpenApiDocument, ServerSpec
 from mcp_bridge.downstream.openapi import document_fetching
 from mcp_bridge.downstream.openapi.base_url import base_url_of
 from mcp_bridge.downstream.openapi.compiled_service import Service
-from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
+from mcp_bridge.downstream.openapi.document_errors import UnusableDocumentError
 from mcp_bridge.errors import BridgeError
 
 pytestmark = pytest.mark.timeout(120)

@@ -11,11 +11,11 @@ from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPC
 from servers.specs import faulty
 
 from mcp_bridge import fair_share, large_json
-from mcp_bridge.downstream.catalog.results import convert
+from mcp_bridge.downstream.catalog.tool_results import convert
 from mcp_bridge.downstream.client import supervised_server
 from mcp_bridge.downstream.client.fleet import Fleet
-from mcp_bridge.downstream.transports import messages
-from mcp_bridge.downstream.transports.messages import MAX_BLOCKS, OversizedResult
+from mcp_bridge.downstream.transports import server_messages
+from mcp_bridge.downstream.transports.server_messages import MAX_BLOCKS, OversizedResult
 from mcp_bridge.downstream.transports.stdio_transport import StdioTransport, _OutputMessages
 from mcp_bridge.fair_share import MAX_WAIT_SECONDS, FairShare, Tenant
 from mcp_bridge.offload import on_thread, time_limit
@@ -92,10 +92,10 @@ async def test_an_answer_is_charged_to_who_asked_and_what_answers_nothing_to_the
 
 
 async def test_of_a_server_that_talks_much_people_are_told_some_and_the_rest_costs_little(monkeypatch):
-    monkeypatch.setattr(messages, "_NOTIFICATIONS_PER_SECOND", 0)
+    monkeypatch.setattr(server_messages, "_NOTIFICATIONS_PER_SECOND", 0)
     note = line(method="notifications/message", params={"level": "info", "data": "x"})
     one = Heard(monkeypatch, note * 1000)
-    assert len(await one.all()) == messages._NOTIFICATION_BURST
+    assert len(await one.all()) == server_messages._NOTIFICATION_BURST
     little = one.charged[one.server]
     one = Heard(monkeypatch, line(**CHANGED) * 1000)
     assert len(await one.all()) == 1000

@@ -18,7 +18,7 @@ from program_host import CARD
 from program_hosts import hosts, source, tool
 
 import mcp_bridge
-from mcp_bridge.cli import configuring, exit_statuses
+from mcp_bridge.cli import configuration_loading, exit_statuses
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.governance.governance import load_governance
@@ -430,7 +430,7 @@ def doomed(desk):
 
 async def test_a_client_that_drives_programs_sees_a_doubt_and_cannot_settle_it(desk, doomed, connect):
     ident = doomed
-    configuration = configuring.configure(desk.config)
+    configuration = configuration_loading.configure(desk.config)
     async with (
         open_bridge(configuration.settings, [], configuration.governance) as bridge,
         connect(bridge, programs=True) as client,
@@ -532,7 +532,7 @@ for payload in (None, "paid"):
 
 async def test_a_client_that_takes_its_request_back_in_mid_call_leaves_a_doubt(desk, connect):
     desk.write("programs/meeting.json", {"name": "meeting", "steps": [desk_tool("look"), desk_tool("meet")]})
-    configuration = configuring.configure(desk.config)
+    configuration = configuration_loading.configure(desk.config)
     async with (
         open_bridge(configuration.settings, [], configuration.governance) as bridge,
         connect(bridge, programs=True) as client,

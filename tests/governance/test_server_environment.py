@@ -10,7 +10,7 @@ from downstream_calls import call_tool
 from servers.specs import faulty
 
 from mcp_bridge import settings
-from mcp_bridge.downstream.catalog.results import convert
+from mcp_bridge.downstream.catalog.tool_results import convert
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.env_pass import MINIMAL, env_pass
 from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment

@@ -6,7 +6,7 @@ import pytest
 from execution_fixtures import lines, printed
 
 from mcp_bridge.host.engine_setup import prepare
-from mcp_bridge.server import displays
+from mcp_bridge.server.answers import displays
 from mcp_bridge.wire.messages import MAX_IMAGE_BYTES
 
 pytestmark = pytest.mark.timeout(180)

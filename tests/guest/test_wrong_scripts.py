@@ -15,7 +15,7 @@ from servers.specs import faulty
 
 from mcp_bridge.guest.advice.packages import DATA_PROFILE
 from mcp_bridge.sandbox.image.packages import image_directory
-from mcp_bridge.server.render import Answer
+from mcp_bridge.server.answers.render import Answer
 
 TABLE = yaml.safe_load((Path(__file__).parent / "wrong_scripts.yaml").read_text())
 ROWS = [row for rows in TABLE.values() for row in rows]

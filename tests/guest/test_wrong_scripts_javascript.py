@@ -10,7 +10,7 @@ import yaml
 from echoing_server import STRING, echoing, tool
 from servers.specs import faulty
 
-from mcp_bridge.server.render import Answer
+from mcp_bridge.server.answers.render import Answer
 
 TABLE = yaml.safe_load((Path(__file__).parent / "wrong_scripts_javascript.yaml").read_text())
 AT_ONCE = 2

@@ -10,7 +10,7 @@ import pytest
 from mcp_bridge import fair_share
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.held_calls import Hold
-from mcp_bridge.host import sandbox_run
+from mcp_bridge.host import sandbox_run, script_activity
 from mcp_bridge.host.channel import ChannelLimits, HostChannel
 from mcp_bridge.host.sandbox_run import RunLimits, SandboxRun
 from mcp_bridge.wire import jsonrpc, messages
@@ -176,7 +176,7 @@ async def test_a_script_whose_start_cant_be_recorded_never_ran(guest):
 async def test_what_comes_once_a_script_is_being_suspended_takes_back_nothing_of_what_it_waits_for(
     guest, monkeypatch, last
 ):
-    monkeypatch.setattr(sandbox_run, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(script_activity, "QUIET_SECONDS", 0.0)
     requests, rests = Waiting(), anyio.Event()
     requests.rested = rests.wait
     end = SandboxRun._end

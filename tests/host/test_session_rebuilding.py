@@ -10,7 +10,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.ledger.log.payloads import ScriptEnd, ScriptStart, understood
 from mcp_bridge.sandbox.session_limits import SessionSettings
-from mcp_bridge.server.ui import views
+from mcp_bridge.server.ui import page_data
 
 pytestmark = pytest.mark.xdist_group("sessions")
 
@@ -413,7 +413,7 @@ async def test_the_viewer_shows_a_cells_place_the_cells_before_it_and_where_it_w
         put_away(bridge)
         second = await bridge.run("x", session="s")
         stored = [await bridge.lifecycle.stored(record.execution, "local") for record in (second, first)]
-    shown = views.session(stored[0], stored[1:])
+    shown = page_data.session(stored[0], stored[1:])
     assert (shown["name"], shown["cell"], shown["rebuilt"], shown["interrupted"]) == ("s", 2, 1, False)
     (cell,) = shown["before"]
     assert (cell["id"], cell["cell"], cell["status"], cell["left"]) == (first.execution, 1, "success", "names")

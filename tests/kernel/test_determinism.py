@@ -11,7 +11,7 @@ import pytest
 from execution_fixtures import lines
 from golden import record, replay
 
-from mcp_bridge.executions.programs.run import ProgramRun
+from mcp_bridge.executions.programs.program_run import ProgramRun
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.kernel.language.program_schema import TYPES
 from mcp_bridge.kernel.state import dump

@@ -24,7 +24,7 @@ from mcp_bridge.policy.redaction.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.redaction.patterns import BUILT_IN, DEFAULT, NAMES, ProjectionConfig, find, projection_from_toml
 from mcp_bridge.policy.redaction.projection import MAX_DEPTH, OVERSIZE, Projector
 from mcp_bridge.policy.rules.globs import ToolGlob, ToolNames
-from mcp_bridge.policy.secrets import value_references as references_module
+from mcp_bridge.policy.secrets import reference_limits
 from mcp_bridge.policy.secrets.value_references import MemoryReferences, equal_by_values, ids_of, renamed
 from mcp_bridge.policy.secrets.vault import Secrets
 from mcp_bridge.policy.secrets.vault_uris import REDACTED, TOMBSTONE, mentions, reference_uri
@@ -565,13 +565,13 @@ def test_an_erased_value_is_forgotten_and_stays_so():
 
 
 def test_what_one_execution_may_have_kept_is_bounded(monkeypatch):
-    monkeypatch.setattr(references_module, "MAX_REFERENCES", 3)
+    monkeypatch.setattr(reference_limits, "MAX_REFERENCES", 3)
     kept = references()
     for number in range(3):
         kept.put(number)
     assert kept.put(0) == reference(0)
     refused("too_many_references", kept.put, "one more")
-    monkeypatch.setattr(references_module, "MAX_REFERENCE_CHARS", 10)
+    monkeypatch.setattr(reference_limits, "MAX_REFERENCE_CHARS", 10)
     kept = references()
     kept.put("12345678")
     refused("too_many_references", kept.put, "123")
@@ -866,7 +866,7 @@ def test_a_projection_that_grows_too_large_is_shown_to_nobody():
 
 
 def test_what_no_reference_can_be_made_for_is_hidden_all_the_same(monkeypatch):
-    monkeypatch.setattr(references_module, "MAX_REFERENCES", 1)
+    monkeypatch.setattr(reference_limits, "MAX_REFERENCES", 1)
     project = projector()
     assert project.output(["a@b.co", "c@d.io", 4242424242424242]) == [reference("a@b.co"), REDACTED, REDACTED]
 

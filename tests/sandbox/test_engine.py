@@ -19,7 +19,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox import cli_engine, container_monitors
 from mcp_bridge.sandbox.cli_engine import CliEngine, CliProcess
 from mcp_bridge.sandbox.engine import EXECUTION_LABEL, OWNER_LABEL, ExitStatus, Limits, SandboxSpec
-from mcp_bridge.sandbox.failures import start_failure
+from mcp_bridge.sandbox.engine_errors import start_failure
 from mcp_bridge.sandbox.isolation_flags import Enforced, RuntimeChoice, run_argv
 from mcp_bridge.sandbox.oci.engine import OciEngine, OciProcess
 from mcp_bridge.sandbox.orphans import sweep

@@ -24,7 +24,7 @@ from mcp_bridge.sandbox.engine_choice import probe
 from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image
 from mcp_bridge.sandbox.image.store import LABEL_RECIPE
 from mcp_bridge.sandbox.isolation_flags import MASKED, Enforced, RuntimeChoice
-from mcp_bridge.sandbox.oci import bundle_config, host, images, supervisor
+from mcp_bridge.sandbox.oci import bundle_config, host_resources, images, supervisor
 from mcp_bridge.sandbox.oci import engine as engine_module
 from mcp_bridge.sandbox.oci.bundle_config import Users
 from mcp_bridge.sandbox.oci.engine import OciEngine
@@ -322,7 +322,7 @@ async def test_the_runtime_is_on_a_read_only_mount_and_makes_none_of_its_own_in_
         await process.aclose()
     mounted, told = said.decode().splitlines()
     point, options = mounted.split()[4:6]
-    assert point == f"{host.MOUNTS}/runc"
+    assert point == f"{host_resources.MOUNTS}/runc"
     assert {"ro", "nosuid", "nodev"} <= set(options.split(","))
     # crun would otherwise mount itself, on a file in /tmp that stays if it is killed meanwhile.
     assert told == "told 1"
@@ -668,10 +668,12 @@ async def test_what_a_killed_build_had_unpacked_is_removed_by_the_next(own, tmp_
 
 
 def test_a_rootless_bridge_maps_itself_and_its_subordinate_ids(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(host.subordinate_ids, "ranges", lambda: ((100_000, 65_536), (200_000, 1000)))
-    plan = host.plan(replace(CHOICE, rootless=True, enforced=Enforced(memory=False, pids=False, cpus=False)), tmp_path)
+    monkeypatch.setattr(host_resources.subordinate_ids, "ranges", lambda: ((100_000, 65_536), (200_000, 1000)))
+    plan = host_resources.plan(
+        replace(CHOICE, rootless=True, enforced=Enforced(memory=False, pids=False, cpus=False)), tmp_path
+    )
     assert plan["users"] == ["0", str(os.getuid()), "1", "1", "100000", "65536"]
     assert plan["groups"] == ["0", str(os.getgid()), "1", "1", "200000", "1000"]
     assert plan["runtime"] == ["/usr/bin/crun", "--cgroup-manager=disabled"]
     assert plan["cgroups"] == []
-    assert host.user_range(rootless=True) == (1, 2, 1001)
+    assert host_resources.user_range(rootless=True) == (1, 2, 1001)

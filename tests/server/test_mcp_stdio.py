@@ -31,7 +31,8 @@ from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.sandbox.oci.engine import SUPERVISOR_LABEL
-from mcp_bridge.server import render, stdio
+from mcp_bridge.server import stdio
+from mcp_bridge.server.answers import render
 from mcp_bridge.server.app import build_server
 from mcp_bridge.settings import Settings
 

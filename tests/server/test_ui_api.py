@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from ui_fixtures import CODE, EVIL, FAILS, script, viewing
 
 from mcp_bridge.cli.app import app
-from mcp_bridge.cli.listening import address, listening
+from mcp_bridge.cli.listen_addresses import address, listening
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests
 from mcp_bridge.executions.sessions.cell import Cell
@@ -24,7 +24,7 @@ from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, MAX_ROWS, Viewer
 from mcp_bridge.server.ui.app import Address, build, build_for_principals
 from mcp_bridge.server.ui.live import Live
-from mcp_bridge.server.ui.views import MAX_NAME_CHARS, MAX_SHOWN_CHARS, clipped
+from mcp_bridge.server.ui.page_data import MAX_NAME_CHARS, MAX_SHOWN_CHARS, clipped
 
 BASE = "http://127.0.0.1:8808"
 TOKEN = "a-token"  # noqa: S105
@@ -347,7 +347,7 @@ async def test_what_is_erased_is_a_tombstone_everywhere_and_still_proven(viewer,
 
 
 async def test_long_values_are_cut_until_somebody_asks_for_all(viewer, database, store, monkeypatch):
-    monkeypatch.setattr("mcp_bridge.server.ui.views.MAX_SHOWN_CHARS", 20)
+    monkeypatch.setattr("mcp_bridge.server.ui.page_data.MAX_SHOWN_CHARS", 20)
     row = (await told(viewer, f"/api/executions/{store.fails}/entries"))["rows"][1]
     whole = await told(viewer, f"/api/executions/{store.fails}/entries/{row['sequences'][0]}")
     assert (len(row["given"]["text"]), row["given"]["cut"], whole["given"]["cut"]) == (20, True, False)
@@ -357,7 +357,7 @@ async def test_long_values_are_cut_until_somebody_asks_for_all(viewer, database,
 
 @pytest.mark.parametrize("sign", ["x", "\U0001f600"])
 async def test_every_text_that_is_cut_says_so(viewer, database, store, monkeypatch, sign):
-    monkeypatch.setattr("mcp_bridge.server.ui.views.MAX_PRINTED_CHARS", MAX_SHOWN_CHARS)
+    monkeypatch.setattr("mcp_bridge.server.ui.page_data.MAX_PRINTED_CHARS", MAX_SHOWN_CHARS)
     text = sign * (MAX_SHOWN_CHARS + 1)
     name = sign * (MAX_NAME_CHARS - 1) + "…"
     cut = {"text": text[:-1], "cut": True, "left_out": 1}

@@ -22,7 +22,7 @@ import mcp_bridge
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.programs.lifecycle import Programs
-from mcp_bridge.executions.programs.run import ProgramRun
+from mcp_bridge.executions.programs.program_run import ProgramRun
 from mcp_bridge.executions.programs.step_recorder import StepCall
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.host.bridge import open_bridge

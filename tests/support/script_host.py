@@ -30,7 +30,7 @@ from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.sessions import cell
 from mcp_bridge.executions.waits import script_waits
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.host import sandbox_run
+from mcp_bridge.host import script_activity
 from mcp_bridge.host.bridge import Bridge, open_bridge
 from mcp_bridge.host.request_handlers import Requests
 from mcp_bridge.kernel.events import Resume
@@ -230,7 +230,7 @@ def host(job: dict) -> None:
         set_traps()
     divergence.PATIENCE_SECONDS = job.get("patience", divergence.PATIENCE_SECONDS)
     if job.get("quick"):
-        script_waits.SHORT_WAIT_SECONDS, sandbox_run.QUIET_SECONDS = 0.02, 0.1
+        script_waits.SHORT_WAIT_SECONDS, script_activity.QUIET_SECONDS = 0.02, 0.1
     if "seed" in job:
         cell.secrets = SimpleNamespace(token_hex=lambda _: job["seed"])
     if job.get("extra"):

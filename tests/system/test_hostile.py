@@ -11,7 +11,7 @@ from hostile_scripts import CHANNEL, MEGABYTE, RESOURCES, on_channel
 
 from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.executions.record import ExecutionRecord
-from mcp_bridge.server.render import Answer
+from mcp_bridge.server.answers.render import Answer
 from mcp_bridge.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("no_internal_errors")

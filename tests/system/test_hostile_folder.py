@@ -18,7 +18,7 @@ from bridge_fixtures import COMMAND
 from mcp import Client, StdioServerParameters
 from typer.testing import CliRunner
 
-from mcp_bridge.cli import configuring, exit_statuses
+from mcp_bridge.cli import configuration_loading, exit_statuses
 from mcp_bridge.cli.app import app
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES
 from mcp_bridge.workspace.folder_content import CLIENT_FILES
@@ -230,7 +230,7 @@ def user(tmp_path, monkeypatch, unimported):
     found = User(tmp_path, hostile_folder.make(tmp_path), env)
     found.policy = found.json("policy show")["hash"]
     found.checkout.write("program.yaml", USERS_PROGRAM.replace("looking", "mine"))
-    monkeypatch.setattr(configuring, "_noticed", set(), raising=False)
+    monkeypatch.setattr(configuration_loading, "_noticed", set(), raising=False)
     monkeypatch.chdir(found.checkout.folder)
     return found
 
@@ -589,7 +589,7 @@ def test_a_server_that_is_started_late_is_still_what_was_trusted(trusting):
     from mcp_bridge.downstream.client.fleet import Fleet
 
     assert trusting.run("trust", "--yes").exit_code == 0
-    specs = configuring.discover_servers(settings.load()).servers
+    specs = configuration_loading.discover_servers(settings.load()).servers
     assert all("evil.sh" in str(spec.scripts) for spec in specs.values())
     script = trusting.checkout.folder / "evil.sh"
     script.write_text(script.read_text() + "\n")
@@ -665,7 +665,7 @@ def test_records_that_others_could_have_written_are_not_believed(trusting):
         ended = trusting.run("policy show", "--json")
         assert json.loads(ended.stdout)["hash"] == trusting.policy
         assert "unusable_file" in ended.stderr
-        configuring._noticed.clear()
+        configuration_loading._noticed.clear()
         record.parent.chmod(0o700)
         record.write_bytes(content)
         record.chmod(0o600)

@@ -7,7 +7,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.server.http.metrics import Events
 from mcp_bridge.telemetry import measurements
 from mcp_bridge.telemetry.measurements import MAX_PRINCIPALS, OTHER, BoundedNames
-from mcp_bridge.telemetry.runs import observed_run
+from mcp_bridge.telemetry.observed_runs import observed_run
 
 
 @pytest.fixture

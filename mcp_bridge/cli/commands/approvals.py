@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.terminal_prompts import login_name
@@ -58,7 +58,7 @@ def list_(
                 if everything or row.status == "open"
             ]
 
-        rows = run_with_database(configuring.load(config or ctx.obj).settings, listed, allow_read_only=True)
+        rows = run_with_database(configuration_loading.load(config or ctx.obj).settings, listed, allow_read_only=True)
         if as_json:
             print_json({"approvals": [_record(row, ident) for row, ident in rows]})
         elif not rows:
@@ -93,7 +93,7 @@ def show(ctx: typer.Context, approval: Id, config: Config = None, as_json: Json 
 
     def work() -> int:
         row, ident = run_with_database(
-            configuring.load(named).settings, lambda database: _find(database, approval), allow_read_only=True
+            configuration_loading.load(named).settings, lambda database: _find(database, approval), allow_read_only=True
         )
         if as_json:
             print_json(_record(row, ident))
@@ -141,12 +141,12 @@ def _decide(named: Path | None, approval: str, *, approved: bool, reason: str | 
         from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
         check_text(reason, "--reason")
-        loaded = configuring.load(named)
+        loaded = configuration_loading.load(named)
         # Not a security boundary, since anyone with a shell can clear the environment. But a server behind the bridge
         # that runs commands for an agent should not be a way to approve by accident.
-        configuring.refuse_nesting(loaded)
+        configuration_loading.refuse_nesting(loaded)
         # Checked before the decision is made: afterwards it would be too late.
-        configuration = configuring.configure(named) if and_resume else None
+        configuration = configuration_loading.configure(named) if and_resume else None
 
         async def decided(database: Database) -> tuple[ApprovalRequest, str]:
             row, ident = await _find(database, approval)

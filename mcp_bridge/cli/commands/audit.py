@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from mcp_bridge.atomic_files import create_private
-from mcp_bridge.cli import configuring, exit_statuses, showing, verifying
+from mcp_bridge.cli import audit_verification, configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.verdicts import verdict_lines
@@ -79,14 +79,16 @@ def verify(
     """
 
     def work() -> int:
-        keys = verifying.read_keys(key)
-        notes = [note for path in checkpoint or () for note in verifying.read_notes(path)]
+        keys = audit_verification.read_keys(key)
+        notes = [note for path in checkpoint or () for note in audit_verification.read_notes(path)]
         if file is None:
-            facts = verifying.verify_own_ledger(configuring.load(config or ctx.obj), keys, notes, offline=offline)
+            facts = audit_verification.verify_own_ledger(
+                configuration_loading.load(config or ctx.obj), keys, notes, offline=offline
+            )
         else:
             # The file, and perhaps the folder, is a stranger's: the folder's configuration is ignored.
-            facts = verifying.verify_given_file(
-                file, keys, notes, lambda: configuring.load(config or ctx.obj, folder=False).settings
+            facts = audit_verification.verify_given_file(
+                file, keys, notes, lambda: configuration_loading.load(config or ctx.obj, folder=False).settings
             )
         if as_json:
             print_json({"status": "verified" if facts["authenticated"] else "unauthenticated", **facts})
@@ -123,13 +125,19 @@ def prove(
     def work() -> int:
         from mcp_bridge.ledger.proofs import tlog_proof
 
-        named = verifying.read_keys(key)
+        named = audit_verification.read_keys(key)
         keys: Sequence[Verifier] | None = named
         if file is None:
-            data = verifying.prove_own_entry(configuring.load(config or ctx.obj).settings, entry, payload=payload)
+            data = audit_verification.prove_own_entry(
+                configuration_loading.load(config or ctx.obj).settings, entry, payload=payload
+            )
         else:
-            data, keys = verifying.prove_by(
-                file, named, entry, lambda: configuring.load(config or ctx.obj, folder=False).settings, payload=payload
+            data, keys = audit_verification.prove_by(
+                file,
+                named,
+                entry,
+                lambda: configuration_loading.load(config or ctx.obj, folder=False).settings,
+                payload=payload,
             )
         # An entry of a damaged ledger may have no valid proof.
         tlog_proof.verify(data, keys)
@@ -150,7 +158,9 @@ def checkpoint(ctx: typer.Context, config: Config = None, as_json: Json = False)
         from mcp_bridge.ledger.audit import proving
         from mcp_bridge.ledger.log.reading import open_ledger
 
-        with open_ledger(verifying.ledger_file(configuring.load(config or ctx.obj).settings)) as ledger:
+        with open_ledger(
+            audit_verification.ledger_file(configuration_loading.load(config or ctx.obj).settings)
+        ) as ledger:
             note, size, vkey = proving.checkpoint(ledger), ledger.size, ledger.vkey
         if as_json:
             print_json({"checkpoint": note, "size": size, "key": vkey})
@@ -170,7 +180,7 @@ def key(ctx: typer.Context, config: Config = None) -> None:
     def work() -> int:
         from mcp_bridge.ledger.keys.signing_key_files import known_vkey
 
-        showing.echo(known_vkey(verifying.ledger_file(configuring.load(config or ctx.obj).settings)))
+        showing.echo(known_vkey(audit_verification.ledger_file(configuration_loading.load(config or ctx.obj).settings)))
         return exit_statuses.OK
 
     finish(work)
@@ -195,12 +205,12 @@ def consistency(
         from mcp_bridge.ledger.log.reading import open_ledger
         from mcp_bridge.ledger.proofs.signing import Verifier
 
-        settings = configuring.load(config or ctx.obj).settings
-        (earlier,) = verifying.read_notes(old)[-1:]
-        later = verifying.read_notes(new)[-1] if new is not None else None
-        given = verifying.read_keys(key)
-        own = given or [Verifier.parse(known_vkey(verifying.ledger_file(settings)))]
-        with open_ledger(verifying.ledger_file(settings)) as ledger:
+        settings = configuration_loading.load(config or ctx.obj).settings
+        (earlier,) = audit_verification.read_notes(old)[-1:]
+        later = audit_verification.read_notes(new)[-1] if new is not None else None
+        given = audit_verification.read_keys(key)
+        own = given or [Verifier.parse(known_vkey(audit_verification.ledger_file(settings)))]
+        with open_ledger(audit_verification.ledger_file(settings)) as ledger:
             before = [] if given else ledger.signing_keys()
             shown = proving.consistency(ledger, earlier, later, own, before)
         if as_json:
@@ -222,16 +232,16 @@ def export(
     """Write the whole log as one file that can be verified anywhere with nothing but itself and the key."""
 
     def work() -> int:
-        from mcp_bridge.ledger.audit import copies
+        from mcp_bridge.ledger.audit import ledger_copies
         from mcp_bridge.ledger.log.reading import open_ledger, require
 
-        settings = configuring.load(config or ctx.obj).settings
-        require(verifying.ledger_file(settings))
+        settings = configuration_loading.load(config or ctx.obj).settings
+        require(audit_verification.ledger_file(settings))
         with open_ledger(
-            verifying.ledger_file(settings), verifying.master_key(settings) if payloads else None
+            audit_verification.ledger_file(settings), audit_verification.master_key(settings) if payloads else None
         ) as ledger:
             size = ledger.size
-            _write(None if str(out) == "-" else out, lambda file: copies.export(ledger, file, payloads=payloads))
+            _write(None if str(out) == "-" else out, lambda file: ledger_copies.export(ledger, file, payloads=payloads))
             vkey = ledger.vkey
         if str(out) != "-":
             showing.echo(f"{size} entries in {out}; verify it with --key '{vkey}'")
@@ -248,7 +258,9 @@ def stats(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
         from mcp_bridge.ledger.audit import statistics
         from mcp_bridge.ledger.log.reading import open_ledger
 
-        with open_ledger(verifying.ledger_file(configuring.load(config or ctx.obj).settings)) as ledger:
+        with open_ledger(
+            audit_verification.ledger_file(configuration_loading.load(config or ctx.obj).settings)
+        ) as ledger:
             numbers = statistics.stats(ledger)
         if as_json:
             print_json(numbers.to_json())
@@ -284,7 +296,7 @@ def compact(ctx: typer.Context, config: Config = None, as_json: Json = False) ->
         async def compacted(database: Database) -> tuple[Measured, Measured]:
             return await offline_compaction.compact(database, owner_label())
 
-        before, after = run_with_database(configuring.load(config or ctx.obj).settings, compacted)
+        before, after = run_with_database(configuration_loading.load(config or ctx.obj).settings, compacted)
         was, now = before.used + before.unused, after.used + after.unused
         if as_json:
             print_json({"before_bytes": was, "after_bytes": now})
@@ -305,7 +317,7 @@ def publish(
     """Send the newest checkpoint to all targets of `ledger.publish`, now. A bridge that runs does so by itself."""
 
     def work() -> int:
-        loaded = configuring.load(config or ctx.obj)
+        loaded = configuration_loading.load(config or ctx.obj)
         if not loaded.settings.ledger.publish and not acknowledge:
             raise BridgeError(
                 "bad_argument",
@@ -348,9 +360,9 @@ def rotate_key(
     def work() -> int:
         from mcp_bridge.ledger.admin import key_rotation
 
-        settings = configuring.load(config or ctx.obj).settings
+        settings = configuration_loading.load(config or ctx.obj).settings
         if lost:
-            vkey = key_rotation.replace_lost_key(verifying.ledger_file(settings), settings.ledger.master_key)
+            vkey = key_rotation.replace_lost_key(audit_verification.ledger_file(settings), settings.ledger.master_key)
         else:
             vkey = run_with_database(settings, key_rotation.rotate_key)
         if as_json:
@@ -373,7 +385,7 @@ def accept_clock(ctx: typer.Context, config: Config = None) -> None:
         async def accepted(database: Database) -> float:
             return await accepted_clock.accept_clock(database, login_name())
 
-        behind = run_with_database(configuring.load(config or ctx.obj).settings, accepted)
+        behind = run_with_database(configuration_loading.load(config or ctx.obj).settings, accepted)
         showing.echo(f"accepted: the clock is {behind:.0f} s behind the entry before")
         return exit_statuses.OK
 
@@ -393,9 +405,11 @@ def accept_loss(ctx: typer.Context, config: Config = None, as_json: Json = False
         from mcp_bridge.ledger.admin import recorded_losses
         from mcp_bridge.private_files import state_directory
 
-        settings = configuring.load(config or ctx.obj).settings
+        settings = configuration_loading.load(config or ctx.obj).settings
         state_directory(settings.state_dir, durable=True)
-        loss = recorded_losses.accept_loss(verifying.ledger_file(settings), settings.ledger.master_key, login_name())
+        loss = recorded_losses.accept_loss(
+            audit_verification.ledger_file(settings), settings.ledger.master_key, login_name()
+        )
         if as_json:
             print_json({"had": loss.had, "has": loss.has})
         else:

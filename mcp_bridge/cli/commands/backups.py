@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import configuring, exit_statuses, showing, verifying
+from mcp_bridge.cli import audit_verification, configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.terminal_prompts import login_name, read_secret
@@ -75,7 +75,7 @@ def backup(
                 "The keys in a backup are encrypted, and nothing says for whom.",
                 hint="Name --passphrase or --recipient; or --without-keys, and keep copies of the keys apart.",
             )
-        settings = configuring.load(config or ctx.obj).settings
+        settings = configuration_loading.load(config or ctx.obj).settings
         to: str | Sequence[Recipient] | None = None
         if recipient:
             to = _recipients(recipient)
@@ -124,13 +124,13 @@ def restore(
     def work() -> int:
         from mcp_bridge.backup import restore as restoring
 
-        settings = configuring.load(config or ctx.obj).settings
+        settings = configuration_loading.load(config or ctx.obj).settings
         means = restoring.Means(
             lambda: read_secret(f"Passphrase of {file}: ", "bad_passphrase", twice=False),
             _identities(identity or ()),
             keys,
             frozenset(lost or ()),
-            verifying.read_keys(key),
+            audit_verification.read_keys(key),
             login_name(),
         )
         do = restoring.check if check else restoring.restore

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuring, exit_statuses
+from mcp_bridge.cli import configuration_loading, exit_statuses
 from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.bridge import open_bridge
@@ -95,7 +95,7 @@ def demo(config: Path | None) -> int:
     """Run the demonstration; return the exit status."""
     console = Console(highlight=False)
     try:
-        configuration = configuring.configure(config)
+        configuration = configuration_loading.configure(config)
         with tempfile.TemporaryDirectory(prefix="mcp-bridge-demo-") as directory:
             repository = Path(directory).resolve()
             make_repository(repository)

@@ -13,7 +13,7 @@ import anyio
 from rich.console import Console
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuring, exit_statuses
+from mcp_bridge.cli import configuration_loading, exit_statuses
 from mcp_bridge.cli.doctor_checks import given_to_scripts, network_variables
 from mcp_bridge.downstream.configuration.discovery import user_servers
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
@@ -46,7 +46,7 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
     prepared: Prepared | None = None
     status = exit_statuses.OK
     try:
-        configuration = configuring.configure(config, quiet=True)
+        configuration = configuration_loading.configure(config, quiet=True)
         over = f", over your own, {configuration.floor}" if configuration.floor else ""
         find("ok", "configuration", f"Configuration: {configuration.file or 'no file, defaults'}{over}.")
         for file in configuration.ignored_files:
@@ -82,11 +82,11 @@ def doctor(config: Path | None, *, as_json: bool) -> int:
     return status
 
 
-async def _prepare(configuration: configuring.Configuration) -> Prepared:
+async def _prepare(configuration: configuration_loading.Configuration) -> Prepared:
     return await prepare(configuration.settings, refresh=True)
 
 
-async def _try(configuration: configuring.Configuration, find: Any) -> float:
+async def _try(configuration: configuration_loading.Configuration, find: Any) -> float:
     began = time.monotonic()
     failure: BridgeError | None = None
     async with open_bridge(configuration.settings, []) as bridge:
@@ -120,7 +120,7 @@ def _room(config: LedgerConfig, ledger: Measured, files: int) -> tuple[str, Code
     return "ok", "ledger_room", message, None
 
 
-def _servers(configuration: configuring.Configuration, find: Any) -> None:
+def _servers(configuration: configuration_loading.Configuration, find: Any) -> None:
     discovery = configuration.discovery
     for problem in discovery.problems:
         where = f"{problem.file}, line {problem.line}" if problem.line else problem.file
@@ -153,7 +153,7 @@ def _other_clients(read: tuple[ClientName, ...], find: Any) -> None:
             find("warning", "client_config", message, "Mend it, for its client.")
         names = [spec.name for spec in specs]
         if names:
-            shown = configuring.listed(names)
+            shown = configuration_loading.listed(names)
             find(
                 "warning",
                 "client_not_read",

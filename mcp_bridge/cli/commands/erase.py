@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import print_json, run_with_database
 from mcp_bridge.errors import BridgeError
 
@@ -51,8 +51,8 @@ def erase(
         )
     if reason is not None and len(reason) > MAX_REASON_CHARS:
         raise BridgeError("bad_argument", f"--reason: it is text of at most {MAX_REASON_CHARS} characters.")
-    loaded = configuring.load(config)
-    configuring.refuse_nesting(loaded)
+    loaded = configuration_loading.load(config)
+    configuration_loading.refuse_nesting(loaded)
     ((what, name),) = targets
 
     async def erased(database: Database) -> Erased:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish, print_json, run_with_bridge
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -83,7 +83,7 @@ def send(
                 records.append((record, await argument_decoding.short_id(store, ident)))
             return records
 
-        configuration = configuring.configure(named)
+        configuration = configuration_loading.configure(named)
         records = run_with_bridge(configuration, sent)
         if as_json:
             print_json({"executions": [record for record, _ in records]})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing, terminal_prompts
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.command_runner import drive, finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -89,7 +89,7 @@ def list_(
             executions_found = [row for row in executions_found if effective_status(row) in statuses]
             return [(row, await argument_decoding.short_id(store, row.id)) for row in executions_found]
 
-        rows = run_with_database(configuring.load(config or ctx.obj).settings, listed, allow_read_only=True)
+        rows = run_with_database(configuration_loading.load(config or ctx.obj).settings, listed, allow_read_only=True)
         if as_json:
             facts = [
                 {
@@ -163,7 +163,9 @@ def show(
             record |= {name: fill_in(record[name], values) for name in ("waiting", "unresolved") if record.get(name)}
             return row, await argument_decoding.short_id(store, row.id), entries, record
 
-        row, ident, entries, record = run_with_database(configuring.load(named).settings, found, allow_read_only=True)
+        row, ident, entries, record = run_with_database(
+            configuration_loading.load(named).settings, found, allow_read_only=True
+        )
         rows = timeline(entries)
         if as_json:
             facts = {"started": row.started, "key": row.key, "program_hash": row.program, "origin": row.origin}
@@ -267,13 +269,18 @@ def resume(
         from mcp_bridge.kernel.events import Resume
 
         event = None if payload is None else Resume(argument_decoding.json_value(payload, "--payload"), source.upper())
-        return resumed(configuring.configure(named), execution, event, named, as_json=as_json)
+        return resumed(configuration_loading.configure(named), execution, event, named, as_json=as_json)
 
     finish(work, as_json=as_json)
 
 
 def resumed(
-    configuration: configuring.Configuration, execution: str, event: Resume | None, named: Path | None, *, as_json: bool
+    configuration: configuration_loading.Configuration,
+    execution: str,
+    event: Resume | None,
+    named: Path | None,
+    *,
+    as_json: bool,
 ) -> int:
     """Resume an execution and print its new state; return the exit status.
 
@@ -359,7 +366,7 @@ def _settled(
             row.id, doubt, settlement, and_resume=and_resume, asker=terminal()
         )
 
-    record = drive(configuring.configure(named), work, named, as_json=as_json, settled=not and_resume)
+    record = drive(configuration_loading.configure(named), work, named, as_json=as_json, settled=not and_resume)
     return showing.status_of(record) if and_resume else exit_statuses.OK
 
 
@@ -379,7 +386,7 @@ def cancel(
             row = await argument_decoding.execution(bridge.programs.store, execution)
             return await bridge.for_owner(row).cancel_execution(row.id, reason)
 
-        record = drive(configuring.configure(named), cancelled, named, as_json=as_json)
+        record = drive(configuration_loading.configure(named), cancelled, named, as_json=as_json)
         return exit_statuses.OK if record["status"] == "cancelled" else showing.status_of(record)
 
     finish(work, as_json=as_json)

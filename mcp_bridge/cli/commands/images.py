@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuring, exit_statuses, showing
+from mcp_bridge.cli import configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -43,7 +43,7 @@ def build(
 
     console = Console(stderr=True)
 
-    async def work(choice: RuntimeChoice, configuration: configuring.Configuration) -> ImageInfo:
+    async def work(choice: RuntimeChoice, configuration: configuration_loading.Configuration) -> ImageInfo:
         settings = configuration.settings
         request = image.ImageRequest(
             profile or settings.profile, tuple(with_ or settings.packages), "javascript" in settings.languages
@@ -68,7 +68,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
     """List the images that are here."""
     from mcp_bridge.sandbox.open_driver import open_images
 
-    async def work(choice: RuntimeChoice, configuration: configuring.Configuration) -> list[ImageInfo]:
+    async def work(choice: RuntimeChoice, configuration: configuration_loading.Configuration) -> list[ImageInfo]:
         return await open_images(choice, configuration.settings.state_dir).images()
 
     rows = _with_engine(config or ctx.obj, work)
@@ -96,7 +96,10 @@ def prune(
     """Remove the images that were built here and that the configuration doesn't use."""
     from mcp_bridge.cli.commands.image_prune import prune as work
 
-    finish(lambda: work(configuring.load(config or ctx.obj), everything=everything, as_json=as_json), as_json=as_json)
+    finish(
+        lambda: work(configuration_loading.load(config or ctx.obj), everything=everything, as_json=as_json),
+        as_json=as_json,
+    )
 
 
 @images.command()
@@ -110,7 +113,7 @@ def inspect(
     from mcp_bridge.sandbox.image import image
     from mcp_bridge.sandbox.open_driver import open_images
 
-    async def work(choice: RuntimeChoice, configuration: configuring.Configuration) -> ImageInfo:
+    async def work(choice: RuntimeChoice, configuration: configuration_loading.Configuration) -> ImageInfo:
         settings = configuration.settings
         wanted = reference or settings.image
         configured = image.ImageRequest(settings.profile, tuple(settings.packages), "javascript" in settings.languages)
@@ -127,7 +130,9 @@ def inspect(
             sys.stdout.write(escaping.escape_controls(f"{name}: {text}\n"))
 
 
-def _with_engine(config: Path | None, work: Callable[[RuntimeChoice, configuring.Configuration], Awaitable[T]]) -> T:
+def _with_engine(
+    config: Path | None, work: Callable[[RuntimeChoice, configuration_loading.Configuration], Awaitable[T]]
+) -> T:
     import anyio
 
     from mcp_bridge.host.engine_setup import choose_engine
@@ -137,7 +142,7 @@ def _with_engine(config: Path | None, work: Callable[[RuntimeChoice, configuring
         return await work(choice, configuration)
 
     try:
-        configuration = configuring.configure(config)
+        configuration = configuration_loading.configure(config)
         return anyio.run(both)
     except BridgeError as exc:
         raise typer.Exit(exit_statuses.print_error(exc)) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import configuring, exit_statuses, showing
+from mcp_bridge.cli import configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish, print_json
 from mcp_bridge.cli.commands.servers import servers
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
@@ -51,7 +51,7 @@ def login(
     def work() -> int:
         import anyio
 
-        from mcp_bridge.downstream.client.failures import withheld_variable
+        from mcp_bridge.downstream.client.server_errors import withheld_variable
 
         settings, specs, access, store, environment = _opened(config or ctx.obj)
         spec = _named(specs, name)
@@ -85,7 +85,7 @@ def logout(ctx: typer.Context, name: Name, config: Config = None) -> None:
     def work() -> int:
         import anyio
 
-        from mcp_bridge.downstream.client.failures import withheld_variable
+        from mcp_bridge.downstream.client.server_errors import withheld_variable
 
         _, specs, access, store, environment = _opened(config or ctx.obj)
         spec = _named(specs, name)
@@ -191,9 +191,9 @@ def _opened(
     from mcp_bridge.governance.server_credentials import access_with, login_store
     from mcp_bridge.governance.server_environment import environment_beside
 
-    loaded = configuring.load(config)
-    discovery = configuring.discover_servers(loaded)
-    folder_servers = configuring.folder_servers(loaded, discovery)
+    loaded = configuration_loading.load(config)
+    discovery = configuration_loading.discover_servers(loaded)
+    folder_servers = configuration_loading.folder_servers(loaded, discovery)
     vault, model = credentials_of(loaded.layers, loaded.settings.state_dir, folder_servers)
     store = login_store(loaded.settings)
     environment = environment_beside(loaded.settings, vault, model)

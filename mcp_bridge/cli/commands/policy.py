@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish, print_json
-from mcp_bridge.cli.configuring import listed
+from mcp_bridge.cli.configuration_loading import listed
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.tool_names import tool_names
@@ -49,7 +49,9 @@ def _read(loaded: Loaded) -> _Read:
     """
     from mcp_bridge.governance.governance import snapshot_of, written_policies
 
-    written = written_policies(loaded.layers, configuring.folder_servers(loaded, configuring.discover_servers(loaded)))
+    written = written_policies(
+        loaded.layers, configuration_loading.folder_servers(loaded, configuration_loading.discover_servers(loaded))
+    )
     return _Read(written, snapshot_of(written))
 
 
@@ -58,7 +60,7 @@ def show(ctx: typer.Context, config: Config = None, as_json: Json = False) -> No
     """Show the policy as it is in force: preset, rules in their order, limits, and its hash."""
 
     def work() -> int:
-        loaded = configuring.load(config or ctx.obj)
+        loaded = configuration_loading.load(config or ctx.obj)
         snapshot = _read(loaded).snapshot
         if as_json:
             print_json(_record(snapshot))
@@ -117,7 +119,7 @@ def check(
     """Find what is wrong with the policy (exit status 1), and warn of what is probably not meant."""
 
     def work() -> int:
-        loaded = configuring.load(config or ctx.obj)
+        loaded = configuration_loading.load(config or ctx.obj)
         try:
             read = _read(loaded)
         except BridgeError as exc:
@@ -125,7 +127,7 @@ def check(
                 raise
             rows = [_row("error", exc.message + (f" {exc.hint}" if exc.hint else ""), exc.details.get("line"))]
         else:
-            rows = _warnings(read, configuring.configure(config or ctx.obj), start=start)
+            rows = _warnings(read, configuration_loading.configure(config or ctx.obj), start=start)
         errors = [row for row in rows if row["level"] == "error"]
         if as_json:
             print_json({"ok": not errors, "findings": rows})
@@ -144,7 +146,7 @@ def _row(level: str, message: str, line: int | None) -> dict[str, Any]:
     return {"level": level, "message": message, "line": line}
 
 
-def _warnings(read: _Read, configuration: configuring.Configuration, *, start: bool) -> list[dict[str, Any]]:
+def _warnings(read: _Read, configuration: configuration_loading.Configuration, *, start: bool) -> list[dict[str, Any]]:
     import anyio
 
     from mcp_bridge.policy.rules.policy_warnings import warnings
@@ -165,7 +167,7 @@ def _warnings(read: _Read, configuration: configuring.Configuration, *, start: b
 
 
 async def _tools(
-    configuration: configuring.Configuration,
+    configuration: configuration_loading.Configuration,
     start: bool,
 ) -> tuple[dict[str, str], dict[str, Sequence[ToolInfo]], list[str]]:
     """Aliases of all servers by name, the tools of the listed servers, and the names of the others."""
@@ -256,9 +258,9 @@ def explain(
             raise BridgeError(
                 "bad_argument", "--step is a program's.", hint="Name that, too: --program NAME --step ID."
             )
-        loaded = configuring.load(config or ctx.obj)
+        loaded = configuration_loading.load(config or ctx.obj)
         read = _read(loaded)
-        servers, listed, _ = anyio.run(_tools, configuring.configure(config or ctx.obj), start)
+        servers, listed, _ = anyio.run(_tools, configuration_loading.configure(config or ctx.obj), start)
         found = _tool(tool, servers, listed)
         context = None if program is None else _context(loaded, program, step, found)
         names = tool_names(found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import configuring, exit_statuses, showing
+from mcp_bridge.cli import configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -41,7 +41,7 @@ def add(ctx: typer.Context, name: Name, expires: Expires = None, config: Config 
     """Make a token for a principal, beside those that it has. It is printed once, and kept as a hash."""
 
     def work() -> int:
-        store, configured = _opened(configuring.load(config or ctx.obj), name)
+        store, configured = _opened(configuration_loading.load(config or ctx.obj), name)
         made = store.add(name, seconds=_seconds(expires, "--expires"), restricted=name in configured)
         _show(made, 0, configured, as_json=as_json)
         return exit_statuses.OK
@@ -54,7 +54,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
     """List principals and their tokens: ids and dates, never a token."""
 
     def work() -> int:
-        store, configured = _opened(configuring.load(config or ctx.obj))
+        store, configured = _opened(configuration_loading.load(config or ctx.obj))
         now = time.time()
         tokens = sorted(store.read().items(), key=lambda item: (item[1].principal, item[1].created))
         without = sorted(configured.keys() - {record.principal for _, record in tokens})
@@ -91,7 +91,7 @@ def rotate(
     """Make a token in place of all that a principal has."""
 
     def work() -> int:
-        store, configured = _opened(configuring.load(config or ctx.obj), name)
+        store, configured = _opened(configuration_loading.load(config or ctx.obj), name)
         made, replaced = store.rotate(
             name,
             grace=_seconds(grace, "--grace") or 0.0,
@@ -116,7 +116,7 @@ def revoke(
     """End a principal's tokens, and what is connected with them."""
 
     def work() -> int:
-        store, _ = _opened(configuring.load(config or ctx.obj), name)
+        store, _ = _opened(configuration_loading.load(config or ctx.obj), name)
         showing.echo(f"revoked {_tokens(store.revoke(name, token))} of {name}")
         return exit_statuses.OK
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import drive, finish, print_json, run_with_bridge, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.errors import BridgeError
@@ -65,7 +65,7 @@ def run(
         async def started(bridge: Bridge) -> dict[str, Any]:
             return await bridge.run_program(requested, values, key, starter="operator", asker=terminal())
 
-        return showing.status_of(drive(configuring.configure(named), started, named, as_json=as_json))
+        return showing.status_of(drive(configuration_loading.configure(named), started, named, as_json=as_json))
 
     finish(work, as_json=as_json)
 
@@ -86,7 +86,7 @@ def validate(
             if file != sources.STDIN and not Path(file).is_file():
                 raise BridgeError("bad_argument", f"There is no file {file}.")
         # The files, and perhaps the folder, are a stranger's: the folder's configuration is ignored.
-        loaded = configuring.load(config or ctx.obj, folder=False)
+        loaded = configuration_loading.load(config or ctx.obj, folder=False)
         read: list[ProgramFile | dict[str, Any]] = []
         for file in files:
             try:
@@ -157,7 +157,7 @@ def graph(
         from mcp_bridge.cli import program_sources
         from mcp_bridge.views import graph as drawing
 
-        loaded = configuring.load(config or ctx.obj, folder=not program_sources.is_file(program))
+        loaded = configuration_loading.load(config or ctx.obj, folder=not program_sources.is_file(program))
         parsed, _ = program_sources.one(loaded, program)
         drawn = drawing.draw(parsed)
         if form == "svg":
@@ -189,7 +189,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
     def work() -> int:
         from mcp_bridge.cli.program_sources import Sources
 
-        sources = Sources(configuring.load(config or ctx.obj))
+        sources = Sources(configuration_loading.load(config or ctx.obj))
         owned = {name: (sources.restored(name), "agent") for name in sources.saved}
         owned |= {name: (program, "operator") for name, program in sources.operators.items()}
         names = sorted(owned)
@@ -227,7 +227,7 @@ def show(ctx: typer.Context, name: Source, config: Config = None) -> None:
     def work() -> int:
         from mcp_bridge.cli import program_sources
 
-        program, owner = program_sources.one(configuring.load(config or ctx.obj), name)
+        program, owner = program_sources.one(configuration_loading.load(config or ctx.obj), name)
         print_json(program.data, indent=True)
         whose = "from a file" if owner == "file" else f"the {owner}'s"
         showing.echo_err(f"mcp-bridge: {name}: {whose}, hash {program.hash}")
@@ -249,7 +249,7 @@ def save(
         from mcp_bridge.cli import program_sources
 
         data = program_sources.read(file)
-        configuration = configuring.configure(config or ctx.obj)
+        configuration = configuration_loading.configure(config or ctx.obj)
 
         async def saved(bridge: Bridge) -> str:
             row = await bridge.programs.library.save(name, _as_object(data, file), LOCAL_PRINCIPAL.name)
@@ -285,7 +285,7 @@ def from_execution(
     """Write a program that makes the calls of a script's execution, for you to correct. Nothing is run or kept."""
 
     def work() -> int:
-        from mcp_bridge.executions.programs.from_script import DerivedProgram, program_from_execution
+        from mcp_bridge.executions.programs.program_from_script import DerivedProgram, program_from_execution
         from mcp_bridge.governance import yaml_text
         from mcp_bridge.ledger.log.recorder import SqliteRecorder
         from mcp_bridge.ledger.storage.execution_store import ProgramStore
@@ -295,7 +295,7 @@ def from_execution(
             stored = await argument_decoding.execution(store, execution)
             return await program_from_execution(store, SqliteRecorder(database), stored)
 
-        loaded = configuring.load(config or ctx.obj)
+        loaded = configuration_loading.load(config or ctx.obj)
         made = run_with_database(loaded.settings, derived, allow_read_only=True)
         if as_json:
             print_json({"program": made.data, "remarks": made.remarks}, indent=True)
@@ -325,7 +325,7 @@ def delete(ctx: typer.Context, name: Name, config: Config = None) -> None:
         async def deleted(bridge: Bridge) -> bool:
             return await bridge.programs.library.delete(name, LOCAL_PRINCIPAL.name)
 
-        if not run_with_bridge(configuring.configure(config or ctx.obj), deleted):
+        if not run_with_bridge(configuration_loading.configure(config or ctx.obj), deleted):
             raise BridgeError(
                 "unknown_program", f"There is no program {name[:100]!r}.", hint="`mcp-bridge program list` has them."
             )
@@ -349,7 +349,7 @@ def plan(
     def work() -> int:
         if not intent.strip():
             raise BridgeError("bad_argument", "The intent is empty.", hint="Say what the program shall do.")
-        configuration = configuring.configure(config or ctx.obj)
+        configuration = configuration_loading.configure(config or ctx.obj)
 
         async def planned(bridge: Bridge) -> dict[str, Any]:
             if save_as is not None:

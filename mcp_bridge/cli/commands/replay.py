@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import print_json, run_with_bridge, run_with_database
 from mcp_bridge.errors import BridgeError
 
@@ -34,7 +34,7 @@ def replay(named: Path | None, execution: str, program: str | None, *, as_json: 
     from mcp_bridge.ledger.log.recorder import SqliteRecorder
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 
-    loaded = configuring.load(named)
+    loaded = configuration_loading.load(named)
     other = None if program is None else program_sources.one(loaded, program)[0]
 
     async def found(database: Database) -> Replayed | StoredExecution:
@@ -60,7 +60,7 @@ def _script(named: Path | None, stored: StoredExecution, program: str | None) ->
     async def work(bridge: Bridge) -> Replayed:
         return await bridge.for_owner(stored).replay_execution(stored)
 
-    return run_with_bridge(configuring.configure(named), work)
+    return run_with_bridge(configuration_loading.configure(named), work)
 
 
 def _print_result(result: Replayed, program: str | None) -> None:

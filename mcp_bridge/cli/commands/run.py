@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import command_runner, configuring, exit_statuses, terminal_prompts
+from mcp_bridge.cli import command_runner, configuration_loading, exit_statuses, terminal_prompts
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.plans.plan import is_of_plan
 from mcp_bridge.executions.record import GIVEN_BEFORE
 from mcp_bridge.executions.scripts.live_output import STREAMS, LiveOutput
 from mcp_bridge.sandbox.languages import language_of_file
-from mcp_bridge.server import displays
+from mcp_bridge.server.answers import displays
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,8 +119,8 @@ def run(
     live = LiveOutput(terminal.show, LIVE_SECONDS) if terminal.is_one and not as_json else None
     try:
         script = read_script(file, code)
-        configuration = configuring.configure(config)
-        configuring.refuse_nesting(configuration)
+        configuration = configuration_loading.configure(config)
+        configuration_loading.refuse_nesting(configuration)
         written_in = language or language_of_file(file or "")
         named = _Named(key, session, fork, dry_run, files, packages, written_in)
         record = anyio.run(_run, configuration, script, servers, timeout, named, live)
@@ -158,7 +158,7 @@ class _Named(NamedTuple):
 
 
 async def _run(
-    configuration: configuring.Configuration,
+    configuration: configuration_loading.Configuration,
     script: str,
     servers: list[str],
     timeout: float | None,  # noqa: ASYNC109

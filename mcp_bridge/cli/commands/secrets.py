@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import configuring, exit_statuses, showing
+from mcp_bridge.cli import configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish, print_json
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.cli.terminal_prompts import read_secret
@@ -42,7 +42,7 @@ def set_(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Confi
     """Keep a secret. Its value is asked for without an echo, or read from standard input, less a newline at its end."""
 
     def work() -> int:
-        vault, configs = _vault(configuring.load(config or ctx.obj))
+        vault, configs = _vault(configuration_loading.load(config or ctx.obj))
         where = vault.set(name, read_secret(f"Value of {name}: ", "bad_secret"), "keyring" if keyring else None)
         showing.echo(f"{name} is kept in the {where}")
         if name not in configs:
@@ -61,7 +61,7 @@ def list_(ctx: typer.Context, config: Config = None, as_json: Json = False) -> N
     def work() -> int:
         from mcp_bridge.policy.secrets.secret_stores import SecretFile
 
-        loaded = configuring.load(config or ctx.obj)
+        loaded = configuration_loading.load(config or ctx.obj)
         rows = _vault(loaded)[0].status()
         if not any(row.source == "file" for row in rows):
             # An unreadable file would otherwise just look empty.
@@ -91,7 +91,7 @@ def remove(ctx: typer.Context, name: Name, keyring: Keyring = False, config: Con
     """Forget a secret's value."""
 
     def work() -> int:
-        vault, _ = _vault(configuring.load(config or ctx.obj))
+        vault, _ = _vault(configuration_loading.load(config or ctx.obj))
         if not vault.remove(name, "keyring" if keyring else None):
             raise BridgeError("unknown_secret", f"No secret {name[:100]!r} is kept.", hint="`mcp-bridge secret list`.")
         showing.echo(f"removed {name}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_bridge import settings
-from mcp_bridge.cli import configuring, exit_statuses
+from mcp_bridge.cli import configuration_loading, exit_statuses
 from mcp_bridge.downstream.configuration.known_clients import CLIENTS
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import CONFIG_NAME, PROJECT_NAME, real_folder
@@ -54,7 +54,7 @@ class ConfigurationFiles:
     def __init__(self, named: Path | None) -> None:
         self._named = named
         self._printed = ""
-        self._configuration: configuring.Configuration | None = None
+        self._configuration: configuration_loading.Configuration | None = None
         self._stamps: dict[Path, object] = {}
         self._last: object = None
         """What the last check has found, in a comparable form."""
@@ -71,7 +71,7 @@ class ConfigurationFiles:
         """Read the files. Modules that an earlier attempt imported are imported again.
 
         Raises:
-            BridgeError: As `configuring.configure` and `configuring.refuse_nesting`.
+            BridgeError: As `configuration_loading.configure` and `configuration_loading.refuse_nesting`.
         """
         from mcp_bridge.server.configuration_reload import Configured
 
@@ -80,8 +80,8 @@ class ConfigurationFiles:
 
             folders.unload()
         before = _stamps((*_configuration_files(self._named), *_client_files(CLIENTS.values())))
-        found = configuring.configure(self._named)
-        configuring.refuse_nesting(found)
+        found = configuration_loading.configure(self._named)
+        configuration_loading.refuse_nesting(found)
         self._configuration, self._last = found, _meaning(found.loaded, found.discovery)
         # A change after the stamps were taken is noticed by the first check.
         watched = self._watched(found.loaded)
@@ -107,10 +107,12 @@ class ConfigurationFiles:
             return None
         self._stamps = stamps
         try:
-            loaded = configuring.load(self._named)
-            found = configuring.discover_servers(loaded)
+            loaded = configuration_loading.load(self._named)
+            found = configuration_loading.discover_servers(loaded)
             programs = started.governance.programs if started.governance else {}
-            policy = snapshot_of(written_policies(loaded.layers, configuring.folder_servers(loaded, found), programs))
+            policy = snapshot_of(
+                written_policies(loaded.layers, configuration_loading.folder_servers(loaded, found), programs)
+            )
             principals = load_principals(loaded.layers)
             inputs = inputs_of(loaded.layers, started.settings.state_dir)
         except BridgeError as exc:
@@ -267,7 +269,7 @@ def serve_http(
     import anyio
 
     from mcp_bridge.cli import showing
-    from mcp_bridge.cli.listening import listening
+    from mcp_bridge.cli.listen_addresses import listening
     from mcp_bridge.http_settings import VIEWER_PATH
     from mcp_bridge.server.deferred_models import deferred_models
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuring, exit_statuses, showing
+from mcp_bridge.cli import configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.downstream.configuration.known_clients import CLIENT_NAMES, ClientName
@@ -36,8 +36,8 @@ def list_(
     from rich.console import Console
 
     try:
-        configuration = configuring.configure(config or ctx.obj, quiet=True)
-        configuring.warn_ignored_files(configuration.ignored_files)
+        configuration = configuration_loading.configure(config or ctx.obj, quiet=True)
+        configuration_loading.warn_ignored_files(configuration.ignored_files)
         rows = anyio.run(_rows, configuration, start)
     except BridgeError as exc:
         raise typer.Exit(exit_statuses.print_error(exc)) from None
@@ -121,7 +121,7 @@ def add(
             if value:
                 table[key] = value
         named = config or ctx.obj
-        return own_servers.add(configuring.load(named, folder=False), named, name, table)
+        return own_servers.add(configuration_loading.load(named, folder=False), named, name, table)
 
     finish(done)
 
@@ -146,7 +146,7 @@ def remove(
     from mcp_bridge.cli.configuration_edits import own_servers
 
     named = config or ctx.obj
-    finish(lambda: own_servers.remove(configuring.load(named, folder=False), named, name))
+    finish(lambda: own_servers.remove(configuration_loading.load(named, folder=False), named, name))
 
 
 @servers.command(
@@ -163,7 +163,11 @@ def import_(
     from mcp_bridge.cli.configuration_edits import own_servers
 
     named = config or ctx.obj
-    finish(lambda: own_servers.import_(configuring.load(named, folder=False), named, client, names or [], yes=yes))
+    finish(
+        lambda: own_servers.import_(
+            configuration_loading.load(named, folder=False), named, client, names or [], yes=yes
+        )
+    )
 
 
 def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
@@ -172,7 +176,7 @@ def _status(rows: list[dict[str, Any]], *, start: bool) -> int:
     return exit_statuses.FAILED if start and broken else exit_statuses.OK
 
 
-def _fleet(configuration: configuring.Configuration) -> Fleet:
+def _fleet(configuration: configuration_loading.Configuration) -> Fleet:
     from mcp_bridge.downstream.client.fleet import Fleet
     from mcp_bridge.governance.server_credentials import login_store, remote_access
     from mcp_bridge.governance.server_environment import environment
@@ -184,7 +188,7 @@ def _fleet(configuration: configuring.Configuration) -> Fleet:
     )
 
 
-async def _rows(configuration: configuring.Configuration, start: bool) -> list[dict[str, Any]]:
+async def _rows(configuration: configuration_loading.Configuration, start: bool) -> list[dict[str, Any]]:
     from mcp_bridge.downstream.catalog.catalog import Catalog
 
     async with _fleet(configuration) as fleet:
@@ -221,8 +225,8 @@ def search(
     from rich.console import Console
 
     try:
-        configuration = configuring.configure(config or ctx.obj, quiet=True)
-        configuring.warn_ignored_files(configuration.ignored_files)
+        configuration = configuration_loading.configure(config or ctx.obj, quiet=True)
+        configuration_loading.warn_ignored_files(configuration.ignored_files)
         rows, notices = anyio.run(_found, configuration, " ".join(words), limit)
     except BridgeError as exc:
         raise typer.Exit(exit_statuses.print_error(exc)) from None
@@ -239,7 +243,7 @@ def search(
 
 
 async def _found(
-    configuration: configuring.Configuration, query: str, limit: int
+    configuration: configuration_loading.Configuration, query: str, limit: int
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The matching tools, and notices about servers that weren't searched."""
     from mcp_bridge.downstream.catalog import describe

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mcp_bridge.cli import argument_decoding, configuring, exit_statuses, showing
+from mcp_bridge.cli import argument_decoding, configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json, Principal  # noqa: TC001  (typer reads the annotations)
 from mcp_bridge.escaping import escape_invisible
@@ -40,7 +40,7 @@ def list_(ctx: typer.Context, principal: Principal = None, config: Config = None
             rows = await session_rows(store, SessionStore(database), principal)
             return [(row, await argument_decoding.short_id(store, row.execution)) for row in rows]
 
-        rows = run_with_database(configuring.load(config or ctx.obj).settings, listed, allow_read_only=True)
+        rows = run_with_database(configuration_loading.load(config or ctx.obj).settings, listed, allow_read_only=True)
         if as_json:
             print_json({"sessions": [row._asdict() for row, _ in rows]})
         elif not rows:
@@ -83,7 +83,7 @@ def show(
             cells = [stored async for stored in chain(store, whose, head)]
             return [(stored, await argument_decoding.short_id(store, stored.id)) for stored in reversed(cells)]
 
-        cells = run_with_database(configuring.load(config or ctx.obj).settings, found, allow_read_only=True)
+        cells = run_with_database(configuration_loading.load(config or ctx.obj).settings, found, allow_read_only=True)
         rows = [_cell(stored) for stored, _ in cells]
         if as_json:
             print_json({"name": name, "cells": rows})
@@ -125,7 +125,7 @@ def end(
             if not await end_session(lifecycle, SessionStore(database), principal or LOCAL_PRINCIPAL.name, name):
                 raise unknown_session(name)
 
-        run_with_database(configuring.load(config or ctx.obj).settings, ended)
+        run_with_database(configuration_loading.load(config or ctx.obj).settings, ended)
         if as_json:
             print_json({"name": name, "ended": True})
         else:

@@ -7,10 +7,10 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from mcp_bridge.cli import configuring, exit_statuses, showing
+from mcp_bridge.cli import configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.browser import page_that_leads_to
 from mcp_bridge.cli.command_runner import run_with_database
-from mcp_bridge.cli.listening import address, listening
+from mcp_bridge.cli.listen_addresses import address, listening
 from mcp_bridge.cli.terminal_prompts import login_name
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def ui(config: Path | None, asked: str | None, *, browser: bool) -> int:
     from mcp_bridge.server.ui.live import Live
 
     host, port = address(asked or DEFAULT_ADDRESS)
-    loaded = configuring.load(config)
-    configuring.refuse_nesting(loaded)
+    loaded = configuration_loading.load(config)
+    configuration_loading.refuse_nesting(loaded)
     listener = listening(host, port)
     place = Address(host, listener.getsockname()[1])
     token = secrets.token_urlsafe(32)

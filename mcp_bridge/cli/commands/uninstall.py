@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_bridge import escaping
-from mcp_bridge.cli import configuring, exit_statuses, showing, terminal_prompts
+from mcp_bridge.cli import configuration_loading, exit_statuses, showing, terminal_prompts
 from mcp_bridge.cli.commands.image_prune import Engine, engines, print_left, remove_images
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.settings import user_file
@@ -185,7 +185,7 @@ def _remaining(found: _Found, loaded: Loaded, *, state: bool) -> Iterator[str]:
     for file in (log, log.with_name(f"{log.name}.1")) if log else ():
         if file.is_file():
             yield f"left: {file}, the log. Remove it by hand."
-    for row in configuring.discover_servers(loaded, quiet=True).skipped:
+    for row in configuration_loading.discover_servers(loaded, quiet=True).skipped:
         if row.is_self:
             yield (
                 f"left: the entry {row.name!r} in {row.file}. `claude mcp remove {row.name}` removes Claude Code's."

@@ -6,8 +6,8 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from mcp_bridge.cli import configuring, exit_statuses, showing
-from mcp_bridge.cli.listening import address, listening
+from mcp_bridge.cli import configuration_loading, exit_statuses, showing
+from mcp_bridge.cli.listen_addresses import address, listening
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def witness(config: Path | None, listen: str, logs: Sequence[str], name: str | N
                 "bad_argument", f"--log: {exc.message}", hint="Take the key that the log's bridge shows."
             ) from None
     # The witness's key and records must be the same in whatever folder it is started.
-    loaded = configuring.load(config, folder=False)
+    loaded = configuration_loading.load(config, folder=False)
     state_dir = state_directory(loaded.settings.state_dir)
     with ExitStack() as open_things:
         socket = open_things.enter_context(listening(host, port))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import settings
-from mcp_bridge.cli import configuring
+from mcp_bridge.cli import configuration_loading
 from mcp_bridge.cli.configuration_edits.installation_records import Installation, hash_of
 from mcp_bridge.cli.configuration_edits.server_entries import bridge_entry, own_command
 from mcp_bridge.cli.configuration_edits.take_over import Change, entries_of, move_servers, servers_path
@@ -88,8 +88,8 @@ def planned(client: Client, file: ConfigurationFile, kept: Installation | None, 
         move_servers(client, others, servers, change, request.config or settings.user_file())
     elif others and request.folder is None:
         change.notes.append(
-            f"{client.title} keeps its other servers ({configuring.listed(others)}) and shows their tools to its model;"
-            f" `mcp-bridge install {client.name} --take-over` moves them behind the bridge."
+            f"{client.title} keeps its other servers ({configuration_loading.listed(others)}) and shows their tools to"
+            f" its model; `mcp-bridge install {client.name} --take-over` moves them behind the bridge."
         )
     return change
 

@@ -11,7 +11,7 @@ import anyio
 from mcp_bridge import fair_share
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError
 from mcp_bridge.downstream.catalog.listing_cache import ListingStore
-from mcp_bridge.downstream.client.failures import first_line
+from mcp_bridge.downstream.client.server_errors import first_line
 from mcp_bridge.downstream.client.server_status import ServerStatus
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
 from mcp_bridge.downstream.search.index_cache import IndexStore

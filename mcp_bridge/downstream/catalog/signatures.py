@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcp_bridge.downstream.catalog.aliases import assign
-from mcp_bridge.downstream.catalog.results import is_wrapped
 from mcp_bridge.downstream.catalog.schema_types import TypeRenderer, object_shape, resolve
+from mcp_bridge.downstream.catalog.tool_results import is_wrapped
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.tools import ToolInfo

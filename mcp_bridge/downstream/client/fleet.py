@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mcp_bridge.downstream.catalog.tools import Listing
-    from mcp_bridge.downstream.client.failures import MaskOutput
+    from mcp_bridge.downstream.client.server_errors import MaskOutput
     from mcp_bridge.downstream.client.server_status import ServerStatus
     from mcp_bridge.downstream.configuration.spec import ServerSpec
 

@@ -1,6 +1,6 @@
 """What servers print and log: the last of it is kept for errors, and a logger takes it for the operator.
 
-The logger is masked while a bridge is open (`host/log_masking.py`).
+The logger is masked while a bridge is open (`governance/log_masking.py`).
 """
 
 import logging

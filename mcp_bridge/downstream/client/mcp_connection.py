@@ -43,7 +43,7 @@ from mcp_bridge.downstream.client.server_spans import server_span, with_trace_co
 from mcp_bridge.downstream.configuration.tool_filter import lets_through
 from mcp_bridge.downstream.transports.http_transport import HttpTransport
 from mcp_bridge.downstream.transports.large_parts import detached_parts, reattach, tools_of
-from mcp_bridge.downstream.transports.messages import OversizedResult
+from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.downstream.transports.sse_transport import SseTransport
 from mcp_bridge.downstream.transports.stdio_transport import StdioTransport
 from mcp_bridge.offload import on_thread

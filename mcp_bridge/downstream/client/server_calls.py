@@ -11,7 +11,7 @@ import anyio.to_thread
 from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck, ArgumentError, UncheckedError
 from mcp_bridge.downstream.catalog.bound_tool import ToolResult
 from mcp_bridge.downstream.catalog.describe import call_hint
-from mcp_bridge.downstream.client import failures
+from mcp_bridge.downstream.client import server_errors
 from mcp_bridge.downstream.client.supervised_server import SupervisedServer
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread, time_limit
@@ -55,7 +55,7 @@ class ListedTool:
     ) -> ToolResult:
         """As `BoundTool.call`."""
         result = await self._server.call_tool(self.info, prepared, listener=listener)
-        from mcp_bridge.downstream.catalog.results import convert, is_slow_to_convert  # noqa: PLC0415  (needs the SDK, loaded by now)
+        from mcp_bridge.downstream.catalog.tool_results import convert, is_slow_to_convert  # noqa: PLC0415  (needs the SDK, loaded by now)
 
         converting = functools.partial(convert, result, self.info, raw=raw)
         converted = await on_thread(converting) if is_slow_to_convert(result) else converting()
@@ -85,10 +85,12 @@ class DownstreamServer(SupervisedServer):
         except UncheckedError as error:
             message = f"{self.spec.name}.{tool.name}: the arguments can't be checked, so it isn't called: {error}"
             hint = "Pass less, or have the server's author mend the tool's input schema."
-            raise failures.error(self.spec, "arguments_unchecked", message, hint=hint, tool=tool.name) from None
+            raise server_errors.error(self.spec, "arguments_unchecked", message, hint=hint, tool=tool.name) from None
         except ArgumentError as error:
             message = f"{self.spec.name}.{tool.name}: {error}."
-            raise failures.error(self.spec, "bad_arguments", message, hint=call_hint(tool), tool=tool.name) from None
+            raise server_errors.error(
+                self.spec, "bad_arguments", message, hint=call_hint(tool), tool=tool.name
+            ) from None
 
     async def call_tool(
         self,
@@ -126,7 +128,7 @@ class DownstreamServer(SupervisedServer):
         deadline = anyio.current_time() + limit
         try:
             return await self._call(connection, tool, arguments, limit, listener)
-        except failures.NotSentError:
+        except server_errors.NotSentError:
             # Nothing of it has reached the server's tools: another connection may be better.
             now, connection = await self._listed(tool.name)
             if now != tool:
@@ -137,7 +139,7 @@ class DownstreamServer(SupervisedServer):
     def _changed(self, tool: ToolInfo) -> BridgeError:
         message = f"{self.spec.name} lists {tool.name} in another form than when the call was decided."
         hint = "Nothing was called. Call it again."
-        return failures.error(self.spec, "tool_changed", message, hint=hint, tool=tool.name)
+        return server_errors.error(self.spec, "tool_changed", message, hint=hint, tool=tool.name)
 
     def argument_check(self, tool: ToolInfo) -> ArgumentCheck:
         """The compiled check of a tool's arguments; compiled once for each listing."""
@@ -163,7 +165,7 @@ class DownstreamServer(SupervisedServer):
             with time_limit(limit):
                 result = await connection.call(tool.name, arguments, listener)
         except Exception as error:  # noqa: BLE001 - each kind gets its code
-            raise await failures.call_failure(
+            raise await server_errors.call_failure(
                 self.spec, connection, tool, error, limit=self._max_result_bytes
             ) from None
         finally:
@@ -172,10 +174,10 @@ class DownstreamServer(SupervisedServer):
         if result is None:
             self._spawn(self._check_liveness, connection)
             message = f"{self.spec.name}.{tool.name} gave no answer within {limit:g} s; it was cancelled."
-            raise failures.error(self.spec, "tool_timeout", message, tool=tool.name, timeout=limit)
+            raise server_errors.error(self.spec, "tool_timeout", message, tool=tool.name, timeout=limit)
         connection.calls_done += 1
         self._failures = 0
         if not hasattr(result, "is_error"):
             message = f"{self.spec.name}.{tool.name} asks for input from a person, which is not supported."
-            raise failures.error(self.spec, "tool_failed", message, tool=tool.name)
+            raise server_errors.error(self.spec, "tool_failed", message, tool=tool.name)
         return result  # type: ignore[no-any-return]

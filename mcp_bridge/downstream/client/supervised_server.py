@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from mcp_bridge.downstream.client import failures
+from mcp_bridge.downstream.client import server_errors
 from mcp_bridge.downstream.client.server_status import ServerStatus, State
 from mcp_bridge.downstream.client.starting import first_ready, load_sdk
 from mcp_bridge.downstream.client.transport_choice import TransportChoice
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.catalog.argument_check import ArgumentCheck
     from mcp_bridge.downstream.catalog.tools import Listing, ToolInfo
     from mcp_bridge.downstream.client.connection_interface import ServerConnection
-    from mcp_bridge.downstream.client.failures import MaskOutput
+    from mcp_bridge.downstream.client.server_errors import MaskOutput
     from mcp_bridge.downstream.configuration.inherited_environment import InheritedEnvironment
     from mcp_bridge.downstream.configuration.spec import ServerSpec
     from mcp_bridge.downstream.http.remote_auth import RemoteAccess
@@ -149,7 +149,7 @@ class SupervisedServer:
             alias=self.alias,
             state=self._state(),
             tool_count=len(self._listing.tools) if self._listing else None,
-            error=failures.first_line(error.message) if error else None,
+            error=server_errors.first_line(error.message) if error else None,
             protocol=connection.protocol if connection else None,
             pid=process.pid if process else None,
             starts=self._starts,
@@ -201,7 +201,7 @@ class SupervisedServer:
                 return connection
             self._handle_death(connection)
         if self._closed:
-            raise failures.error(self.spec, "server_unavailable", f"server {self.spec.name!r} is shut down.")
+            raise server_errors.error(self.spec, "server_unavailable", f"server {self.spec.name!r} is shut down.")
         configuration_error = self.configuration_error()
         if configuration_error is not None:
             raise configuration_error
@@ -210,8 +210,8 @@ class SupervisedServer:
             if wait > 0:
                 if self._unreported is not None:
                     untold, self._unreported = self._unreported, None
-                    raise failures.copy_to_raise(untold)
-                raise failures.backoff(self.spec, wait, self._last_error)
+                    raise server_errors.copy_to_raise(untold)
+                raise server_errors.backoff(self.spec, wait, self._last_error)
             start = _Start()
             self._spawn(self._start, start)
             self._starting = start
@@ -219,12 +219,12 @@ class SupervisedServer:
         await start.done.wait()
         if start.connection is None:
             assert start.error is not None  # noqa: S101 - one of both is set before `done`
-            raise failures.copy_to_raise(start.error)
+            raise server_errors.copy_to_raise(start.error)
         return start.connection
 
     def configuration_error(self) -> BridgeError | None:
         """Why it can't be started as configured, or None."""
-        return failures.configuration_error(self.spec, self._environment)
+        return server_errors.configuration_error(self.spec, self._environment)
 
     async def _start(self, start: _Start) -> None:
         """Settle `start` in any case. Runs in its own task, so that no caller can cancel it."""
@@ -243,13 +243,13 @@ class SupervisedServer:
                 self._set_listing(start.connection.listing)
             else:
                 start.connection = None
-                start.error = failures.start_failure(self.spec, launched, self._mask_output)
+                start.error = server_errors.start_failure(self.spec, launched, self._mask_output)
         except BridgeError as error:
             # Not a failure: the bridge is shutting down.
             start.error = error
         except Exception as error:
             logger.exception("starting server %r failed inside the bridge", self.spec.name)
-            start.error = failures.error(
+            start.error = server_errors.error(
                 self.spec, "server_start_failed", f"server {self.spec.name!r} did not start: {error!r}"
             )
         finally:
@@ -257,11 +257,11 @@ class SupervisedServer:
                 if connection is not start.connection:
                     connection.stop("it was not needed")
             if start.connection is None:
-                start.error = start.error or failures.error(
+                start.error = start.error or server_errors.error(
                     self.spec, "server_start_failed", f"server {self.spec.name!r} was stopped while it started."
                 )
                 if not self._closed:
-                    failures.log(start.error)
+                    server_errors.log(start.error)
                 self._record_failure(start.error)
             self._starting = None
             start.done.set()
@@ -312,8 +312,8 @@ class SupervisedServer:
             return
         connection.death_handled = True
         healthy = connection.calls_done > 0 or anyio.current_time() - connection.started_at >= HEALTHY_AFTER
-        error = failures.death(self.spec, connection)
-        failures.log(error)
+        error = server_errors.death(self.spec, connection)
+        server_errors.log(error)
         if healthy:
             self._failures = 0
             self._last_error = error
@@ -328,7 +328,7 @@ class SupervisedServer:
         self._failures += 1
         self._last_error = error
         wait = min(BACKOFF_CAP, BACKOFF_BASE * 2 ** min(self._failures - 1, 16))
-        if error.code in failures.LOGIN_CODES:
+        if error.code in server_errors.LOGIN_CODES:
             # A person may log in at any time, and expects the next call to work.
             wait = BACKOFF_BASE
         self._retry_at = anyio.current_time() + wait
@@ -365,7 +365,7 @@ class SupervisedServer:
         close = nearest(name, options)
         hint = did_you_mean(close, list(self._by_name))
         message = f"server {self.spec.name!r} has no tool {name!r}."
-        return failures.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
+        return server_errors.error(self.spec, "unknown_tool", message, hint=hint, tool=name, nearest=close)
 
     async def _relist(self, connection: ServerConnection) -> bool:
         """List again, once for all callers; if that fails, the old listing stays.

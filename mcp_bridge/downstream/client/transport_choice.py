@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.client.failures import remote_failure
+from mcp_bridge.downstream.client.server_errors import remote_failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import httpx2
 from mcp.client.auth.utils import extract_field_from_www_auth
 
-from mcp_bridge.downstream.oauth.failures import login_needed
+from mcp_bridge.downstream.oauth.login_errors import login_needed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator

@@ -11,7 +11,7 @@ import httpx2
 
 from mcp_bridge.downstream.http.no_proxy import unproxied
 from mcp_bridge.downstream.oauth.endpoints import url_problem
-from mcp_bridge.downstream.oauth.failures import UnreachableError
+from mcp_bridge.downstream.oauth.login_errors import UnreachableError
 
 if TYPE_CHECKING:
     import ssl

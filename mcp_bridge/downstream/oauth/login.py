@@ -12,7 +12,7 @@ import httpx2
 from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
 from mcp_bridge.downstream.oauth.authorization_client import authorization_client
 from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
-from mcp_bridge.downstream.oauth.failures import UnreachableError, login_failed
+from mcp_bridge.downstream.oauth.login_errors import UnreachableError, login_failed
 from mcp_bridge.downstream.oauth.login_record import Login, keep_login
 from mcp_bridge.downstream.oauth.logout import revoke
 from mcp_bridge.downstream.oauth.oauth_flow import (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 import anyio.to_thread
 
-from mcp_bridge.downstream.oauth.failures import login_unavailable
+from mcp_bridge.downstream.oauth.login_errors import login_unavailable
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.file_locks import try_lock
 from mcp_bridge.private_files import private_directory

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import httpx2
 
 from mcp_bridge.downstream.oauth.authorization_client import authorization_client
-from mcp_bridge.downstream.oauth.failures import UnreachableError
+from mcp_bridge.downstream.oauth.login_errors import UnreachableError
 from mcp_bridge.downstream.oauth.login_record import read_login
 from mcp_bridge.downstream.oauth.oauth_flow import RefreshProvider
 

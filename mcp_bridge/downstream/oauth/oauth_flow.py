@@ -26,7 +26,7 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl, ValidationError
 
 from mcp_bridge.downstream.oauth.endpoints import url_problem
-from mcp_bridge.downstream.oauth.failures import UnreachableError, login_failed, oauth_error
+from mcp_bridge.downstream.oauth.login_errors import UnreachableError, login_failed, oauth_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

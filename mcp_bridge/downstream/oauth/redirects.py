@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import SocketAttribute
 from mcp.shared.auth import AuthorizationCodeResult
 
-from mcp_bridge.downstream.oauth.failures import shown_error
+from mcp_bridge.downstream.oauth.login_errors import shown_error
 from mcp_bridge.downstream.oauth.oauth_flow import FlowError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import httpx2
 
 from mcp_bridge.downstream.oauth.authorization_client import authorization_client
-from mcp_bridge.downstream.oauth.failures import (
+from mcp_bridge.downstream.oauth.login_errors import (
     UnreachableError,
     login_needed,
     login_unavailable,

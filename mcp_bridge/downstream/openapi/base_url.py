@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from mcp_bridge.downstream.configuration.remote_entries import shown_origin, url_problem
 from mcp_bridge.downstream.oauth.endpoints import may_carry_tokens
-from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
+from mcp_bridge.downstream.openapi.document_errors import UnusableDocumentError
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.configuration.spec import ServerSpec

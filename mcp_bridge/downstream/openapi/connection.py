@@ -43,11 +43,11 @@ from mcp_bridge.downstream.http.http_client import (
 )
 from mcp_bridge.downstream.http.retries import sent_until_read
 from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
+from mcp_bridge.downstream.openapi.document_errors import UnusableDocumentError
 from mcp_bridge.downstream.openapi.document_fetching import DocumentReader, Found
-from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
 from mcp_bridge.downstream.openapi.requests import Credentials, Request, build
 from mcp_bridge.downstream.openapi.responses import ERROR_BYTES, AnswerError, Response, to_result, told_headers
-from mcp_bridge.downstream.transports.messages import OversizedResult
+from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import is_large, on_thread
 from mcp_bridge.telemetry import tracing

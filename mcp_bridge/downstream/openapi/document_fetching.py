@@ -23,7 +23,7 @@ from mcp_bridge.downstream.configuration.remote_entries import shown_origin, url
 from mcp_bridge.downstream.http.http_client import Attempt, RequestFailedError, failure_of, opened, refusal
 from mcp_bridge.downstream.openapi.base_url import base_url_of, origin_of
 from mcp_bridge.downstream.openapi.compiled_service import Order, Outcome
-from mcp_bridge.downstream.openapi.failures import UnusableDocumentError
+from mcp_bridge.downstream.openapi.document_errors import UnusableDocumentError
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.workspace.folder_content import read_regular, why
 

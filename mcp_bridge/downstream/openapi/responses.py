@@ -30,7 +30,7 @@ from mcp_types import (
 )
 
 from mcp_bridge import large_json
-from mcp_bridge.downstream.transports.messages import OversizedResult
+from mcp_bridge.downstream.transports.server_messages import OversizedResult
 from mcp_bridge.offload import is_deep
 from mcp_bridge.wire.jsonrpc import CONTAINER_WEIGHT, MAX_VALUES, may_hold_surrogates, values_exceed
 

@@ -64,8 +64,8 @@ from mcp_bridge.downstream.http.retries import sent_until_read
 from mcp_bridge.downstream.oauth.authenticated_requests import BearerAuth
 from mcp_bridge.downstream.transports.large_parts import is_oversized
 from mcp_bridge.downstream.transports.lines import Oversized
-from mcp_bridge.downstream.transports.messages import MessageReader, encoded, encoded_large
 from mcp_bridge.downstream.transports.pending_requests import PendingRequests, connection_closed, given_up
+from mcp_bridge.downstream.transports.server_messages import MessageReader, encoded, encoded_large
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing

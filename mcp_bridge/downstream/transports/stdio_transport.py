@@ -33,8 +33,8 @@ from mcp_bridge import fair_share
 from mcp_bridge.downstream.client.log_tail import LogRing
 from mcp_bridge.downstream.transports.large_parts import is_oversized
 from mcp_bridge.downstream.transports.lines import LineSplitter
-from mcp_bridge.downstream.transports.messages import MessageReader, encoded, encoded_large
 from mcp_bridge.downstream.transports.pending_requests import PendingRequests, connection_closed, given_up
+from mcp_bridge.downstream.transports.server_messages import MessageReader, encoded, encoded_large
 from mcp_bridge.offload import on_thread
 from mcp_bridge.telemetry import tracing
 

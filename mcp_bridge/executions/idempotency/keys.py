@@ -1,4 +1,7 @@
-"""Idempotency keys. An agent's key and the same key of an operator are two keys: each has its space."""
+"""Idempotency keys. An agent's key and the same key of an operator are two keys: each has its space.
+
+A program that a script starts without a key has one of the script's id and the call's.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,19 @@ MAX_KEY_CHARS = 1000
 
 MAX_OLD_TEXTS = 1000
 """Most texts by which version 0.1.0 may have stored one key: one for each reference to the values in it."""
+
+
+def program_key(script: str, call: str | None) -> str | None:
+    """The idempotency key of a program that a script's call starts without one.
+
+    So a script that is run again from its record joins the program that it started, instead of starting another one. A
+    script without a key has such keys too: it is given one when it is suspended.
+
+    Args:
+        script: The script's execution.
+        call: The call's id; None for a call without one, whose program has no key.
+    """
+    return None if call is None else f"{script}/{call}"
 
 
 class Key(NamedTuple):

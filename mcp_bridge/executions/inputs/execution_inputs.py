@@ -8,12 +8,13 @@ from __future__ import annotations
 import base64
 import mimetypes
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.inputs.changed_inputs import ChangedInput
 from mcp_bridge.inputs.input_snapshot import PART_BYTES, InputSnapshot, opened
 from mcp_bridge.inputs.listing import listed, parts_of
 from mcp_bridge.inputs.open_without_links import RefusedError, error
@@ -32,22 +33,6 @@ LISTED_AT_ONCE = 1000
 MAX_OPEN = 100_000
 """Most files and parts of files that an execution has open at once, of whose each the hash is kept; beyond that, what
 was opened first is closed. One input of any size is open."""
-
-
-class ChangedInput(NamedTuple):
-    """An input that isn't what it was when an execution got it.
-
-    Attributes:
-        name: What the execution asked for.
-        recorded: Its files as they were, for people: each with path, size and hash.
-        found: As they are now; None if it can't be had.
-        why: Why it can't; or None.
-    """
-
-    name: str
-    recorded: dict[str, Any]
-    found: dict[str, Any] | None
-    why: str | None
 
 
 class ExecutionInputs:
@@ -142,22 +127,21 @@ class ExecutionInputs:
                 raise error(source, within, exc) from None
         return data
 
-    async def changed(self, name: str, answer: dict[str, Any]) -> ChangedInput | None:
+    async def changed(self, name: str, answer: dict[str, Any], call: str) -> ChangedInput | None:
         """Open an input that was opened before the execution began to run again; how it differs, or None.
 
         Args:
             name: As it was opened.
             answer: What `opened` gave then.
+            call: The call that opens it.
         """
-        recorded = _told(answer["kind"], answer["files"])
         try:
             snapshot = await self._snapshot(name)
         except BridgeError as exc:
-            return ChangedInput(name, recorded, None, exc.message)
+            return ChangedInput.unavailable(call, name, answer, exc.message)
         if snapshot.version == answer["version"]:
             return None
-        now = [file.row() for file in snapshot.files]
-        return ChangedInput(name, *_different(answer, snapshot.kind, now), None)
+        return ChangedInput.between(call, name, answer, snapshot.kind, [file.row() for file in snapshot.files])
 
     async def _snapshot(self, name: str) -> InputSnapshot:
         source, within = self._find(name)
@@ -309,20 +293,3 @@ def _type(name: str, kind: str, path: str = "") -> str:
 
 def _encoded_part(snapshot: InputSnapshot, number: int) -> Base64:
     return Base64(base64.b64encode(snapshot.read(number)))
-
-
-def _told(kind: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {"kind": kind, "files": [{key: row[key] for key in ("path", "size", "sha256")} for row in rows[:1]]}
-
-
-def _different(
-    answer: dict[str, Any], kind: str, now: Sequence[dict[str, Any]]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both sides of the first file that isn't the same."""
-    before = {row["path"]: row for row in answer["files"]}
-    after = {row["path"]: row for row in now}
-    for path in sorted({*before, *after}):
-        one, other = before.get(path), after.get(path)
-        if one is None or other is None or one["sha256"] != other["sha256"]:
-            return _told(answer["kind"], [one] if one else []), _told(kind, [other] if other else [])
-    return _told(answer["kind"], answer["files"]), _told(kind, now)

@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.storage.execution_store import Approval
 
-MAX_PLANNED = 1000
-MAX_PLANNED_BYTES = 4 << 20
-"""Most calls that a dry run lists, and most bytes of them as JSON. One that has more isn't asked about at all."""
-
 MAX_TOLD = 20
 """Most calls that a notice names."""
 
@@ -56,20 +52,6 @@ def rows(planned: Iterable[Planned]) -> list[PlannedRow]:
         {"number": one.number, "tool": one.tool, "arguments": one.given, "asks": one.asks, "bound": bool(one.listed)}
         for one in planned
     ]
-
-
-def too_large() -> BridgeError:
-    """The error for a call with which a list would be too large to be shown whole."""
-    return BridgeError(
-        "plan_too_large",
-        f"A dry run lists at most {MAX_PLANNED} calls, and {MAX_PLANNED_BYTES} bytes of them.",
-        hint="Nobody is asked to approve a list that can't be shown whole. Split the script.",
-    )
-
-
-def plan_bytes(arguments: Any) -> int:
-    """How much a call's arguments take of a list."""
-    return len(json.dumps(arguments))
 
 
 def question(planned: Sequence[Planned], ended: str | None) -> QuestionFields:

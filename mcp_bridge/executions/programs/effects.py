@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.in_doubt import may_be_repeated
 from mcp_bridge.executions.programs.step_recorder import StepCall
 from mcp_bridge.executions.programs.waits import wait
 from mcp_bridge.gate.model_steps import kernel_usage
@@ -24,7 +25,7 @@ from mcp_bridge.policy.rules.call import ProgramRef, StepContext
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.executions.programs.run import ProgramRun
+    from mcp_bridge.executions.programs.program_run import ProgramRun
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Effect, OutcomeStatus
@@ -76,7 +77,7 @@ class ProgramEffects:
 
     async def repeatable(self, run: ProgramRun, effect: Effect) -> bool:
         """As `Effects.repeatable`."""
-        return effect.kind != "tool" or await self._gate.is_repeatable(effect.name, run.servers)
+        return await may_be_repeated(effect.kind, effect.name, self._gate, run.servers)
 
     async def perform(
         self,

@@ -21,9 +21,9 @@ from mcp_bridge.executions.idempotency.request_identity import ProgramIdentity
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.programs.effects import ProgramEffects
 from mcp_bridge.executions.programs.library import ProgramLibrary
+from mcp_bridge.executions.programs.program_run import Earlier, ProgramRun
 from mcp_bridge.executions.programs.record import run_record
 from mcp_bridge.executions.programs.recovery import apply_recorded, state_hash
-from mcp_bridge.executions.programs.run import Earlier, ProgramRun
 from mcp_bridge.executions.programs.subjects import subject_of
 from mcp_bridge.executions.status import not_suspended, refuse_erased, require_resumable
 from mcp_bridge.gate.request_context import NO_REQUEST
@@ -44,7 +44,7 @@ from mcp_bridge.ledger.log.payloads import (
 )
 from mcp_bridge.offload import off_loop
 from mcp_bridge.policy.secrets.value_references import equal_by_values, fill_in, ids_of
-from mcp_bridge.telemetry.runs import observed_run
+from mcp_bridge.telemetry.observed_runs import observed_run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.programs.library import Found
-    from mcp_bridge.executions.programs.run import Effects
+    from mcp_bridge.executions.programs.program_run import Effects
     from mcp_bridge.gate.gate import Gate
     from mcp_bridge.gate.policy_check import Asker
     from mcp_bridge.gate.request_context import RequestContext

@@ -10,7 +10,7 @@ from mcp_bridge.kernel import state
 from mcp_bridge.kernel.machine import APPROVAL, IN_DOUBT
 
 if TYPE_CHECKING:
-    from mcp_bridge.executions.programs.run import ProgramRun
+    from mcp_bridge.executions.programs.program_run import ProgramRun
     from mcp_bridge.executions.record import WaitingRow
     from mcp_bridge.kernel.events import Effect
 

@@ -10,7 +10,7 @@ from mcp_bridge.ledger.log.payloads import EffectSettlement
 if TYPE_CHECKING:
     from mcp_bridge.executions.in_doubt import Settlement
     from mcp_bridge.executions.programs.lifecycle import Programs
-    from mcp_bridge.executions.programs.run import Effects, ProgramRun
+    from mcp_bridge.executions.programs.program_run import Effects, ProgramRun
 
 
 async def settle_program(

@@ -9,7 +9,7 @@ from mcp_bridge.ledger.log.payloads import CallDecision, Denial, ModelIntent, Qu
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mcp_bridge.executions.programs.run import ProgramRun
+    from mcp_bridge.executions.programs.program_run import ProgramRun
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.kernel.events import Effect
     from mcp_bridge.ledger.log.payload_base import Payload

@@ -9,7 +9,7 @@ from mcp_bridge.policy.secrets.value_references import fill_in
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mcp_bridge.executions.programs.run import Effects
+    from mcp_bridge.executions.programs.program_run import Effects
 
 
 async def subject_of(values: Mapping[str, Any], subject_fields: Sequence[str], effects: Effects) -> tuple[str, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 
@@ -14,7 +14,6 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from mcp_bridge.executions.inputs.execution_inputs import ChangedInput
     from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
     from mcp_bridge.policy.secrets.value_references import Scalar
 
@@ -72,53 +71,6 @@ class Divergence:
         if self.instead_of is not None:
             error.details["instead_of"] = self.instead_of
         return error
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedInputs(Divergence):
-    """A script that is run again would get another file than it got.
-
-    Attributes:
-        name: What the script has opened.
-        why: Why it can't be had at all; None if it can, and is another.
-    """
-
-    name: str = ""
-    why: str | None = None
-
-    @classmethod
-    def of(cls, call: str, changed: ChangedInput) -> ChangedInputs:
-        """From what has changed."""
-        before, now = _opening(changed, changed.recorded), _opening(changed, changed.found)
-        return cls(call, before, now, None, "input", changed.name, changed.why)
-
-    def error(self) -> BridgeError:
-        """As `Divergence.error`."""
-        before = "it was" if self.recorded is None else f"it was {_file(self.recorded)}"
-        now = f", and can't be had now: {self.why}" if self.asked is None else f", and is {_file(self.asked)}."
-        return BridgeError(
-            "input_changed",
-            f"The input {self.name!r} isn't what this run was given: {before}{now}",
-            hint="Put back the file that it was, or run the code anew. Nothing was done twice.",
-            call=self.call,
-            input=self.name,
-            recorded=self.recorded and self.recorded.arguments,
-            found=self.asked and self.asked.arguments,
-        )
-
-
-def _opening(changed: ChangedInput, side: dict[str, Any] | None) -> CallRequest | None:
-    from mcp_bridge.executions.scripts.call_history import CallRequest  # noqa: PLC0415  (else it is for types only)
-
-    return None if side is None else CallRequest("input", "input.open", {"name": changed.name, **side})
-
-
-def _file(side: CallRequest) -> str:
-    """The first file of a side, for people."""
-    files = side.arguments["files"]
-    if not files:
-        return "nothing" if side.arguments["kind"] == "folder" else "no file"
-    return f"{files[0]['path'] or side.arguments['name']!r} with {files[0]['size']} bytes, {files[0]['sha256'][:12]}…"
 
 
 def _described(asked: CallRequest | None) -> str:

@@ -11,8 +11,10 @@ sandbox ended.
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import anyio
 
@@ -21,12 +23,16 @@ from mcp_bridge.executions.scripts.record import NAME
 from mcp_bridge.offload import off_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from mcp_bridge.executions.record import WaitingRow
     from mcp_bridge.executions.scripts.call_history import CallRequest
+    from mcp_bridge.executions.scripts.call_recorder import CallRecorder
+    from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
+
+_NO_PROGRAM: Mapping[str, Any] = MappingProxyType({})
 
 MAX_ASKED = 100
 """Most open questions of one script. Further ones are asked after it is resumed."""
@@ -110,6 +116,82 @@ class Hold:
     async def over(self) -> None:
         """Wait until none is held."""
         await self._over.wait()
+
+
+class HoldingRun(Protocol):
+    """The run whose calls are held."""
+
+    hold: Hold
+
+    def generate_key(self) -> None:
+        """Give a run without a key one, by which it can be resumed."""
+
+    def let_go(self, call: str) -> None:
+        """Note that a call doesn't wait any more."""
+
+
+async def hold_call(
+    run: HoldingRun,
+    call: CallRecorder,
+    request: RequestContext,
+    kind: Literal["approval", "tool", "program"],
+    question: QuestionFields | None = None,
+    program: Mapping[str, Any] = _NO_PROGRAM,
+) -> NoReturn:
+    """Hold a call without an answer until the script, which is suspended for it, is ended, or cancels the call.
+
+    Args:
+        run: The script's run.
+        call: The call.
+        request: The request that is held: the call's own, or the one that reported the end of its program.
+        kind: As `HeldCall.kind`, like `question` and `program`.
+        question: What a person is asked.
+        program: The program's record.
+    """
+    asked = await call.asked()
+    assert call.call is not None  # noqa: S101 - without a name it isn't held
+    name = call.call
+    run.generate_key()
+
+    def let_go() -> None:
+        # The script goes on without it.
+        run.let_go(name)
+        if not call.has_ended:
+            call.abandoned(asked)
+
+    request.release_slot()
+    request.effect_ended()
+    run.hold.add(HeldCall(name, asked, kind, time.time(), question or {}, program))
+    request.on_cancel(let_go)
+    try:
+        await anyio.sleep_forever()
+    finally:
+        if request.is_cancelled and name in run.hold.calls:
+            let_go()
+    raise AssertionError
+
+
+async def park_call(run: HoldingRun, call: CallRecorder, held: HeldCall, pause: Callable[[], Awaitable[None]]) -> None:
+    """Wait for a time or an event as `pause` does; the script may be suspended meanwhile.
+
+    Args:
+        run: The script's run.
+        call: The call that waits.
+        held: The same, as it is parked.
+        pause: Waits.
+    """
+    run.generate_key()
+    call.request.release_slot()
+    run.hold.park(held)
+    try:
+        await pause()
+    except BaseException:
+        # When its sandbox is ended, the script is suspended for it.
+        if call.request.is_cancelled:
+            run.let_go(held.call)
+        raise
+    run.let_go(held.call)
+    await call.request.reacquire_slot()
 
 
 def is_same(question: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -30,6 +30,7 @@ from mcp_bridge.executions.idempotency.runs_without_key import (
     release_generated_key,
     suspended_run_of_code,
 )
+from mcp_bridge.executions.in_doubt import calls_in_doubt
 from mcp_bridge.executions.lifecycle import new_execution
 from mcp_bridge.executions.plans.plan import (
     MAX_TOLD,
@@ -49,14 +50,14 @@ from mcp_bridge.executions.readiness import PLAN, can_resume, waits_for_plan
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.held_calls import ask
-from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost, lost_if_not_waiting, run_through_losses
 from mcp_bridge.executions.scripts.record import goes_on, suspend
-from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
+from mcp_bridge.executions.scripts.script_run import ScriptRun
+from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.scripts.settling import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, is_same_packages, require_in_session, require_language
 from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell
-from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended
+from mcp_bridge.executions.status import OWN_END, UNFINISHED, effective_status, not_suspended
 from mcp_bridge.executions.waits.due import earliest_due, last_looked
 from mcp_bridge.executions.waits.events import untaken
 from mcp_bridge.ledger.log.payloads import (
@@ -72,7 +73,7 @@ from mcp_bridge.ledger.log.payloads import (
     understood,
 )
 from mcp_bridge.policy.secrets.value_references import equal_by_values
-from mcp_bridge.telemetry.runs import observed_run
+from mcp_bridge.telemetry.observed_runs import observed_run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -371,7 +372,7 @@ class Scripts:
                 return await self._denied_as_a_whole(known.id, history)
             script = self._script(known.id, gate, known.key, calls)
             # In a dry run there are reads alone, which are made again.
-            doubtful = [] if job.dry_run else await in_doubt(script.history, gate)
+            doubtful = [] if job.dry_run else await calls_in_doubt(script.history, gate)
             if not doubtful:
                 return ActiveScript(script, gate, job, known.record)
             record = ExecutionRecord(known.id)
@@ -504,7 +505,7 @@ class Scripts:
     async def _run_once(self, active: ActiveScript) -> ExecutionRecord:
         record = await self._runner.sandboxed(active)
         script = active.script
-        return lost_if_not_waiting(record, is_waiting=not script.hold.is_empty or bool(script.lent))
+        return lost_if_not_waiting(record, is_waiting=not script.hold.is_empty or bool(script.programs.lent))
 
     async def _can_run_again(self, active: ActiveScript, record: ExecutionRecord) -> bool:
         script = active.script
@@ -512,7 +513,7 @@ class Scripts:
             # What waits is asked about now, and goes on when it can.
             return False
         past = CallHistory(await self.lifecycle.recorder.read(script.execution))
-        return script.is_dry or not await in_doubt(past, active.gate)
+        return script.is_dry or not await calls_in_doubt(past, active.gate)
 
     async def _recovered(self, active: ActiveScript, lost: ExecutionRecord | None, cause: str) -> ActiveScript | None:
         """The same execution, from its record; None if it can't be run again."""
@@ -544,7 +545,7 @@ class Scripts:
                 record.error["hint"] += f" mcp-bridge execution cancel {script.execution} ends it."
                 await self._suspended(record, script)
                 return
-        elif script.key is not None and (record.status not in OWN_END or script.lent):
+        elif script.key is not None and (record.status not in OWN_END or script.programs.lent):
             await self._rest(active, record)
             if record.status == "suspended":
                 return
@@ -594,8 +595,9 @@ class Scripts:
         doubtful: list[RecordedCall] = []
         if record.status not in OWN_END and not script.is_dry:
             # Its calls were cut short: nobody knows whether they have happened.
-            doubtful = await in_doubt(CallHistory(await self.lifecycle.recorder.read(script.execution)), active.gate)
-        held = {held.call: held for held in script.lent.values()}
+            past = CallHistory(await self.lifecycle.recorder.read(script.execution))
+            doubtful = await calls_in_doubt(past, active.gate)
+        held = {held.call: held for held in script.programs.lent.values()}
         held |= await script.waiting() if _is_at_rest(record) or is_lost(record) else {}
         if doubtful or held:
             if record.status == "suspended":
@@ -773,12 +775,3 @@ def driven(history: Iterable[Recorded]) -> list[str]:
             case _:
                 pass
     return list(ended)
-
-
-async def in_doubt(history: CallHistory, gate: Gate) -> list[RecordedCall]:
-    """The calls that may have happened and must not happen twice."""
-    return [
-        call
-        for call in history.doubtful()
-        if call.asked.kind == "tool" and not await gate.is_repeatable(call.asked.name)
-    ]

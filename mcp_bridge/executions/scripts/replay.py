@@ -14,11 +14,11 @@ from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.replay_result import NOT_YET, Difference, Replayed, not_replayable
 from mcp_bridge.executions.scripts.call_history import CallHistory
-from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
 from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST, is_lost
-from mcp_bridge.executions.scripts.run import OWN_END, ScriptRun
-from mcp_bridge.executions.status import effective_status
+from mcp_bridge.executions.scripts.script_run import ScriptRun
+from mcp_bridge.executions.scripts.script_to_run import Job
+from mcp_bridge.executions.status import OWN_END, effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
 from mcp_bridge.policy.secrets.value_references import equal_by_values
 

@@ -1,19 +1,27 @@
-"""What runs again when a session is rebuilt: its cells, each against its record, without effects."""
+"""A session whose sandbox is gone is rebuilt: its cells run again, each against its record, without effects."""
 
 from __future__ import annotations
 
+import logging
 import re
+import tempfile
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+import anyio
+import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.scripts.call_history import CallHistory
-from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
+from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES
 from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
-from mcp_bridge.executions.scripts.run import ScriptRun
+from mcp_bridge.executions.scripts.script_run import ScriptRun
+from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.sessions.cell import Cell
 from mcp_bridge.executions.sessions.sessions import chain, left_by, why_lost
 
@@ -26,6 +34,9 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
+    from mcp_bridge.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 """An object's address, as its `repr` shows it: another in every process."""
@@ -58,6 +69,166 @@ class RecordedCell(NamedTuple):
         return difference(
             self.entries, self.stored.record or {}, self.active.script, now, values.values_behind, _without_addresses
         )
+
+
+class SessionSandbox(Protocol):
+    """The sandbox of a session.
+
+    Attributes:
+        head: The execution of the cell that it has run last.
+    """
+
+    head: str
+
+    def end(self) -> None:
+        """Have it ended."""
+
+
+S = TypeVar("S", bound=SessionSandbox)
+
+
+class RanAgain(NamedTuple, Generic[S]):
+    """A cell that has run again.
+
+    Attributes:
+        sandbox: The sandbox in which it has.
+        record: Its record.
+        has_finished: Whether it has ended by itself.
+    """
+
+    sandbox: S
+    record: ExecutionRecord
+    has_finished: bool
+
+
+class Rebuilt(NamedTuple, Generic[S]):
+    """A sandbox that has the names of a session.
+
+    Attributes:
+        sandbox: The sandbox; None if no cell has left anything.
+        cells: The cells that have run again.
+        seconds: How long that took.
+    """
+
+    sandbox: S | None
+    cells: list[StoredExecution]
+    seconds: float
+
+
+class RunIn(Protocol[S]):
+    """Runs a cell in a session's sandbox, or in a new one. If that fails, the sandbox is ended."""
+
+    async def __call__(self, sandbox: S | None, active: ActiveScript, artifacts: ArtifactWriter, /) -> RanAgain[S]:
+        """Run it."""
+
+
+class Rebuilding(Generic[S]):
+    """Rebuilds the sessions of one principal.
+
+    Args:
+        lifecycle: The lifecycle of executions.
+        principal: Whose sessions they are.
+        runner: Runs scripts.
+        settings: With the limits.
+        run_in: Runs a cell.
+    """
+
+    def __init__(
+        self, lifecycle: Lifecycle, principal: str, runner: SandboxRunner, settings: Settings, run_in: RunIn[S]
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._principal = principal
+        self._runner = runner
+        self._settings = settings
+        self._run_in = run_in
+
+    async def rebuild(self, active: ActiveScript, cell: Cell) -> Rebuilt[S]:
+        """Run the cells before a cell again, in a new sandbox.
+
+        Args:
+            active: The cell that is about to begin.
+            cell: Its place.
+
+        Raises:
+            BridgeError: `session_lost`, `session_not_rebuilt`; as `RunIn`.
+        """
+        limits, began = self._settings.sessions, time.monotonic()
+        cells = await cells_to_rebuild(self._lifecycle, self._principal, cell.previous, limits.rebuild_cells)
+        if cells and not limits.rebuild:
+            raise BridgeError(
+                "session_not_rebuilt",
+                f"The sandbox of the session {cell.session!r} is gone, and sessions aren't rebuilt here.",
+                hint="The operator can set rebuild in [sessions]. To begin anew: await runtime.end_session(name).",
+            )
+        sandbox: S | None = None
+        done = False
+        try:
+            with anyio.move_on_after(limits.rebuild_seconds) as scope:
+                for number, stored in enumerate(cells, start=1):
+                    if active.job.client.notify is not None:
+                        active.job.client.notify(
+                            f"rebuilding the session {cell.session}: cell {number} of {len(cells)}"
+                        )
+                    sandbox = await self._run_again(sandbox, stored)
+            if scope.cancelled_caught:
+                raise BridgeError(
+                    "session_not_rebuilt",
+                    f"To run the cells of the session {cell.session!r} again takes more than"
+                    f" {limits.rebuild_seconds:g} s, the limit.",
+                    hint="The operator can raise rebuild_seconds in [sessions]. Or fork it at an earlier cell.",
+                )
+            done = True
+        finally:
+            if not done and sandbox is not None:
+                sandbox.end()
+        if cells:
+            logger.info("the session of %s was rebuilt: %d cells", active.script.execution, len(cells))
+        return Rebuilt(sandbox, cells, time.monotonic() - began)
+
+    async def _run_again(self, sandbox: S | None, stored: StoredExecution) -> S:
+        """Run a cell against its record; returns its sandbox.
+
+        Raises:
+            BridgeError: `session_lost`: it didn't do the same, with both sides; `session_not_rebuilt`: it took too
+                long; `sandbox_start_failed`: its sandbox was lost meanwhile, or not there in time.
+        """
+        # With more time than it had: the machine may be busier now.
+        again = await recorded_cell(self._lifecycle, self._runner, stored, self._settings.max_timeout)
+        with tempfile.TemporaryDirectory(prefix="mcp-bridge-rebuilding-") as folder:
+            artifacts = ArtifactWriter(Files(Path(folder)), stored.id, self._runner.max_artifact_size)
+            try:
+                sandbox, record, has_finished = await self._run_in(sandbox, again.active, artifacts)
+            finally:
+                artifacts.abort()
+        if (error := record.error) is not None and error["code"] in UNSPENT_CODES:
+            sandbox.end()
+            # Not the cell's doing: the whole is tried again.
+            raise BridgeError("sandbox_start_failed", f"While a session was rebuilt: {error['message']}")
+        if record.status == "timeout":
+            sandbox.end()
+            # It had ended by itself, so the machine is slower now: another time it may be in time.
+            raise BridgeError(
+                "session_not_rebuilt",
+                f"To run the cell {again.place.number} of the session {again.place.session!r} ({stored.id}) again takes"
+                f" more than {self._settings.max_timeout:g} s, the limit.",
+                hint="Try again when the machine is less busy. The operator can raise max_timeout."
+                " Or fork it at an earlier cell.",
+            )
+        try:
+            await record.project(again.active.gate.values)
+            # It may take seconds, of a large record.
+            found = await anyio.to_thread.run_sync(again.difference, record)
+        except BaseException:
+            # Of a first cell nobody else knows of it.
+            sandbox.end()
+            raise
+        if found is None and has_finished:
+            sandbox.head = stored.id
+            return sandbox
+        sandbox.end()
+        if found is None:
+            raise lost_at(stored, f"run again, it ended its sandbox: {record.status}")
+        raise diverged(stored, found)
 
 
 async def cells_to_rebuild(lifecycle: Lifecycle, principal: str, head: str, most: int) -> list[StoredExecution]:

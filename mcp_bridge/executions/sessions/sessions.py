@@ -15,10 +15,9 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.call_history import CallHistory
-from mcp_bridge.executions.scripts.run import OWN_END
 from mcp_bridge.executions.scripts.settling import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, Turn
-from mcp_bridge.executions.status import effective_status
+from mcp_bridge.executions.status import OWN_END, effective_status
 from mcp_bridge.ledger.storage.schema import ERASED
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.scripts.held_calls import HeldCall
+from mcp_bridge.executions.scripts.held_calls import HeldCall, HoldingRun, park_call
 from mcp_bridge.executions.waits.events import WAIT, check_name, sensitive_name, untaken
 from mcp_bridge.ledger.log.payloads import EventDelivery
 from mcp_bridge.policy.secrets.value_references import fill_in
 from mcp_bridge.wire.messages import WaitUntil
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
     from mcp_bridge.executions.scripts.call_history import CallHistory
     from mcp_bridge.executions.scripts.call_recorder import CallRecorder
@@ -48,7 +48,7 @@ MAX_AHEAD_SECONDS = 366 * 24 * 3600.0
 """How far away the end of a wait may be."""
 
 
-class WaitingRun(Protocol):
+class WaitingRun(HoldingRun, Protocol):
     """The run whose waits these are."""
 
     history: CallHistory
@@ -61,9 +61,6 @@ class WaitingRun(Protocol):
 
     def values_behind(self, value: Any) -> Mapping[str, Scalar]:
         """The sensitive values that a recorded value refers to, by the ids of their references."""
-
-    async def parked(self, call: CallRecorder, held: HeldCall, pause: Callable[[], Awaitable[None]]) -> None:
-        """Wait as `pause` does; the script may be suspended meanwhile."""
 
 
 @dataclass(eq=False, slots=True)
@@ -198,7 +195,7 @@ class ScriptWaits:
                 while (left := until - time.time() - SHORT_WAIT_SECONDS) > 0:  # noqa: ASYNC110 - the clock sets none
                     await anyio.sleep(min(left, CLOCK_SECONDS))
 
-            await self._run.parked(call, held, pause)
+            await park_call(self._run, call, held, pause)
 
     async def _event(self, call: CallRecorder, name: str, until: float) -> SentEvent:
         ticket = _Ticket(until)
@@ -221,7 +218,7 @@ class ScriptWaits:
                     await self._arrived(ticket, left)
                 else:
                     held = HeldCall(call.call or "", await call.asked(), "event", time.time(), {}, {}, name, due)
-                    await self._run.parked(call, held, pause)
+                    await park_call(self._run, call, held, pause)
         except BaseException:
             if ticket.event is not None:
                 self._give_back(ticket.event)

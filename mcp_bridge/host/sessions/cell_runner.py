@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-import logging
-import tempfile
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import anyio
-
-from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.scripts.lifecycle import SandboxRunner
-from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES
-from mcp_bridge.executions.scripts.run import OWN_END
 from mcp_bridge.executions.sessions.cell import Cell
-from mcp_bridge.executions.sessions.rebuilding import (
-    cells_to_rebuild,
-    diverged,
-    lost_at,
-    recorded_cell,
-    skipped,
-)
+from mcp_bridge.executions.sessions.rebuilding import RanAgain, Rebuilding, Rebuilt, skipped
+from mcp_bridge.executions.status import OWN_END
 from mcp_bridge.host.sessions.live_sessions import SessionKey
 from mcp_bridge.host.sessions.session_sandbox import SessionSandbox
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from mcp_bridge.executions.artifacts import ArtifactWriter
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.record import CellFields, ExecutionRecord
-    from mcp_bridge.executions.scripts.job import Job
     from mcp_bridge.executions.scripts.lifecycle import ActiveScript
+    from mcp_bridge.executions.scripts.script_to_run import Job
     from mcp_bridge.host.request_handlers import Requests
     from mcp_bridge.host.sandbox_run import RunLimits, SandboxRun
     from mcp_bridge.host.sandboxes import Sandboxes
     from mcp_bridge.host.sessions.live_sessions import LiveSessions
-    from mcp_bridge.ledger.storage.execution_store import StoredExecution
     from mcp_bridge.sandbox.engine import SandboxProcess
     from mcp_bridge.settings import Settings
-
-logger = logging.getLogger(__name__)
 
 
 class CellHost(SandboxRunner, Protocol):
@@ -79,20 +62,6 @@ class Ran(NamedTuple):
     record: ExecutionRecord
 
 
-class _Rebuilt(NamedTuple):
-    """A sandbox that has the names of a session.
-
-    Attributes:
-        sandbox: The sandbox; None if no cell has left anything.
-        cells: The cells that have run again.
-        seconds: How long that took.
-    """
-
-    sandbox: SessionSandbox | None
-    cells: list[StoredExecution]
-    seconds: float
-
-
 class CellRunner:
     """Runs the cells of one principal's sessions.
 
@@ -109,9 +78,9 @@ class CellRunner:
     ) -> None:
         self._host = host
         self._principal = principal
-        self._lifecycle = lifecycle
         self._live = live
         self._tasks = tasks
+        self._rebuilding = Rebuilding(lifecycle, principal, host, host.settings, self._run_again)
 
     async def run(self, active: ActiveScript, artifacts: ArtifactWriter, cell: Cell) -> Ran:
         """Run a cell to its end.
@@ -126,9 +95,9 @@ class CellRunner:
         """
         key, is_live = SessionKey(self._principal, cell.session), active.script.live
         sandbox = await self._live.take(key, cell.previous) if is_live else None
-        rebuilt = _Rebuilt(sandbox, [], 0.0)
+        rebuilt = Rebuilt(sandbox, [], 0.0)
         if sandbox is None and cell.previous:
-            rebuilt = await self._rebuild(active, cell)
+            rebuilt = await self._rebuilding.rebuild(active, cell)
         sandbox, run, ran = await self._run_in(rebuilt.sandbox, active, artifacts)
         record = ran.record
         fields: CellFields
@@ -155,7 +124,7 @@ class CellRunner:
         return ran
 
     @staticmethod
-    def _tell(rebuilt: _Rebuilt, cell: Cell, fields: CellFields, record: ExecutionRecord) -> None:
+    def _tell(rebuilt: Rebuilt[SessionSandbox], cell: Cell, fields: CellFields, record: ExecutionRecord) -> None:
         if rebuilt.cells:
             fields["rebuilt"] = len(rebuilt.cells)
             times = "1 cell was" if len(rebuilt.cells) == 1 else f"{len(rebuilt.cells)} cells were"
@@ -169,89 +138,11 @@ class CellRunner:
         elif rebuilt.sandbox is None and cell.number > 1:
             record.notices.append(f"the session {cell.session!r} has no names from before{skipped([], cell.number)}")
 
-    async def _rebuild(self, active: ActiveScript, cell: Cell) -> _Rebuilt:
-        """Run the cells before a cell again, in a new sandbox.
-
-        Raises:
-            BridgeError: As `run`.
-        """
-        limits, began = self._host.settings.sessions, time.monotonic()
-        cells = await cells_to_rebuild(self._lifecycle, self._principal, cell.previous, limits.rebuild_cells)
-        if cells and not limits.rebuild:
-            raise BridgeError(
-                "session_not_rebuilt",
-                f"The sandbox of the session {cell.session!r} is gone, and sessions aren't rebuilt here.",
-                hint="The operator can set rebuild in [sessions]. To begin anew: await runtime.end_session(name).",
-            )
-        sandbox: SessionSandbox | None = None
-        done = False
-        try:
-            with anyio.move_on_after(limits.rebuild_seconds) as scope:
-                for number, stored in enumerate(cells, start=1):
-                    if active.job.client.notify is not None:
-                        active.job.client.notify(
-                            f"rebuilding the session {cell.session}: cell {number} of {len(cells)}"
-                        )
-                    sandbox = await self._run_again(sandbox, stored)
-            if scope.cancelled_caught:
-                raise BridgeError(
-                    "session_not_rebuilt",
-                    f"To run the cells of the session {cell.session!r} again takes more than"
-                    f" {limits.rebuild_seconds:g} s, the limit.",
-                    hint="The operator can raise rebuild_seconds in [sessions]. Or fork it at an earlier cell.",
-                )
-            done = True
-        finally:
-            if not done and sandbox is not None:
-                sandbox.end()
-        if cells:
-            logger.info("the session of %s was rebuilt: %d cells", active.script.execution, len(cells))
-        return _Rebuilt(sandbox, cells, time.monotonic() - began)
-
-    async def _run_again(self, sandbox: SessionSandbox | None, stored: StoredExecution) -> SessionSandbox:
-        """Run a cell against its record; returns its sandbox.
-
-        Raises:
-            BridgeError: `session_lost`: it didn't do the same, with both sides; `session_not_rebuilt`: it took too
-                long; `sandbox_start_failed`: its sandbox was lost meanwhile, or not there in time.
-        """
-        # With more time than it had: the machine may be busier now.
-        again = await recorded_cell(self._lifecycle, self._host, stored, self._host.settings.max_timeout)
-        with tempfile.TemporaryDirectory(prefix="mcp-bridge-rebuilding-") as folder:
-            artifacts = ArtifactWriter(Files(Path(folder)), stored.id, self._host.max_artifact_size)
-            try:
-                sandbox, run, ran = await self._run_in(sandbox, again.active, artifacts)
-            finally:
-                artifacts.abort()
-        if (error := ran.record.error) is not None and error["code"] in UNSPENT_CODES:
-            sandbox.end()
-            # Not the cell's doing: the whole is tried again.
-            raise BridgeError("sandbox_start_failed", f"While a session was rebuilt: {error['message']}")
-        if ran.record.status == "timeout":
-            sandbox.end()
-            # It had ended by itself, so the machine is slower now: another time it may be in time.
-            raise BridgeError(
-                "session_not_rebuilt",
-                f"To run the cell {again.place.number} of the session {again.place.session!r} ({stored.id}) again takes"
-                f" more than {self._host.settings.max_timeout:g} s, the limit.",
-                hint="Try again when the machine is less busy. The operator can raise max_timeout."
-                " Or fork it at an earlier cell.",
-            )
-        try:
-            await ran.record.project(again.active.gate.values)
-            # It may take seconds, of a large record.
-            found = await anyio.to_thread.run_sync(again.difference, ran.record)
-        except BaseException:
-            # Of a first cell nobody else knows of it.
-            sandbox.end()
-            raise
-        if found is None and run.has_finished:
-            sandbox.head = stored.id
-            return sandbox
-        sandbox.end()
-        if found is None:
-            raise lost_at(stored, f"run again, it ended its sandbox: {ran.record.status}")
-        raise diverged(stored, found)
+    async def _run_again(
+        self, sandbox: SessionSandbox | None, active: ActiveScript, artifacts: ArtifactWriter
+    ) -> RanAgain[SessionSandbox]:
+        sandbox, run, ran = await self._run_in(sandbox, active, artifacts)
+        return RanAgain(sandbox, ran.record, has_finished=run.has_finished)
 
     async def _run_in(
         self, sandbox: SessionSandbox | None, active: ActiveScript, artifacts: ArtifactWriter

@@ -23,10 +23,10 @@ from mcp_bridge.ledger.log.reading import master_of, open_ledger
 from mcp_bridge.ledger.log.transaction import run
 from mcp_bridge.ledger.proofs.notes import add_signature, checkpoint_text
 from mcp_bridge.ledger.proofs.signing import Signer
-from mcp_bridge.ledger.storage.failures import unusable
 from mcp_bridge.ledger.storage.file_opening import connect, look_first, write_entries
 from mcp_bridge.ledger.storage.log_head import read_head
 from mcp_bridge.ledger.storage.position_file import NOT_AS_FAR, PositionFile
+from mcp_bridge.ledger.storage.storage_errors import unusable
 from mcp_bridge.private_files import KEY_BYTES
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from mcp_bridge.ledger.log.log_payloads import AcceptedLoss
 from mcp_bridge.ledger.log.payloads import to_entry
 from mcp_bridge.ledger.log.reading import master_of, open_ledger
 from mcp_bridge.ledger.log.transaction import posted, run
-from mcp_bridge.ledger.storage.failures import unusable
 from mcp_bridge.ledger.storage.file_opening import connect, look_first, open_to_write, write_entries
 from mcp_bridge.ledger.storage.position_file import NOT_AS_FAR, PositionFile
+from mcp_bridge.ledger.storage.storage_errors import unusable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -36,11 +36,11 @@ from mcp_bridge.ledger.proofs.export_format import (
     header_line,
 )
 from mcp_bridge.ledger.proofs.notes import merged
-from mcp_bridge.ledger.storage.failures import is_full
 from mcp_bridge.ledger.storage.log_head import read_head
 from mcp_bridge.ledger.storage.position_file import PositionFile
 from mcp_bridge.ledger.storage.schema import MIGRATIONS, refuse_newer
 from mcp_bridge.ledger.storage.sealing import damaged, naming_file, wrong_master_key
+from mcp_bridge.ledger.storage.storage_errors import is_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -32,10 +32,10 @@ from mcp_bridge.ledger.log.quota import (
 )
 from mcp_bridge.ledger.log.reading import master_of, open_looking
 from mcp_bridge.ledger.log.transaction import Append, Statement, commit, posted, run
-from mcp_bridge.ledger.storage.failures import code_of, not_read, not_written, unusable
 from mcp_bridge.ledger.storage.file_opening import open_to_read, open_to_write
 from mcp_bridge.ledger.storage.live_bridges import Presence, is_present, others
 from mcp_bridge.ledger.storage.position_file import PositionError
+from mcp_bridge.ledger.storage.storage_errors import code_of, not_read, not_written, unusable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence

@@ -27,13 +27,13 @@ from mcp_bridge.ledger.proofs.merkle import empty_root
 from mcp_bridge.ledger.proofs.notes import open_checkpoint
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import write_lock
-from mcp_bridge.ledger.storage.failures import code_of
 from mcp_bridge.ledger.storage.log_head import read_head
 from mcp_bridge.ledger.storage.old_references import forget_erased_values, old_requests, remove_key
 from mcp_bridge.ledger.storage.position_file import PositionFile, position_of
 from mcp_bridge.ledger.storage.restore_staging import is_unfinished, tidy_up
 from mcp_bridge.ledger.storage.schema import migrate, refuse_newer
 from mcp_bridge.ledger.storage.sealing import damaged, naming_file, wrong_master_key
+from mcp_bridge.ledger.storage.storage_errors import code_of
 from mcp_bridge.ledger.storage.vacuum import compact_small
 from mcp_bridge.private_files import private_database
 

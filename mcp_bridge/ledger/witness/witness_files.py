@@ -20,7 +20,7 @@ from mcp_bridge.atomic_files import write_new
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.proofs.merkle import empty_root
 from mcp_bridge.ledger.storage import write_lock
-from mcp_bridge.ledger.storage.failures import code_of
+from mcp_bridge.ledger.storage.storage_errors import code_of
 from mcp_bridge.ledger.witness.witness_head import KEY_FILE, Cosigned, WitnessHead
 from mcp_bridge.private_files import private_database
 

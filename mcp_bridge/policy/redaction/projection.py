@@ -23,6 +23,7 @@ from mcp_bridge.policy.redaction.json_walk import TooDeepError, leaves, rebuild
 from mcp_bridge.policy.redaction.masking import Masker
 from mcp_bridge.policy.redaction.patterns import BUILT_IN, TooManyValuesError, find
 from mcp_bridge.policy.rules.comparisons import Unknown
+from mcp_bridge.policy.secrets.reference_limits import reference_or_blank
 from mcp_bridge.policy.secrets.vault_uris import MARKER, REDACTED, SCHEME, TOMBSTONE, Mention, mentions
 
 if TYPE_CHECKING:
@@ -382,10 +383,7 @@ class Projector:
             at += len(text)
 
     def _put(self, value: Scalar) -> str:
-        try:
-            return self._references.put(value, self._subject)
-        except BridgeError:
-            return REDACTED
+        return reference_or_blank(self._references.put, value, self._subject)
 
 
 def _rebuilt(arguments: Any, text: Callable[[str], Any], key: Callable[[str], str], tool: ToolNames | str) -> Any:

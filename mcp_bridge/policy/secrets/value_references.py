@@ -3,8 +3,7 @@
 A reference is random: it contains nothing of its value, also after the value is erased. Equal values of one execution
 have one reference, in every process, because the values are stored with the execution until they are erased; so a
 program sees equal values as equal. A reference resolves only in its own execution, and in those that this one has
-passed it to. Code that can have text projected can have a guess projected, too, and compare the references:
-MAX_REFERENCES bounds that.
+passed it to. How many there may be is in `reference_limits`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.policy.redaction.json_walk import leaves, rebuild
+from mcp_bridge.policy.secrets.reference_limits import check_room
 from mcp_bridge.policy.secrets.vault_uris import (
     REFERENCE,
     REFERENCE_ID_CHARS,
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Scalar: TypeAlias = str | int | float
-
-MAX_REFERENCES = 100_000
-MAX_REFERENCE_CHARS = 64 << 20
-"""The limits of one execution: the number of values, and their characters together."""
 
 _IN_BYTES = re.compile(REFERENCE.pattern.encode())
 
@@ -224,12 +220,7 @@ class MemoryReferences:
             name = self._ids.get(_key(value))
             if name is None:
                 chars = len(str(value))
-                if len(self._values) >= MAX_REFERENCES or self._chars + chars > MAX_REFERENCE_CHARS:
-                    raise BridgeError(
-                        "too_many_references",
-                        f"An execution may have {MAX_REFERENCES} sensitive values of "
-                        f"{MAX_REFERENCE_CHARS} characters together.",
-                    )
+                check_room(len(self._values), self._chars + chars)
                 name = self._ids[_key(value)] = new_id()
                 self._values[name] = value
                 self._chars += chars

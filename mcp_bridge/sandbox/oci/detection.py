@@ -13,7 +13,7 @@ from mcp_bridge.sandbox import subordinate_ids
 from mcp_bridge.sandbox.engine_info import EngineInfo, nofile_max, nproc_max
 from mcp_bridge.sandbox.image.host_tools import run_tool
 from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
-from mcp_bridge.sandbox.oci import host
+from mcp_bridge.sandbox.oci import host_resources
 from mcp_bridge.sandbox.probe_report import Finding
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ async def candidates(oci_runtime: str, state_dir: Path) -> list[EngineInfo] | Fi
 
 def _hindered_mounts(state_dir: Path, names: list[str]) -> Finding | None:
     """A finding if images can't be mounted in a mount namespace, or would hide something that is needed there."""
-    mounts = Path(host.MOUNTS)
+    mounts = Path(host_resources.MOUNTS)
     hidden = next((path for path in _needed(state_dir, names) if mounts in path.parents), None)
     if mounts.is_dir() and hidden is None:
         return None
@@ -107,4 +107,4 @@ async def _info(name: str, *, rootless: bool) -> EngineInfo:
         nofile_max=nofile_max(),
         nproc_max=nproc_max(),
     )
-    return EngineInfo(choice, name, host.cgroup_version(), remote=False, findings=())
+    return EngineInfo(choice, name, host_resources.cgroup_version(), remote=False, findings=())

@@ -41,8 +41,8 @@ from mcp_bridge.sandbox.engine import (
     SandboxProcess,
     SandboxSpec,
 )
-from mcp_bridge.sandbox.failures import TAIL_BYTES, os_failure, start_failure
-from mcp_bridge.sandbox.oci import bundle_config, host
+from mcp_bridge.sandbox.engine_errors import TAIL_BYTES, os_failure, start_failure
+from mcp_bridge.sandbox.oci import bundle_config, host_resources
 from mcp_bridge.sandbox.oci.images import BundleImages
 from mcp_bridge.sandbox.oci.supervisor_client import (
     EXIT_SECONDS,
@@ -165,11 +165,11 @@ class OciEngine(Engine):
                 self.choice,
                 spec,
                 annotations=annotated,
-                root=f"{host.MOUNTS}/{image.name}",
+                root=f"{host_resources.MOUNTS}/{image.name}",
                 users=next(self._users),
                 cgroup=f"/mcp-bridge-{identity}",
-                cgroup_version=host.cgroup_version(),
-                oom_score=max(host.oom_score(), OOM_SCORE),
+                cgroup_version=host_resources.cgroup_version(),
+                oom_score=max(host_resources.oom_score(), OOM_SCORE),
             )
             folder.mkdir(mode=0o700)
             (folder / "config.json").write_text(text)
@@ -237,7 +237,7 @@ class OciEngine(Engine):
 
     def _remove_left(self, identity: str) -> None:
         """Remove what an ended supervisor has left of a sandbox."""
-        groups = [Path(mount, f"mcp-bridge-{identity}") for mount in host.cgroup_mounts(self.choice)]
+        groups = [Path(mount, f"mcp-bridge-{identity}") for mount in host_resources.cgroup_mounts(self.choice)]
         are_gone = [_remove_group(group) for group in groups]
         shutil.rmtree(self._runtime / identity, ignore_errors=True)
         # The next sweep finds the groups by the folder.
@@ -506,7 +506,7 @@ class OciProcess(SandboxProcess):
 
 def _users(*, rootless: bool) -> Iterator[bundle_config.Users]:
     """Users for one sandbox after the other, from a random start: this user's other bridges start elsewhere."""
-    root, first, last = host.user_range(rootless=rootless)
+    root, first, last = host_resources.user_range(rootless=rootless)
     start = random.SystemRandom().randrange(first, last)
     for own in itertools.cycle(itertools.chain(range(start, last), range(first, start))):
         yield bundle_config.Users(root, own)

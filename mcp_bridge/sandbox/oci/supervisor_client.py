@@ -19,8 +19,8 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.failures import os_failure
-from mcp_bridge.sandbox.oci import host
+from mcp_bridge.sandbox.engine_errors import os_failure
+from mcp_bridge.sandbox.oci import host_resources
 from mcp_bridge.sandbox.ownership import UNKNOWN, Owner, host_id, start_time
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ async def start_supervisor(choice: RuntimeChoice, directory: Path) -> Supervisor
             hint="Run `mcp-bridge doctor` to choose another.",
         )
     try:
-        plan = json.dumps(host.plan(choice, directory))
+        plan = json.dumps(host_resources.plan(choice, directory))
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except LookupError as error:
         raise BridgeError("sandbox_start_failed", f"{error.args[0]}.", hint="Run `mcp-bridge doctor`.") from error

@@ -23,9 +23,9 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.server import process_memory
 from mcp_bridge.server.app import mcp_server, prepare_ahead, principal_of, server_instructions
 from mcp_bridge.server.bridge_supervisor import keep_open
+from mcp_bridge.server.http.allowed_hosts import AllowedHosts
 from mcp_bridge.server.http.connections import MAX_HEADER_BYTES, ConnectionLimits
 from mcp_bridge.server.http.draining import LOOK_SECONDS, RunningCalls, drain
-from mcp_bridge.server.http.hosts import AllowedHosts
 from mcp_bridge.server.http.listener_check import check_listener
 from mcp_bridge.server.http.open_files import allow_descriptors, needed_descriptors
 from mcp_bridge.server.http.refusals import refused

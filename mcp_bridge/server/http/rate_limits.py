@@ -1,14 +1,24 @@
-"""How often something may happen: for each name, so many times a minute. And by what name clients are counted."""
+"""How often something may happen: for each name, so many times a minute, and so many at a time.
+
+And by what name clients are counted, and how many requests the viewer's pages may make.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
+
+VIEWER_REQUESTS_PER_MINUTE = 600
+"""Of one principal. A page makes three for each look, and looks at most once a second."""
+
+VIEWER_REQUESTS_AT_A_TIME = 12
+"""Of one principal, its open pages included: the viewer shares the process with everybody's calls."""
 
 _MINUTE = 60.0
 
@@ -57,3 +67,30 @@ class RateLimits:
         if len(self._buckets) > self._most:
             self._buckets.popitem(last=False)
         return wait
+
+
+class AtATime:
+    """How many happen at a time, by name.
+
+    Args:
+        most: For one name.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count: Counter[str] = Counter()
+
+    def has_room(self, name: str) -> bool:
+        """Whether another one may begin."""
+        return self._count[name] < self._most
+
+    @contextmanager
+    def one(self, name: str) -> Generator[None]:
+        """Count one for a name while the block runs."""
+        self._count[name] += 1
+        try:
+            yield
+        finally:
+            self._count[name] -= 1
+            if not self._count[name]:
+                del self._count[name]

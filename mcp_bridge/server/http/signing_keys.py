@@ -18,7 +18,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from mcp_bridge.downstream.oauth.authorization_client import authorization_client
-from mcp_bridge.downstream.oauth.failures import UnreachableError
+from mcp_bridge.downstream.oauth.login_errors import UnreachableError
 
 if TYPE_CHECKING:
     import ssl

@@ -9,7 +9,6 @@ Without authentication nothing is shown: every user of this machine would see al
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse, RedirectResponse
@@ -17,6 +16,7 @@ from starlette.responses import JSONResponse, RedirectResponse
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.http_settings import VIEWER_PATH
 from mcp_bridge.server.app import PRINCIPAL_KEY
+from mcp_bridge.server.http.rate_limits import VIEWER_REQUESTS_AT_A_TIME, VIEWER_REQUESTS_PER_MINUTE, AtATime
 from mcp_bridge.server.http.refusals import RefusedRequest, refused
 from mcp_bridge.server.http.request_admission import RETRY_SECONDS, Endpoint
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, Viewer
@@ -34,12 +34,6 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.server.http.authentication import Authenticator
 
-REQUESTS_PER_MINUTE = 600
-"""Of one principal. A page makes three for each look, and looks at most once a second."""
-
-MAX_REQUESTS = 12
-"""Of one principal at a time, its open pages included: the viewer shares the process with everybody's calls."""
-
 
 class HttpViewer:
     """The viewer as an ASGI application under `VIEWER_PATH`.
@@ -54,7 +48,7 @@ class HttpViewer:
         self._api = _ViewerApi(self._answer, authenticator, settings.model_copy(update=bounds))
         self._pages: ASGIApp | None = None
         self._live: Live | None = None
-        self._requests: Counter[str] = Counter()
+        self._requests = AtATime(VIEWER_REQUESTS_AT_A_TIME)
 
     def has(self, path: str) -> bool:
         """Whether a path is the viewer's."""
@@ -92,18 +86,13 @@ class HttpViewer:
         """Answer a request of the API whose principal is known."""
         assert self._pages is not None  # noqa: S101 - else it would not have come here
         name = scope[PRINCIPAL_KEY].name
-        if self._requests[name] >= MAX_REQUESTS:
-            message = f"At most {MAX_REQUESTS} requests of a principal are answered at a time."
+        if not self._requests.has_room(name):
+            message = f"At most {VIEWER_REQUESTS_AT_A_TIME} requests of a principal are answered at a time."
             refusal = refused(429, "too_many_requests", message, retry_after=str(RETRY_SECONDS))
             await _response(refusal)(scope, receive, send)
             return
-        self._requests[name] += 1
-        try:
+        with self._requests.one(name):
             await self._pages(scope, receive, send)
-        finally:
-            self._requests[name] -= 1
-            if not self._requests[name]:
-                del self._requests[name]
 
 
 class _ViewerApi(Endpoint):
@@ -114,7 +103,7 @@ class _ViewerApi(Endpoint):
         if principal.name == LOCAL_PRINCIPAL.name:
             message = "This viewer is for principals, and there are none. Use `mcp-bridge ui`."
             raise refused(403, "authentication_needed", message)
-        self._count(principal, REQUESTS_PER_MINUTE)
+        self._count(principal, VIEWER_REQUESTS_PER_MINUTE)
 
 
 def _viewer_of(request: Request) -> Viewer:

@@ -22,7 +22,7 @@ from mcp_bridge.executions.status import effective_status
 from mcp_bridge.host.pool_report import pool_reports
 from mcp_bridge.kernel.language import program_parser as programs
 from mcp_bridge.ledger.audit import execution_queries
-from mcp_bridge.server.ui import views
+from mcp_bridge.server.ui import page_data
 from mcp_bridge.views.graph import draw
 from mcp_bridge.views.graph_path import taken
 from mcp_bridge.views.graph_svg import svg
@@ -138,7 +138,7 @@ class Api:
             PAGE,
         )
         before = None if page.before is None else f"{page.before[0]!r}:{page.before[1]}"
-        rows = [views.summary(row, counted) for row, counted in page.rows]
+        rows = [page_data.summary(row, counted) for row, counted in page.rows]
         return JSONResponse({"executions": rows, "before": before, "searched": page.searched})
 
     async def pools(self, request: Request) -> Response:
@@ -157,7 +157,7 @@ class Api:
         if place is not None:
             cells = [cell async for cell in chain(mine.store, row.principal, place.previous, MAX_CELLS)]
             before = [await mine.as_recorded(cell) for cell in cells]
-        return JSONResponse(views.execution(row, await mine.entries(row), counted[row.id], before))
+        return JSONResponse(page_data.execution(row, await mine.entries(row), counted[row.id], before))
 
     async def entries(self, request: Request) -> Response:
         """A page of an execution's timeline."""
@@ -167,14 +167,14 @@ class Api:
         limit = min(_integer(request.query_params.get("limit", str(MAX_ROWS)), "limit"), MAX_ROWS)
         running = effective_status(row) == "running"
         entries = await mine.entries(row)
-        return JSONResponse(views.timeline_page(entries, offset=offset, limit=limit, running=running))
+        return JSONResponse(page_data.timeline_page(entries, offset=offset, limit=limit, running=running))
 
     async def entry(self, request: Request) -> Response:
         """The timeline row of an entry, uncut."""
         mine = self._overview(request)
         row = await mine.execution(request.path_params["id"])
         sequence = _integer(request.path_params["sequence"], "sequence")
-        page = views.timeline_page(
+        page = page_data.timeline_page(
             await mine.entries(row), offset=0, limit=1, running=effective_status(row) == "running", whole=sequence
         )
         if not page["rows"]:
@@ -188,7 +188,7 @@ class Api:
         sequences = [_integer(text, "sequence") for text in request.query_params.getlist("sequence")]
         if not 0 < len(sequences) <= MAX_ROWS:
             raise _bad(f"sequence: 1 to {MAX_ROWS} of them")
-        return JSONResponse(views.proofs(await mine.evidence(row, sequences)))
+        return JSONResponse(page_data.proofs(await mine.evidence(row, sequences)))
 
     async def graph(self, request: Request) -> Response:
         """The program's graph with the path that was taken."""
@@ -214,7 +214,7 @@ class Api:
         if counted:
             return JSONResponse({"open": len(waiting)})
         decided = [row for row in reversed(rows) if row.status != "open"]
-        told = [views.question(row) for row in (*waiting, *decided[:PAGE])]
+        told = [page_data.question(row) for row in (*waiting, *decided[:PAGE])]
         return JSONResponse({"approvals": told, "open": len(waiting), "by": self._viewer_of(request).by})
 
     async def decide(self, request: Request) -> Response:
@@ -229,14 +229,14 @@ class Api:
         require_approver(viewer.principal)
         comment = (comment or "").strip() or None
         check_text(comment, "comment")
-        if approved and not views.is_uncut(asked):
+        if approved and not page_data.is_uncut(asked):
             raise BridgeError(
                 "too_large",
                 "The question is too large to be shown whole here, and isn't approved unseen.",
                 hint="`mcp-bridge approvals show` has all of it.",
             )
         await decide(mine.store, asked, approved=approved, by=viewer.by, comment=comment)
-        return JSONResponse(views.question(await mine.question(execution, asked.approval.effect)))
+        return JSONResponse(page_data.question(await mine.question(execution, asked.approval.effect)))
 
     async def events(self, _: Request) -> Response:
         """A stream of change notifications."""

@@ -11,7 +11,7 @@ import hmac
 import json
 from typing import TYPE_CHECKING
 
-from mcp_bridge.server.http.hosts import AllowedHosts
+from mcp_bridge.server.http.allowed_hosts import AllowedHosts
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

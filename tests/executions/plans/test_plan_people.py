@@ -18,7 +18,7 @@ from mcp_bridge.executions.approvals import decide as approve
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.kernel.events import Resume
-from mcp_bridge.server.ui.views import question
+from mcp_bridge.server.ui.page_data import question
 
 pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.timeout(300)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.programs.from_script import program_from_execution
+from mcp_bridge.executions.programs.program_from_script import program_from_execution
 from mcp_bridge.governance import yaml_text
 from mcp_bridge.governance.governance import load_governance
 

@@ -26,7 +26,7 @@ from mcp_bridge.executions.scripts.held_calls import Hold
 from mcp_bridge.executions.scripts.lost_sandboxes import LOST_CODES, MAX_LOST
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
-from mcp_bridge.host import sandbox_run
+from mcp_bridge.host import sandbox_run, script_activity
 from mcp_bridge.host.channel import HostChannel
 from mcp_bridge.host.sandbox_run import SandboxRun
 from mcp_bridge.host.warm_pool import WarmPool
@@ -812,7 +812,7 @@ def held(monkeypatch):
         event.set()
 
     monkeypatch.setattr(Hold, "add", noted)
-    monkeypatch.setattr(sandbox_run, "QUIET_SECONDS", 3600.0)
+    monkeypatch.setattr(script_activity, "QUIET_SECONDS", 3600.0)
     return event
 
 

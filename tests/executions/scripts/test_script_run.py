@@ -13,7 +13,7 @@ from mcp_bridge.executions.scripts import answer_order, divergence
 from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall
-from mcp_bridge.executions.scripts.run import ScriptRun
+from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.usage import usage_from_history
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.ledger.log.entries import Entry
@@ -301,8 +301,8 @@ async def test_whatever_waits_for_programs_that_are_lent_goes_on_when_all_are_re
     for name in lent:
         record, asked_for = {"trace_id": name, "status": "suspended"}, CallRequest("program", "program.start", {})
         lender = CallRecorder(script, f"0.{name}#1", "program", "program.start", {}, NO_REQUEST)
-        script._programs[name] = lender, asked_for
-        script.lent[name] = HeldCall(lender.call, asked_for, "program", 0.0, {}, record)
+        script.programs._calls[name] = lender, asked_for
+        script.programs.lent[name] = HeldCall(lender.call, asked_for, "program", 0.0, {}, record)
     made = []
 
     async def make(call):
@@ -319,4 +319,4 @@ async def test_whatever_waits_for_programs_that_are_lent_goes_on_when_all_are_re
             await anyio.wait_all_tasks_blocked()
         assert sorted(made) == sorted(asked)
         tasks.cancel_scope.cancel()
-    assert (script.lent, script.hold.calls) == ({}, {})
+    assert (script.programs.lent, script.hold.calls) == ({}, {})

@@ -18,10 +18,10 @@ from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallRequest, RecordedCall
 from mcp_bridge.executions.scripts.divergence import Divergence
 from mcp_bridge.executions.scripts.held_calls import HeldCall
-from mcp_bridge.executions.scripts.job import Job
 from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST
 from mcp_bridge.executions.scripts.record import suspend
+from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.scripts.settling import cancel_script, settle_script
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.ledger.log.entries import Entry
@@ -61,7 +61,7 @@ class Gate:
     async def projector(self):
         pass
 
-    async def is_repeatable(self, *_):
+    async def is_idempotent(self, *_):
         return False
 
     def room(self):

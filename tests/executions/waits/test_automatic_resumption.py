@@ -15,7 +15,7 @@ from mcp_bridge.executions.waits.automatic_resumption import AutomaticResumption
 from mcp_bridge.executions.waits.sending import executions_awaiting
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import Principal
-from mcp_bridge.host import sandbox_run
+from mcp_bridge.host import script_activity
 from mcp_bridge.ledger.admin.recorded_losses import record_restore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
@@ -25,7 +25,7 @@ WAIT = "print(await runtime.wait_event('go'))"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(script_waits, "SHORT_WAIT_SECONDS", 0.02)
-    monkeypatch.setattr(sandbox_run, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(script_activity, "QUIET_SECONDS", 0.1)
 
 
 async def nothing():

@@ -20,7 +20,7 @@ from tampered_fixtures import ASKED, ENDED, WAITING, Writer, verdict
 from mcp_bridge.cli import showing
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.admin import key_rotation
-from mcp_bridge.ledger.audit import copies
+from mcp_bridge.ledger.audit import ledger_copies
 from mcp_bridge.ledger.keys import signing_key_files
 from mcp_bridge.ledger.keys.master_key_sources import FILE_NAME as MASTER_FILE
 from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
@@ -201,7 +201,7 @@ def test_an_export_by_another_key_proves_nothing_to_who_names_one(ledger, tmp_pa
 
 def test_an_entry_is_proven_from_a_copy_of_the_file(ledger, tmp_path):
     copy, proof = tmp_path / "copy.sqlite", ledger.run("audit", "prove", "3").out
-    copies.backup(ledger.path, copy, None, None)
+    ledger_copies.backup(ledger.path, copy, None, None)
     assert ledger.run("audit", "prove", "3", copy, "--key", ledger.key).out == proof
     hidden = ledger.run("audit", "prove", "3", copy, "--no-payload").out
     shutil.rmtree(ledger.state)
@@ -283,7 +283,7 @@ def test_the_status_says_whether_anybody_has_signed(ledger, tmp_path, words):
     words = [word.format(key=ledger.key) for word in words]
     export, proof, copy = exported(ledger), tmp_path / "proof", tmp_path / "copy"
     ledger.run("audit", "prove", "3", "--out", proof)
-    copies.backup(ledger.path, copy, None, None)
+    ledger_copies.backup(ledger.path, copy, None, None)
     for file in (export, proof, copy):
         facts = ledger.run("audit", "verify", file, *words, "--json").json
         assert (facts["status"], facts["authenticated"]) == (
@@ -331,7 +331,7 @@ def test_what_was_not_opened_and_what_is_erased_is_told(ledger, tmp_path):
     told = ledger.run("audit", "verify").out
     assert "1 executions erased" in told
     assert "not opened" not in told
-    copies.backup(ledger.path, tmp_path / "copy", None, None)
+    ledger_copies.backup(ledger.path, tmp_path / "copy", None, None)
     (ledger.state / "master.key").unlink()
     told = ledger.run("audit", "verify", tmp_path / "copy", "--key", ledger.key).out
     assert "payloads and the rows beside the log were not opened: no master key" in told
@@ -479,7 +479,7 @@ def test_without_a_ledger_none_is_made(desk, command):
 
 def test_another_machines_ledger_is_verified_without_its_payloads(ledger, tmp_path):
     copy = tmp_path / "copy.sqlite"
-    copies.backup(ledger.path, copy, None, None)
+    ledger_copies.backup(ledger.path, copy, None, None)
     shutil.rmtree(ledger.state)
     facts = ledger.run("audit", "verify", copy, "--key", ledger.key, "--json").json
     assert (facts["authenticated"], facts["opened"]) == (True, False)
@@ -631,7 +631,9 @@ async def test_a_backup_is_whole_while_two_write(tmp_path):
             tasks.create_task(write(two, WAITING))
             sizes = []
             for number in range(5):
-                found = await asyncio.to_thread(copies.backup, path, tmp_path / f"backup{number}", None, one.master)
+                found = await asyncio.to_thread(
+                    ledger_copies.backup, path, tmp_path / f"backup{number}", None, one.master
+                )
                 sizes.append(found.log.size)
             done.set()
         vkey = one.log.signer.vkey
@@ -647,7 +649,7 @@ async def test_a_backup_is_whole_while_two_write(tmp_path):
 
 
 def test_a_backup_that_is_put_back_goes_on(ledger, tmp_path):
-    copies.backup(ledger.path, tmp_path / "backup.sqlite", None, None)
+    ledger_copies.backup(ledger.path, tmp_path / "backup.sqlite", None, None)
     suspended = next(
         row["id"]
         for row in ledger.run("execution", "list", "--json").json["executions"]
@@ -684,7 +686,7 @@ def test_a_log_of_several_rotations_verifies_with_its_first_key(ledger, tmp_path
     subprocess.run([sys.executable, SMALL, tmp_path / "x.jsonl", "--key", keys[0]], check=True, capture_output=True)
     assert ledger.run("audit", "verify", "--key", keys[0], "--json").json["authenticated"]
     assert ledger.run("audit", "verify", "--json").json["keys"] == [keys[-1]]
-    copies.backup(ledger.path, tmp_path / "backup", None, None)
+    ledger_copies.backup(ledger.path, tmp_path / "backup", None, None)
     assert ledger.run("audit", "verify", tmp_path / "backup", "--key", keys[0], "--json").json["keys"] == keys
 
 
@@ -791,7 +793,7 @@ def test_pymerkle_finds_the_root_of_every_size(tmp_path):
         assert size == ledger.size
     lines = io.BytesIO()
     with open_ledger(tmp_path / FILE_NAME) as ledger:
-        copies.export(ledger, lines, payloads=False)
+        ledger_copies.export(ledger, lines, payloads=False)
         vkey = ledger.vkey
     lines.seek(0)
     assert verify_export(lines, [Verifier.parse(vkey)]).root == tree.get_root()

@@ -34,7 +34,7 @@ from tampered_fixtures import (
 )
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.audit import copies, proving, statistics
+from mcp_bridge.ledger.audit import ledger_copies, proving, statistics
 from mcp_bridge.ledger.audit.file_verification import verify_file
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log.entries import Entry
@@ -141,13 +141,13 @@ def test_what_is_counted_is_seen_to_be_text(copy):
 def test_an_entry_that_is_kept_as_text_is_read_all_the_same(kept, copy):
     before, after = io.BytesIO(), io.BytesIO()
     with open_ledger(copy) as ledger:
-        copies.export(ledger, before, payloads=False)
+        ledger_copies.export(ledger, before, payloads=False)
     data = bytearray(copy.read_bytes())
     data[data.index(b"\0\x4d\x17") + 4] ^= 1
     copy.write_bytes(data)
     with open_ledger(copy) as ledger:
         (found,) = ledger.connection.execute("SELECT count(*) FROM entries WHERE typeof(entry) = 'text'").fetchone()
-        copies.export(ledger, after, payloads=False)
+        ledger_copies.export(ledger, after, payloads=False)
     assert found == 1
     assert after.getvalue() == before.getvalue()
     # SQLite itself doesn't take it for a table's row.
@@ -171,7 +171,7 @@ async def test_a_head_that_is_no_text_is_an_error_of_ours(kept, copy, place):
 def read_everything(path, kept):
     uses = (
         lambda ledger: json.dumps(statistics.stats(ledger).to_json()),
-        lambda ledger: copies.export(ledger, io.BytesIO(), payloads=True),
+        lambda ledger: ledger_copies.export(ledger, io.BytesIO(), payloads=True),
         lambda ledger: proving.prove(ledger, 7, payload=True),
         lambda ledger: proving.consistency(ledger, kept.elsewhere[2], None, [Verifier.parse(kept.vkey)]),
     )

@@ -28,11 +28,11 @@ from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-from mcp_bridge.executions.scripts.run import ScriptRun
+from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.gate.request_context import NO_REQUEST
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.admin import offline_compaction
-from mcp_bridge.ledger.audit import copies, proving
+from mcp_bridge.ledger.audit import ledger_copies, proving
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log import deduplication, record_limit
 from mcp_bridge.ledger.log.deduplication import MIN_PIECE_BYTES, split
@@ -185,7 +185,7 @@ async def test_exports_and_proofs_have_the_whole_payload(tmp_path):
         await SqliteRecorder(database).append(outcome(ENDED, 1, value), outcome(ENDED, 2, value))
     vkey, master = whole(path)
     with open_ledger(path, master) as ledger, (tmp_path / "export").open("wb") as file:
-        copies.export(ledger, file, payloads=True)
+        ledger_copies.export(ledger, file, payloads=True)
         proof = proving.prove(ledger, 2, payload=True)
     text = (tmp_path / "export").read_text()
     assert text.count(value) == 2
@@ -740,7 +740,7 @@ def test_a_ledger_of_0_1_0_is_verified_as_it_is(old):
     verifiers = [Verifier.parse(vkey)]
     again = io.BytesIO()
     with open_ledger(old / FILE_NAME, master) as ledger:
-        copies.export(ledger, again, payloads=True)
+        ledger_copies.export(ledger, again, payloads=True)
     before = (old / "export.jsonl").read_bytes()
     # What it left out of an export is there now: the checkpoint of 25 entries that a witness has cosigned.
     lines = again.getvalue().splitlines(keepends=True)

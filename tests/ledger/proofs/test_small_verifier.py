@@ -34,7 +34,7 @@ from ledger_fixtures import (
     witness,
 )
 
-from mcp_bridge.cli import verifying
+from mcp_bridge.cli import audit_verification
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.log_payloads import KeyEvent
 from mcp_bridge.ledger.proofs import notes, signing, tlog_proof
@@ -124,7 +124,7 @@ def found_by_both(path):
     """The notes that the large verifier finds in a file, if the small one finds the same."""
     large, little = [], []
     with suppress(BridgeError):
-        large = verifying.read_notes(path)
+        large = audit_verification.read_notes(path)
     with suppress(ValueError):
         little = small().notes_in(path.read_bytes().decode(errors="replace"))
     assert large == little

@@ -22,7 +22,7 @@ from mcp_bridge.executions import erasure as executions_erasure
 from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.host import upkeep
 from mcp_bridge.host.bridge import open_bridge
-from mcp_bridge.ledger.audit import copies, proving
+from mcp_bridge.ledger.audit import ledger_copies, proving
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry
 from mcp_bridge.ledger.log.reading import open_ledger
@@ -147,7 +147,7 @@ def test_nothing_of_an_erased_execution_is_left_anywhere(state, tmp_path, what, 
     others = sealed(state, BEN)
     assert places(state, needles) == {FILE_NAME}
     assert erased(state, what, name).executions == (ANNA,)
-    asyncio.run(asyncio.to_thread(copies.backup, state / FILE_NAME, tmp_path / "backup", None, None))
+    asyncio.run(asyncio.to_thread(ledger_copies.backup, state / FILE_NAME, tmp_path / "backup", None, None))
     export(state, tmp_path / "export")
     assert not places(tmp_path, needles)
     assert FILE_NAME in places(state, others)
@@ -165,7 +165,7 @@ def test_nothing_of_an_erased_execution_is_left_anywhere(state, tmp_path, what, 
 def export(state, path):
     master = MasterKey((state / "master.key").read_bytes())
     with open_ledger(state / FILE_NAME, master) as ledger, path.open("wb") as file:
-        copies.export(ledger, file, payloads=True)
+        ledger_copies.export(ledger, file, payloads=True)
     return path.read_bytes()
 
 

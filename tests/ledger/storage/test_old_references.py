@@ -34,7 +34,7 @@ from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.values import canonical
-from mcp_bridge.ledger.audit import copies
+from mcp_bridge.ledger.audit import ledger_copies
 from mcp_bridge.ledger.config import LedgerConfig
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import tlog_proof
@@ -236,7 +236,7 @@ async def test_no_reference_is_left_of_what_was_erased_and_none_in_what_an_expor
         await erase(bridge, "reference", name)
         exported = tmp_path / "export"
         with open_ledger(tmp_path / "state" / FILE_NAME) as ledger, exported.open("wb") as file:
-            copies.export(ledger, file, payloads=False)
+            ledger_copies.export(ledger, file, payloads=False)
         for line in exported.read_bytes().splitlines():
             payload = json.loads(line).get("payload") or ""
             # What was erased of it isn't said to be this one's.
@@ -565,7 +565,7 @@ async def test_what_an_earlier_version_erased_stays_erased_and_its_references_ar
         added = [json.loads(ledger.entry(number).payload) for number in range(size, ledger.size)]
         assert [ledger.entry(number).payload for number in added[0]["withheld"]] == [None]
         with (old / "again").open("wb") as file:
-            copies.export(ledger, file, payloads=True)
+            ledger_copies.export(ledger, file, payloads=True)
     assert (added[0]["what"], len(added[0]["references"])) == ("reference", 1)
     # What was proven and exported then verifies, and the log goes on from it.
     assert tlog_proof.verify(proof, trusted).leaf.sequence == 5

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from mcp_bridge.cli.app import app
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.ledger.audit import copies
+from mcp_bridge.ledger.audit import ledger_copies
 from mcp_bridge.ledger.proofs.merkle import empty_root
 from mcp_bridge.ledger.proofs.notes import Checkpoint, open_checkpoint, sign_checkpoint
 from mcp_bridge.ledger.proofs.signing import Verifier
@@ -966,7 +966,7 @@ def test_audit_verify_says_nothing_of_being_whole_under_an_alarm(published, tmp_
         )
         assert "verified" not in told.out
     # A copy has it, too, and can be made; an export has none.
-    copies.backup(published.path, tmp_path / "copy", None, None)
+    ledger_copies.backup(published.path, tmp_path / "copy", None, None)
     published.says("audit", "verify", tmp_path / "copy", code=1, words=["publish_conflict"])
     published.run("audit", "export", tmp_path / "x.jsonl")
     published.run("audit", "verify", tmp_path / "x.jsonl")

@@ -5,6 +5,7 @@ import base64
 import contextlib
 import itertools
 import json
+import sys
 import tracemalloc
 
 import anyio
@@ -14,7 +15,9 @@ import mcp_types as types
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
 from http_bridge import ACCEPT, serving
+from mcp.server import _streamable_http_modern
 from mcp.server.streamable_http import GET_STREAM_KEY
+from sse_starlette.sse import EventSourceResponse
 
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.server.http.rate_limits import client_site
@@ -571,6 +574,35 @@ async def test_who_keeps_the_most_events_is_who_loses_them():
     annas.close()
     bens.close()
     assert await replayed(bens, begun) == []
+
+
+SIGN_OF_LIFE_SECONDS = 15
+"""As docs/http.md has it, for proxies. The SDK sets it, and takes no other."""
+
+LIVELY = """
+import sse_starlette.sse
+from mcp.server import _streamable_http_modern
+sse_starlette.sse.EventSourceResponse.DEFAULT_PING_INTERVAL = _streamable_http_modern._SSE_PING_INTERVAL = 0.1
+from mcp_bridge.cli import main
+main()
+"""
+
+
+async def test_a_stream_without_events_has_a_sign_of_life(configure):
+    assert EventSourceResponse.DEFAULT_PING_INTERVAL == SIGN_OF_LIFE_SECONDS
+    assert _streamable_http_modern._SSE_PING_INTERVAL == SIGN_OF_LIFE_SECONDS
+    async with serving(configure(), command=(sys.executable, "-c", LIVELY)) as bridge, bridge.http() as http:
+
+        async def is_told(method, headers, body=None):
+            async with http.stream(method, "/mcp", json=body, headers=headers) as answer:
+                async for line in answer.aiter_lines():
+                    if line.startswith(":"):
+                        return True
+            return False
+
+        assert await is_told("GET", await opened(http)), "the stream of a session"
+        body, headers = run("import time\ntime.sleep(100)")
+        assert await is_told("POST", headers, body), "the answer to a call"
 
 
 @pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])

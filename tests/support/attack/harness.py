@@ -31,7 +31,7 @@ from mcp_bridge.executions import approvals
 from mcp_bridge.executions.client import Client
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
-from mcp_bridge.host import sandbox_run
+from mcp_bridge.host import script_activity
 from mcp_bridge.host.bridge import Bridge, Shared
 from mcp_bridge.kernel import step_types
 from mcp_bridge.kernel.events import Resume
@@ -288,11 +288,11 @@ def impatient() -> Iterator[None]:
     waits is at rest at once: what it asks for together, it asks for without a pause.
     """
     patient, step_types.COMPENSATION = step_types.COMPENSATION, {"retry": {"schedule": [0, 0]}}
-    quiet, sandbox_run.QUIET_SECONDS = sandbox_run.QUIET_SECONDS, 0.02
+    quiet, script_activity.QUIET_SECONDS = script_activity.QUIET_SECONDS, 0.02
     try:
         yield
     finally:
-        step_types.COMPENSATION, sandbox_run.QUIET_SECONDS = patient, quiet
+        step_types.COMPENSATION, script_activity.QUIET_SECONDS = patient, quiet
 
 
 @asynccontextmanager

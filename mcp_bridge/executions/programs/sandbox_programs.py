@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.programs.library import Planner
     from mcp_bridge.executions.programs.lifecycle import Programs
-    from mcp_bridge.executions.programs.run import Effects, ProgramRun
+    from mcp_bridge.executions.programs.program_run import Effects, ProgramRun
     from mcp_bridge.gate.request_context import RequestContext
     from mcp_bridge.ledger.log.entries import Entry
 

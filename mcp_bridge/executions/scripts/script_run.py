@@ -1,9 +1,6 @@
-"""One run of a script: recorded calls are answered from the record, and new calls are made and recorded.
+"""One run of a script: its calls are answered from the record, or made and recorded.
 
-A script that is resumed runs again from its beginning and repeats its calls with the same ids
-(`wire.messages.CallId`). A recorded call gets its recorded answer, in the recorded order, and isn't made again. A
-script that makes another call under a recorded id has diverged: it is stopped before it does harm. Without an
-idempotency key, a script is run again only when its sandbox is lost, or for a replay, which makes no calls.
+Without an idempotency key, a script is run again only when its sandbox is lost, or for a replay, which makes no calls.
 
 A call that can't be answered now (`script_waiting`) suspends the script. A script without a key is then given one.
 """
@@ -11,30 +8,23 @@ A call that can't be answered now (`script_waiting`) suspends the script. A scri
 from __future__ import annotations
 
 import functools
-import math
 import time
 from dataclasses import replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
-
-import anyio
+from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.runs_without_key import generated_key
-from mcp_bridge.executions.plans.plan import MAX_PLANNED, MAX_PLANNED_BYTES, plan_bytes, too_large
-from mcp_bridge.executions.scripts.answer_order import AnswerOrder
-from mcp_bridge.executions.scripts.call_history import CallHistory, CallRequest
+from mcp_bridge.executions.plans.listed_calls import ListedCalls
+from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-from mcp_bridge.executions.scripts.divergence import Divergence, RecordedCourse
-from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, is_same
-from mcp_bridge.executions.status import UNFINISHED
+from mcp_bridge.executions.scripts.driven_programs import DrivenPrograms
+from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, hold_call, is_same
+from mcp_bridge.executions.scripts.recorded_answers import RecordedAnswers
 from mcp_bridge.executions.waits.events import untaken
 from mcp_bridge.executions.waits.script_waits import ScriptWaits
 from mcp_bridge.gate.planned_calls import PlannedCallError
 from mcp_bridge.gate.policy_check import ApprovalNeededError
 from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, Violation, to_entry
-from mcp_bridge.offload import off_loop
-from mcp_bridge.wire.messages import NAMES, ProgramResume
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -48,14 +38,6 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.storage.execution_store import Approval, ProgramStore
     from mcp_bridge.policy.secrets.value_references import Scalar
     from mcp_bridge.wire.messages import ToolCall, WaitEvent, WaitUntil
-
-OWN_END = frozenset({"success", "error", "exit"})
-"""Statuses of a script that ended by itself."""
-
-_RESUMABLE = frozenset({"event", "tool"})
-"""What a program can wait for that its script may deliver, with `programs.resume`."""
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class ScriptRun:
@@ -76,8 +58,8 @@ class ScriptRun:
         answers: Gives the recorded answers, in the recorded order.
         has_unnamed: Whether a call without an id was made, which the record can't answer again.
         hold: The calls that can't be answered now.
+        programs: The programs that it drives.
         waits: Its waits for times and events.
-        lent: The calls of suspended programs whose record the script was given, by the programs' ids.
         made_now: The key that was generated in this run, because the script waits and had none; or None.
     """
 
@@ -100,25 +82,18 @@ class ScriptRun:
         self.has_unnamed = False
         self.hold = Hold()
         self.made_now: str | None = None
-        self.lent: dict[str, HeldCall] = {}
+        self.programs = DrivenPrograms(self)
         self.waits = ScriptWaits(self)
         self._left_open: list[tuple[CallRecorder, QuestionFields]] = []
         """The calls about which a client's person was asked, who has gone without an answer."""
-        self._all_returned = anyio.Event()
         self._is_first = history is None
         self._store = store
         self._recorder = recorder
         self._gate = gate
         self._policy_hash = policy_hash
-        self.course = RecordedCourse(execution, self.history)
-        self.answers = AnswerOrder(self.course)
-        self._is_caught_up = not self.history.calls
-        self._programs: dict[str, tuple[CallRecorder, CallRequest]] = {}
-        """The calls of programs that are under way or in `lent`, by the programs' executions."""
-        listed = self.history.planned()
-        self._listed = len(listed)
-        """How many calls its dry run has listed."""
-        self._listed_bytes = sum(plan_bytes(one.given) for one in listed)
+        self._recorded = RecordedAnswers(execution, self.history, self.values_behind, live=live)
+        self.course, self.answers = self._recorded.course, self._recorded.order
+        self._listed = ListedCalls(self.history.planned())
 
     @property
     def is_dry(self) -> bool:
@@ -149,16 +124,16 @@ class ScriptRun:
             return answer  # type: ignore[no-any-return]
         if call.is_pending:
             # It was made, in another run.
-            await self._wait(call, request, "tool")
+            await hold_call(self, call, request, "tool")
         try:
             tool = await self._gate.tools.catalog.bind(server, asked.tool)
             result = await self._gate.call(tool, asked.arguments, call, raw=asked.raw)
         except PlannedCallError as exc:
-            return await self._planned(call, exc)
+            return await self._listed.add(call, exc)
         except ApprovalNeededError as exc:
             if call.call is None:
                 raise
-            await self._wait(call, request, "approval", question=exc.question)
+            await hold_call(self, call, request, "approval", question=exc.question)
         except BridgeError as exc:
             await call.failed(exc)
             raw = exc.details.pop("raw", None)
@@ -171,7 +146,7 @@ class ScriptRun:
             raise
         call.returned(result)
         if call.is_pending:
-            await self._wait(call, request, "tool")
+            await hold_call(self, call, request, "tool")
         return {"raw": result.raw} if asked.raw else {"value": result.value}
 
     async def list_program(self, call: CallRecorder) -> Any:
@@ -183,23 +158,7 @@ class ScriptRun:
         if (answer := await self._answered_already(call)) is not None:
             return answer
         asked = await call.asked()
-        return await self._planned(call, PlannedCallError({"tool": call.name, "arguments": asked.arguments}))
-
-    async def _planned(self, call: CallRecorder, planned: PlannedCallError) -> dict[str, Any]:
-        """List a call of a dry run. What is given for its result stands for it in the arguments of other calls.
-
-        Raises:
-            BridgeError: `plan_too_large`.
-        """
-        asks = planned.question
-        size = await off_loop(asks["arguments"], plan_bytes, asks["arguments"])
-        if self._listed >= MAX_PLANNED or self._listed_bytes + size > MAX_PLANNED_BYTES:
-            error = too_large()
-            await call.failed(error)
-            raise error
-        self._listed += 1
-        self._listed_bytes += size
-        return await call.planned(self._listed, planned)
+        return await self._listed.add(call, PlannedCallError({"tool": call.name, "arguments": asked.arguments}))
 
     async def answer(self, call: CallRecorder, do: Callable[[], Awaitable[Any]]) -> Any:
         """Answer any other call: from the record, or by `do`, recording the outcome.
@@ -229,22 +188,14 @@ class ScriptRun:
             await call.failed(exc)
             raise
         asked = await call.asked()
-        if call.kind == "program" and self._waits(answer.get("record")):
-            return await self._program_waits(call, asked, answer, call.request)
-        if call.kind == "program" and "record" not in answer and "execution" in answer:
-            # The program is under way now: its record will be the call's outcome.
-            self._programs[answer["execution"]] = call, asked
-            call.drives_program(asked)
-        else:
-            call.succeeded_with(answer, asked)
+        if call.kind == "program":
+            return await self.programs.answered(call, asked, answer)
+        call.succeeded_with(answer, asked)
         return answer
 
     def cancelled_before_start(self, call: str) -> None:
-        """The script cancelled a call before it was begun. For the record, the call was repeated."""
-        self.course.made.add(call)
-        self.course.repeated(call)
-        if (known := self.history.calls.get(call)) is not None and known.outcome is not None:
-            self.answers.give(known.place)
+        """As `RecordedAnswers.cancelled_before_start`."""
+        self._recorded.cancelled_before_start(call)
 
     async def _answered_already(self, call: CallRecorder) -> Any:
         """The recorded answer to a call, or None if the call is to be made now.
@@ -255,28 +206,11 @@ class ScriptRun:
         if call.call is None or call.call in self.course.made:
             self._check_unnamed(call.call)
             return None
-        self.course.begin(call.call)
-        if self.course.divergence is not None:
-            await anyio.sleep_forever()
-        known = self.history.calls.get(call.call)
-        # A call that a person was asked about counts as recorded: they may have decided.
-        before = self.history.held.get(call.call) if known is None else known.asked
-        if before is not None:
-            now = await call.asked()
-            values = self._gate.values.values_behind([before.arguments, now.arguments])
-            await self.course.compare(call.call, before, now, values)
-        if known is not None:
-            self.course.repeated(call.call)
-            if known.outcome is not None:
-                return await self.answers.answer(known, call.request)
-        if not self.live:
-            if known is None:
-                await self.course.leave(Divergence(call.call, None, await call.asked()))
-            await anyio.sleep_forever()  # as then: its answer never came
-        if not self._is_caught_up:
-            await self._catch_up(call)
-        await self._returned(call)
+        if (answer := await self._recorded.answer(call, call.call)) is not None:
+            return answer
+        await self.programs.returned(call)
         await call.request.reacquire_slot()
+        known = self.history.calls.get(call.call)
         call.known, call.is_pending = known, known is not None and known.is_pending
         return None
 
@@ -346,11 +280,6 @@ class ScriptRun:
             parked = {name: replace(one, after=self.waits.looked(one, kept)) for name, one in parked.items()}
         return left | self.hold.calls | parked
 
-    def generate_key(self) -> None:
-        """Give a run without a key one, by which it can be resumed."""
-        if self.key is None:
-            self.key = self.made_now = generated_key(self.execution)
-
     async def _asked_of(self, call: str, question: Mapping[str, Any]) -> list[Approval]:
         """The question that a person was asked already about exactly this call: one, or none."""
         if self._is_first:
@@ -358,50 +287,22 @@ class ScriptRun:
         asked = {**question, "call": call}
         return [row for row in await self._store.approvals(self.execution) if is_same(row.question, asked)]
 
-    # --- calls that can't be answered now ---
+    # --- the key by which it can be resumed; as `HoldingRun` ---
 
-    async def _wait(
-        self,
-        call: CallRecorder,
-        request: RequestContext,
-        kind: Literal["approval", "tool", "program"],
-        question: QuestionFields | None = None,
-        program: Mapping[str, Any] = _NOTHING,
-    ) -> NoReturn:
-        """Hold a call without an answer until the script, which is suspended for it, is ended, or cancels the call.
+    @property
+    def kept_key(self) -> str | None:
+        """The script's key, if it is stored, so that a later request with it resumes the script; else None."""
+        return None if self.made_now is not None else self.key
 
-        Args:
-            call: The call.
-            request: The request that is held: the call's own, or the one that reported the end of its program.
-            kind: As `HeldCall.kind`, like `question` and `program`.
-            question: What a person is asked.
-            program: The program's record.
-        """
-        asked = await call.asked()
-        assert call.call is not None  # noqa: S101 - without a name it isn't held
-        name = call.call
-        self.generate_key()
+    def generate_key(self) -> None:
+        """As `HoldingRun.generate_key`."""
+        if self.key is None:
+            self.key = self.made_now = generated_key(self.execution)
 
-        def let_go() -> None:
-            # The script goes on without it.
-            self._let_go(name)
-            if not call.has_ended:
-                call.abandoned(asked)
-
-        request.release_slot()
-        request.effect_ended()
-        self.hold.add(HeldCall(name, asked, kind, time.time(), question or {}, program))
-        request.on_cancel(let_go)
-        try:
-            await anyio.sleep_forever()
-        finally:
-            if request.is_cancelled and name in self.hold.calls:
-                let_go()
-        raise AssertionError
-
-    def _let_go(self, name: str) -> None:
-        self.hold.remove(name)
-        if self.hold.is_empty and not self.lent and self.made_now is not None:
+    def let_go(self, call: str) -> None:
+        """As `HoldingRun.let_go`."""
+        self.hold.remove(call)
+        if self.hold.is_empty and not self.programs.lent and self.made_now is not None:
             self.key = self.made_now = None
 
     # --- waits for times and events, as `WaitingRun` ---
@@ -428,103 +329,3 @@ class ScriptRun:
     def values_behind(self, value: Any) -> Mapping[str, Scalar]:
         """As `WaitingRun.values_behind`."""
         return self._gate.values.values_behind(value)
-
-    async def parked(self, call: CallRecorder, held: HeldCall, pause: Callable[[], Awaitable[None]]) -> None:
-        """As `WaitingRun.parked`."""
-        self.generate_key()
-        call.request.release_slot()
-        self.hold.park(held)
-        try:
-            await pause()
-        except BaseException:
-            # When its sandbox is ended, the script is suspended for it.
-            if call.request.is_cancelled:
-                self._let_go(held.call)
-            raise
-        self._let_go(held.call)
-        await call.request.reacquire_slot()
-
-    # --- programs that it drives ---
-
-    @property
-    def kept_key(self) -> str | None:
-        """The script's key, if it is stored, so that a later request with it resumes the script; else None."""
-        return None if self.made_now is not None else self.key
-
-    def _waits(self, record: Any) -> bool:
-        """Whether the script waits for a program instead of getting its record: it has a key, and resumes later."""
-        return self.key is not None and isinstance(record, dict) and record["status"] in UNFINISHED
-
-    async def program_ended(self, execution: str, record: dict[str, Any], request: RequestContext) -> None:
-        """The sandbox has driven a program until it ended or was suspended.
-
-        Args:
-            execution: The program's execution.
-            record: Its record.
-            request: The request that reported it.
-        """
-        if (found := self._programs.pop(execution, None)) is None:
-            return
-        call, asked = found
-        if self._waits(record):
-            await self._program_waits(call, asked, {"record": record}, request)
-        else:
-            call.succeeded_with({"record": record}, asked)
-
-    async def _program_waits(
-        self, call: CallRecorder, asked: CallRequest, answer: dict[str, Any], request: RequestContext
-    ) -> dict[str, Any]:
-        """Answer the call of a program that was suspended: not at all, unless the script may deliver what it waits for.
-
-        In that case the script gets the program's record, and the call is in `lent` until the script's next call. That
-        call may resume the program. If it is any other call, or the script ends, the script is suspended for its
-        program: nothing that it does because the program is suspended takes effect.
-        """
-        record = answer["record"]
-        if not any(row["kind"] in _RESUMABLE for row in record["waiting"]):
-            await self._wait(call, request, "program", program=record)
-        execution = record["trace_id"]
-        assert call.call is not None  # noqa: S101 - without a name it has no key
-        self._programs[execution] = call, asked
-        self.lent[execution] = HeldCall(call.call, asked, "program", time.time(), {}, record)
-        return answer
-
-    async def _returned(self, call: CallRecorder) -> None:
-        """Wait until `lent` has no program but the one that a call resumes."""
-        if call.kind == "program" and call.name == NAMES[ProgramResume] and call.arguments["execution"] in self.lent:
-            held = self.lent.pop(call.arguments["execution"])
-            lender, asked = self._programs.pop(call.arguments["execution"])
-            lender.succeeded_with({"record": held.program}, asked)
-            self.hold.remove(held.call)
-            self._all_returned.set()
-        while self.lent:
-            for held in self.lent.values():
-                self.hold.add(held)
-            if self._all_returned.is_set():
-                # One event for all waiters: replacing it would leave earlier waiters waiting.
-                self._all_returned = anyio.Event()
-            call.request.release_slot()
-            await self._all_returned.wait()
-
-    def program_left(self, execution: str) -> None:
-        """The script no longer waits for a program that its sandbox was driving."""
-        if (found := self._programs.pop(execution, None)) is not None:
-            call, asked = found
-            call.abandoned(asked)
-
-    # --- replaying ---
-
-    async def _catch_up(self, call: CallRecorder) -> None:
-        """Wait until this run has repeated all recorded calls, and was given their answers.
-
-        Args:
-            call: A call that isn't recorded, or has no recorded outcome.
-        """
-        call.request.release_slot()
-        await self.course.all_repeated(call.call or "", call.asked)
-        # All are repeated, and answered one after the other: none is waited for in vain.
-        await self.answers.turn(self.history.answers, math.inf)
-        if self.course.divergence is not None:
-            await anyio.sleep_forever()
-        self._is_caught_up = True
-        await call.request.reacquire_slot()

@@ -296,7 +296,7 @@ def _slow_hint(spec: ServerSpec) -> str:
 def _too_large(failure: BaseException | None, connection: ServerConnection) -> str:
     """The size and limit of an oversized answer before the server was ready; empty if that wasn't the failure."""
     # The SDK is loaded already: a connection exists.
-    from mcp_bridge.downstream.transports.messages import OversizedResult  # noqa: PLC0415
+    from mcp_bridge.downstream.transports.server_messages import OversizedResult  # noqa: PLC0415
 
     data = getattr(failure, "data", None)
     if isinstance(data, OversizedResult):
@@ -335,7 +335,7 @@ async def call_failure(
     # The SDK is loaded already: a connection exists.
     from mcp.shared.exceptions import MCPError  # noqa: PLC0415
 
-    from mcp_bridge.downstream.transports.messages import OversizedResult  # noqa: PLC0415
+    from mcp_bridge.downstream.transports.server_messages import OversizedResult  # noqa: PLC0415
 
     what = f"{spec.name}.{tool.name}"
     told = cause if isinstance(cause, BridgeError) else getattr(cause, "data", None)

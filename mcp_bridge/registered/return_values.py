@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from mcp_bridge.downstream.catalog.results import is_wrapped
 from mcp_bridge.downstream.catalog.schema_types import resolve
+from mcp_bridge.downstream.catalog.tool_results import is_wrapped
 from mcp_bridge.registered.declaring import bad_tool
 from mcp_bridge.registered.pending import PENDING
 from mcp_bridge.registered.signatures import first_line, schema_of
@@ -66,7 +66,7 @@ class Results:
 
     Attributes:
         schema: The JSON Schema of the result, always an object. A type that isn't an object is described as its
-            property `result`, as SDKs do (`mcp_bridge.downstream.catalog.results.is_wrapped`). Values are not wrapped.
+            property `result`, as SDKs do (`downstream.catalog.tool_results.is_wrapped`). Values are not wrapped.
     """
 
     def __init__(self, declaration: Declaration, hints: dict[str, Any], max_bytes: int = MAX_RESULT_BYTES) -> None:

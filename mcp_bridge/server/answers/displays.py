@@ -1,4 +1,7 @@
-"""Validates displayed objects before anyone receives them: a guest's MIME types and base64 are untrusted."""
+"""Displayed objects: validated before anyone receives them, because a guest's MIME types and base64 are untrusted.
+
+Some clients get no image of a failed call.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,17 @@ MAX_IMAGES_BYTES = 16 << 20
 
 MAX_MIME_CHARS = 80
 
+SHOWS_NO_IMAGE_OF_ERRORS = ("claude-code", "gemini-cli", "opencode")
+"""Clients that don't display images of failed calls: Claude Code and opencode drop them silently; Gemini CLI shows the
+whole result as JSON, including the base64."""
+
 _TEXT_TYPES = ("image/svg+xml", "application/json", "application/xml", "application/javascript")
 _TEXT_ENDS = ("+json", "+xml")
+
+
+def shows_images_of_errors(client: str | None) -> bool:
+    """Whether this client may show images of a failed call to the model as images."""
+    return client is None or not client.lower().startswith(SHOWS_NO_IMAGE_OF_ERRORS)
 
 
 @dataclass(frozen=True, slots=True)

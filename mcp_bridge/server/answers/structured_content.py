@@ -12,7 +12,7 @@ from mcp.types import TextContent
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
-    from mcp_bridge.server.render import Answer
+    from mcp_bridge.server.answers.render import Answer
     from mcp_bridge.settings import Settings
 
 SHOWS_STRUCTURED = ("claude-code", "openai-mcp", "chatgpt", "codex-mcp-client")

@@ -11,9 +11,9 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_bridge.executions.record import GIVEN_BEFORE
-from mcp_bridge.server import displays
-from mcp_bridge.server.cut_output import KeptOutputs, cut
-from mcp_bridge.server.decoded_output import Printed
+from mcp_bridge.server.answers import displays
+from mcp_bridge.server.answers.cut_output import KeptOutputs, cut
+from mcp_bridge.server.answers.decoded_output import Printed
 from mcp_bridge.wire.jsonrpc import MAX_DEPTH, depth_exceeds
 
 if TYPE_CHECKING:
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from mcp_bridge.settings import Settings
 
 T = TypeVar("T")
-
-SHOWS_NO_IMAGE_OF_ERRORS = ("claude-code", "gemini-cli", "opencode")
-"""Clients that don't display images of failed calls: Claude Code and opencode drop them silently; Gemini CLI shows the
-whole result as JSON, including the base64."""
 
 NOTHING = "(no output)"
 
@@ -40,11 +36,6 @@ LEAST_BUDGET = 50
 """The lower bound when an escaped form is shortened."""
 
 OUTPUTS = ("stdout", "stderr", "value")
-
-
-def shows_images_of_errors(client: str | None) -> bool:
-    """Whether this client may show images of a failed call to the model as images."""
-    return client is None or not client.lower().startswith(SHOWS_NO_IMAGE_OF_ERRORS)
 
 
 class Answer:

@@ -22,9 +22,9 @@ from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.principal_artifacts import OwnFiles
 from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
-from mcp_bridge.server import displays, render
+from mcp_bridge.server.answers import displays, render
+from mcp_bridge.server.answers.decoded_output import Printed
 from mcp_bridge.server.app import build_server
-from mcp_bridge.server.decoded_output import Printed
 from mcp_bridge.settings import Settings
 
 EXECUTION = "0123456789abcdef"

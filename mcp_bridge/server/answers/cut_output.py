@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.server.decoded_output import Printed
+from mcp_bridge.server.answers.decoded_output import Printed
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.artifacts import Files

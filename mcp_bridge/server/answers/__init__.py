@@ -1,0 +1,1 @@
+"""The answer of an execution for an MCP client: its text, what it displays, and its record."""
