@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.kernel.events import Effect, EffectKind, StepResult, new
+from mcp_bridge.kernel.events import Effect, StepResult, new
 from mcp_bridge.kernel.program_limits import WEIGHED_BELOW, WorkLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp_bridge.kernel.program_flow import Level, Task
+    from mcp_bridge.kernel.step_types import Request
 
 
 class AwaitedEffects(WorkLimit):
@@ -41,9 +42,8 @@ class AwaitedEffects(WorkLimit):
     _read: Callable[[str], Any]
     """Parses texts, for the transition under way."""
 
-    def _emit(
-        self, task: Task, kind: EffectKind, name: str, arguments: dict[str, Any], timeout: float | None = None
-    ) -> None:
+    def _emit(self, task: Task, request: Request, timeout: float | None = None) -> None:
+        kind, name, arguments = request
         self.last_effect = number = self.last_effect + 1
         effect = new(Effect, (number, kind, task.path, task.attempt, name, arguments, timeout))
         task.effect = effect

@@ -175,23 +175,16 @@ def checked_outcome(outcome: Outcome, kind: EffectKind) -> Outcome:
     """
     number, status, value, code, message, usage = outcome
     if status == "ok":
-        plain = type(value)
-        # Most values are these, and need no copy.
-        if (
-            usage is None
-            and ((plain is str and value.isascii()) or value is None or plain is bool)
-            and (kind == "tool" or (kind == "llm" and plain is str))
-        ):
+        # Most texts are in ASCII, and so normal: they need no call.
+        if type(value) is not str or not value.isascii() or kind == "approval":
+            value = checked_value(value, kind)
+        if usage is None and value is outcome.value:
             return outcome
-        value = checked_value(value, kind)
     else:
+        check_texts(code, message)
         value = None
     if usage is not None:
         usage = _checked_usage(usage)
-    if status != "ok":
-        check_texts(code, message)
-    elif value is outcome.value and usage is None:
-        return outcome
     return new(Outcome, (number, status, value, code, message, usage))
 
 
@@ -209,6 +202,8 @@ def checked_value(value: Any, kind: EffectKind) -> Any:
         value = normal(value)
     except ValueFaultError as exc:
         raise IllegalEventError("bad_value", f"the outcome is no JSON value: {exc}") from None
+    if kind == "tool":
+        return value
     if kind == "llm" and not isinstance(value, str):
         raise IllegalEventError("bad_value", "a model's answer is text")
     if kind == "approval" and not (isinstance(value, dict) and isinstance(value.get("approved"), bool)):

@@ -49,6 +49,7 @@ class Level(Context):
         last_output: Of the step that succeeded last.
         stalled: Consecutive steps that changed no output.
         has_token_budget: Whether it, or a level above it, has a limit on tokens.
+        checked_from: How many steps may have been executed before its limits have to be looked at.
         undo: The compensations of what has been done, latest last.
         ending: How it will end once everything is undone, or None while it goes on.
         status: `running`, or how it has ended.
@@ -56,12 +57,12 @@ class Level(Context):
     """
 
     __slots__ = (
-        "branch", "ending", "has_token_budget", "last_output", "owner", "position", "prefix", "stalled", "status",
-        "steps", "task", "tokens", "undo",
+        "branch", "checked_from", "ending", "has_token_budget", "last_output", "owner", "position", "prefix", "stalled",
+        "status", "steps", "task", "tokens", "undo",
     )  # fmt: skip
 
     def __init__(self, program: Program, context: dict[str, Any], owner: Nested | None, prefix: str) -> None:
-        super().__init__(program, context)
+        Context.__init__(self, program, context)
         self.owner = owner
         self.prefix = prefix
         self.position = 0
@@ -73,6 +74,7 @@ class Level(Context):
         self.has_token_budget: bool = program.max_tokens is not None or (
             owner is not None and owner.level.has_token_budget
         )
+        self.checked_from: int = 0 if self.has_token_budget else program.step_limit
         self.undo: list[Undo] = []
         self.ending: Ending | None = None
         self.status = "running"
@@ -100,8 +102,9 @@ class Level(Context):
 
         A terminal step that was reached in sequence ends the program whatever it is.
         """
-        was_branch, self.branch = self.branch, False
-        target = instruction.after_branch if was_branch else instruction.after
+        was_branch = self.branch
+        if was_branch:
+            self.branch = False
         if instruction.chooses and (was_branch or not instruction.step.is_terminal):
             step = instruction.step
             if isinstance(step, ConditionStep) and result.status == "success":
@@ -111,6 +114,7 @@ class Level(Context):
             if isinstance(step, ApprovalStep) and not result.output["approved"]:
                 self._branch_to(step, step.otherwise, as_branch=True)
                 return
+        target = instruction.after_branch if was_branch else instruction.after
         if target == END:
             self.ending = _SUCCESS
         else:

@@ -8,10 +8,6 @@ from mcp_bridge.kernel.language.references import Lookup, measured
 
 if TYPE_CHECKING:
     from mcp_bridge.kernel.program_flow import Level
-    from mcp_bridge.kernel.step_types import Program
-
-DEFAULT_MAX_STEPS = 10_000
-"""Steps that a program without `max_steps` may execute beyond the length of its list: the bound on loops."""
 
 MAX_ITEMS = 10_000
 """Longest list that a map step goes over."""
@@ -51,14 +47,9 @@ class WorkLimit:
         return weighed
 
 
-def step_limit(program: Program) -> int:
-    """Most steps that a program may execute, repetitions counted."""
-    return DEFAULT_MAX_STEPS + len(program.steps) if program.max_steps is None else program.max_steps
-
-
 def exceeded_limit(level: Level) -> str | None:
     """Which limit on steps or tokens is used up, as a message; None if none is."""
-    if level.steps >= (limit := step_limit(level.program)):
+    if level.steps >= (limit := level.program.step_limit):
         return f"max_steps={limit} exceeded after {level.steps} step(s)"
     return exceeded_token_limit(level) if level.has_token_budget else None
 

@@ -22,15 +22,14 @@ from mcp_bridge.kernel.program_limits import (
     ends_stalled,
     exceeded_limit,
     exceeded_token_limit,
-    step_limit,
 )
 from mcp_bridge.kernel.step_groups import GroupExecution
-from mcp_bridge.kernel.step_types import ConditionStep, MapStep, ModelStep, StepFailedError
+from mcp_bridge.kernel.step_types import MapStep, ModelStep, StepFailedError
 
 if TYPE_CHECKING:
     from mcp_bridge.kernel.events import Outcome
     from mcp_bridge.kernel.program_flow import Scope
-    from mcp_bridge.kernel.step_types import Instruction, Step
+    from mcp_bridge.kernel.step_types import ConditionStep, Instruction, Step
 
 
 _TOO_MUCH = f"more than {MAX_WORK} steps, or as much of values, in a row without an effect to wait for"
@@ -50,17 +49,10 @@ class Interpreter(GroupExecution):
     def _advance(self, level: Level) -> None:
         """Go on until a step waits, or the level has ended. A loop, so that no program's length makes it deeper."""
         instructions = level.program.instructions
-        limit = step_limit(level.program)
-        while level.status == "running":
-            if level.ending is not None:
-                if level.undo and level.ending[0] != "success":
-                    if self._compensate(level):
-                        return
-                    continue
-                level.status = level.ending[0]
-            elif level.position >= len(instructions):
+        while level.ending is None:
+            if level.position >= len(instructions):
                 level.end("success")
-            elif (level.has_token_budget or level.steps >= limit) and (exceeded := exceeded_limit(level)):
+            elif level.steps >= level.checked_from and (exceeded := exceeded_limit(level)):
                 level.end("budget_exceeded", "budget_exceeded", exceeded)
             elif self._work_left < 0:
                 level.end("budget_exceeded", "too_much_at_once", _TOO_MUCH)
@@ -71,18 +63,24 @@ class Interpreter(GroupExecution):
                 if instruction.is_leaf:
                     level.task = leaf = Leaf(instruction, level, level.prefix + instruction.id)
                     result = self._attempt(leaf)
+                elif instruction.condition is not None:
+                    result = self._decide(level, instruction.condition)
                 else:
                     result = self._begin(level, instruction)
                 if result is None:
                     return
                 level.task = None
                 self._finish(level, instruction, result, None)
+        status = level.ending[0]
+        while level.status == "running":
+            if status == "success" or not level.undo:
+                level.status = status
+            elif self._compensate(level):
+                return
 
     def _begin(self, level: Level, instruction: Instruction) -> StepResult | None:
-        """Begin a level's next step, which isn't a leaf; its result if it has one at once."""
+        """Begin a level's next step, a group or a program; its result if it has one at once."""
         step = instruction.step
-        if isinstance(step, ConditionStep):
-            return self._decide(level, step)
         items: Any = []
         if isinstance(step, MapStep):
             items = step.over.fill(level.filled)
@@ -128,14 +126,14 @@ class Interpreter(GroupExecution):
 
     def _finish(self, level: Level, instruction: Instruction, result: StepResult, scope: Scope | None) -> None:
         """Take the result of a level's step, and find the next step."""
-        status = result.status
+        status, output = result.status, result.output
         if status == "success" or status == "pending":  # noqa: PLR1714 - a tuple is made and searched
-            level.take_output(instruction, result.output)
+            level.take_output(instruction, output)
             if instruction.compensation is not None:
                 record_compensation(level, instruction, instruction.compensation, result, scope)
         if status == "success":
             self.rows.append(result)
-            level.last_output = result.output
+            level.last_output = output
         elif status != "pending":
             self.rows.append(result)
         if level.ending is not None or (level.program.max_stalled_steps is not None and ends_stalled(level)):
@@ -151,39 +149,40 @@ class Interpreter(GroupExecution):
 
     def _climb(self, task: Task, result: StepResult) -> None:
         """Hand a task's result to what is above it, and so on upwards."""
-        above: StepResult | None = result
-        while above is not None:
-            owner, level = task.owner, task.level
-            if owner is not None:
-                owner.settle(task.slot, above)
-                task, above = owner, self._pump(owner)
-                continue
-            level.task = None
-            if task.instruction.undoes:
-                level.undo.pop()
-                self.rows.append(above)
+        while True:
+            group, level, instruction = task.owner, task.level, task.instruction
+            if group is not None:
+                group.settle(task.slot, result)
+                task, above = group, self._pump(group)
             else:
-                self._finish(level, task.instruction, above, task.scope)
-            self._advance(level)
-            if level.status == "running" or level.owner is None:
+                level.task = None
+                if instruction.undoes:
+                    level.undo.pop()
+                    self.rows.append(result)
+                else:
+                    self._finish(level, instruction, result, task.scope)
+                self._advance(level)
+                caller = level.owner
+                if caller is None or level.status == "running":
+                    return
+                task, above = caller, self._returned(caller, level)
+            if above is None:
                 return
-            task, above = level.owner, self._returned(level.owner, level)
+            result = above
 
     # --- attempts ---
 
     def _attempt(self, task: Task) -> StepResult | None:
         """Begin an attempt; the result if there is one at once."""
-        if self._work_left < 0 and not task.instruction.undoes:
+        level, instruction = task.level, task.instruction
+        if self._work_left < 0 and not instruction.undoes:
             return self._refused(task, "too_much_at_once", _TOO_MUCH)
-        level = task.level
         if level.has_token_budget and (exceeded := self._exceeded_tokens(task)):
             return self._refused(task, "budget_exceeded", exceeded)
         try:
-            instruction = task.instruction
             if instruction.is_leaf:
                 lookup = level.filled if task.scope is None else level.within(task.scope)
-                kind, name, arguments = instruction.request(lookup)
-                self._emit(task, kind, name, arguments, instruction.timeout)
+                self._emit(task, instruction.request(lookup), instruction.timeout)
             elif isinstance(task, Group):
                 return self._spread(task)
             elif isinstance(task, Nested):
@@ -256,7 +255,7 @@ class Interpreter(GroupExecution):
             exceeded = self._exceeded_tokens(task)
             if exceeded is None:
                 task.phase = "backoff"
-                self._emit(task, "wait", "retry", {"seconds": retry.seconds(task.attempt)})
+                self._emit(task, ("wait", "retry", {"seconds": retry.seconds(task.attempt)}))
                 return None
             code, message = "budget_exceeded", exceeded
         self._drop_deadline(task)

@@ -38,6 +38,9 @@ Targets = dict[str, int]
 Request = tuple[EffectKind, str, dict[str, Any]]
 """Kind, name and arguments of the effect that a step asks for."""
 
+DEFAULT_MAX_STEPS = 10_000
+"""Steps that a program without `max_steps` may execute beyond the length of its list: the bound on loops."""
+
 COMPENSATION: Row = {"retry": {"max_attempts": 3}}
 """The row of every compensation."""
 
@@ -183,7 +186,8 @@ class ModelStep(LeafStep):
     """Asks a model.
 
     Attributes:
-        prompt, system: Templates of texts; `system` of None if there is none.
+        prompt: A template of a text.
+        system: Another, or None.
         allowed_outputs: The only answers that are accepted, or None for any.
         falls_back: Whether a time-out counts as the first allowed answer (or an empty text).
     """
@@ -195,15 +199,14 @@ class ModelStep(LeafStep):
     def __init__(self, row: Row, index: int, targets: Targets) -> None:
         super().__init__(row, index, targets)
         self.prompt: Final = Template(row["prompt"])
-        self.system: Final = _template(row.get("system"))
+        self.system: Final = Template(row["system"]) if row.get("system") else None
         allowed = row.get("allowed_outputs")
         self.allowed_outputs: Final[tuple[str, ...] | None] = None if allowed is None else tuple(allowed)
         self.falls_back: Final = row.get("on_timeout") == "fallback"
 
     def request(self, lookup: Lookup) -> Request:
         arguments = {"prompt": self.prompt.fill(lookup)}
-        system = self.system.fill(lookup)
-        if system:
+        if self.system is not None and (system := self.system.fill(lookup)):
             arguments["system"] = system
         if self.allowed_outputs is not None:
             arguments["allowed_outputs"] = list(self.allowed_outputs)
@@ -439,6 +442,7 @@ class Instruction:
         step: The step.
         id: The step's.
         is_leaf: Whether it asks for one effect.
+        condition: The step, if it is a condition, or None.
         request: Gives the effect that a leaf asks for, as `LeafStep.request`.
         timeout: Of that effect.
         output: Gives the step's output, as `LeafStep.output`; None where that is the effect's value.
@@ -452,8 +456,8 @@ class Instruction:
     """
 
     __slots__ = (
-        "after", "after_branch", "children", "chooses", "compensation", "id", "is_leaf", "output", "output_key",
-        "request", "step", "timeout", "undoes",
+        "after", "after_branch", "children", "chooses", "compensation", "condition", "id", "is_leaf", "output",
+        "output_key", "request", "step", "timeout", "undoes",
     )  # fmt: skip
 
     def __init__(self, step: Step) -> None:
@@ -468,6 +472,7 @@ class Instruction:
             self.output = step.output
         self.undoes = isinstance(step, CompensationStep)
         self.compensation = step.compensation if isinstance(step, ToolStep) else None
+        self.condition = step if isinstance(step, ConditionStep) else None
         self.chooses = isinstance(step, ConditionStep | ApprovalStep)
         self.after_branch: int = END if step.next is None else step.next
         self.after: int = END if step.is_terminal else step.index + 1 if step.next is None else step.next
@@ -487,13 +492,14 @@ class Program:
         steps: In the order of the list.
         instructions: Of its steps.
         index: From a step's id to its index in the list.
+        step_limit: Most steps that it may execute, repetitions counted.
         uses: The programs that its steps (and programs written out in them) run by name.
         nested: Levels of programs beneath it.
     """
 
     __slots__ = (
         "data", "description", "hash", "index", "instructions", "max_stalled_steps", "max_steps", "max_tokens", "name",
-        "nested", "steps", "uses", "version",
+        "nested", "step_limit", "steps", "uses", "version",
     )  # fmt: skip
 
     def __init__(self, data: dict[str, Any], steps: list[Step], uses: Mapping[str, Program]) -> None:
@@ -505,6 +511,7 @@ class Program:
         self.max_stalled_steps: int | None = data.get("max_stalled_steps")
         self.max_tokens: int | None = data.get("max_tokens")
         self.steps = tuple(steps)
+        self.step_limit: int = DEFAULT_MAX_STEPS + len(steps) if self.max_steps is None else self.max_steps
         self.instructions = tuple(map(Instruction, steps))
         self.index = {step.id: step.index for step in steps}
         self.uses = dict(uses)

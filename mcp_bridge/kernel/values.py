@@ -20,10 +20,11 @@ MAX_DEPTH = 48
 MAX_INTEGER = 10**100
 """Integers are below this: Python reads longer ones in quadratic time, and refuses some."""
 
-_SMALL = 1 << 60
-"""Integers that are compared in no time."""
+_LEAST, _SMALL = -(1 << 60), 1 << 60
+"""Integers between these are compared in no time."""
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _EXPONENT = re.compile("[0-9]e[-+]")
 _BEYOND_BMP = re.compile(rb"[\xf0-\xf4]")
 _SHOWN_CHARS = 60
@@ -79,28 +80,10 @@ def normal(value: Any, path: str = "") -> Any:
 
 def _normal(value: Any, depth: int) -> Any:
     kind = type(value)
-    if kind is dict or kind is list or kind is tuple:
-        if not depth:
-            raise ValueFaultError("", f"nested deeper than {MAX_DEPTH} levels")
-        depth -= 1
-        if kind is dict:
-            # Most items are these, and a call for each would cost more than all else.
-            return {
-                name if type(name) is str and name.isascii() else _key(name): (
-                    item
-                    if ((kind := type(item)) is str and item.isascii())
-                    or kind is bool
-                    or (kind is int and -_SMALL < item < _SMALL)
-                    else _normal(item, depth)
-                )
-                for name, item in value.items()
-            }
-        return [
-            item
-            if ((kind := type(item)) is str and item.isascii()) or (kind is int and -_SMALL < item < _SMALL)
-            else _normal(item, depth)
-            for item in value
-        ]
+    if kind is dict:
+        return _normal_object(value, depth)
+    if kind is list or kind is tuple:
+        return _normal_list(value, depth)
     if kind is str:
         return value if value.isascii() else _text(value)
     if value is None or kind is bool:
@@ -112,6 +95,37 @@ def _normal(value: Any, depth: int) -> Any:
     if kind is float:
         return _number(value)
     return _normal(_plain(value), depth)
+
+
+# Most items of objects and lists are what these two take at once: a call for each would cost more than all else.
+
+
+def _normal_object(value: dict[Any, Any], depth: int) -> dict[str, Any]:
+    if not depth:
+        raise ValueFaultError("", _TOO_DEEP)
+    copied = value.copy()
+    for name, item in value.items():
+        if type(name) is not str:
+            return _normal_object({_key(name): item for name, item in value.items()}, depth)
+        if not name.isascii():
+            _text(name)
+        kind = type(item)
+        if (kind is str and item.isascii()) or kind is bool or (kind is int and _LEAST < item < _SMALL):
+            continue
+        copied[name] = _normal(item, depth - 1)
+    return copied
+
+
+def _normal_list(value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
+    if not depth:
+        raise ValueFaultError("", _TOO_DEEP)
+    copied = list(value)
+    for place, item in enumerate(value):
+        kind = type(item)
+        if (kind is str and item.isascii()) or (kind is int and _LEAST < item < _SMALL):
+            continue
+        copied[place] = _normal(item, depth - 1)
+    return copied
 
 
 def _plain(value: Any) -> Any:

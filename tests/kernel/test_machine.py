@@ -8,8 +8,9 @@ import pytest
 from mcp_bridge.kernel.events import Cancel, IllegalEventError, Outcome, Redo, Resume, Usage
 from mcp_bridge.kernel.language.program_parser import parse
 from mcp_bridge.kernel.machine import Machine
-from mcp_bridge.kernel.program_limits import DEFAULT_MAX_STEPS, MAX_ITEMS
+from mcp_bridge.kernel.program_limits import MAX_ITEMS
 from mcp_bridge.kernel.state import dump
+from mcp_bridge.kernel.step_types import DEFAULT_MAX_STEPS
 
 
 class Play:

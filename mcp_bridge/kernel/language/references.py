@@ -176,17 +176,31 @@ class Template:
         Raises:
             TextTooLongError: It would be larger or deeper than values may be.
         """
-        fields = self._fields
+        fields, value = self._fields, self._value
         if fields is None:
-            return self._value
+            return value
         if fields is _UNREAD:
-            fields = self._fields = _fields_of(self._value)
+            fields = self._fields = _fields_of(value)
         if fields:
-            return _filled_fields(self._value, fields, lookup)
-        value = _filled(self._value, lookup)
-        if (type(value) is not str or len(value) > MAX_TEXT_CHARS) and _room_beside(value, MAX_FILLED) < 0:
+            filled = value.copy()
+            characters, is_flat = 0, True
+            for name, root, path in fields:
+                item = lookup(root, path)
+                if item is not MISSING:
+                    filled[name] = item
+                    kind = type(item)
+                    if kind is str:
+                        characters += len(item)
+                    elif kind is dict or kind is list:
+                        is_flat = False
+            # A few short names and texts don't matter beside what is looked at here.
+            is_small = is_flat and characters <= MAX_TEXT_CHARS
+        else:
+            filled = _filled(value, lookup)
+            is_small = type(filled) is str and len(filled) <= MAX_TEXT_CHARS
+        if not is_small and _room_beside(filled, MAX_FILLED) < 0:
             raise TextTooLongError(_TOO_LARGE)
-        return value
+        return filled
 
 
 def _fields_of(value: Any) -> _Fields:
@@ -208,29 +222,6 @@ def _fields_of(value: Any) -> _Fields:
     return tuple(found)
 
 
-def _filled_fields(value: dict[str, Any], fields: _Fields, lookup: Lookup) -> dict[str, Any]:
-    """A value whose references are these, filled.
-
-    Raises:
-        TextTooLongError: As `Template.fill`.
-    """
-    filled = value.copy()
-    characters, is_flat = 0, True
-    for name, root, path in fields:
-        item = lookup(root, path)
-        if item is not MISSING:
-            filled[name] = item
-            kind = type(item)
-            if kind is str:
-                characters += len(item)
-            elif kind is dict or kind is list:
-                is_flat = False
-    # A few short names and texts don't matter beside what is looked at here.
-    if (not is_flat or characters > MAX_TEXT_CHARS) and _room_beside(filled, MAX_FILLED) < 0:
-        raise TextTooLongError(_TOO_LARGE)
-    return filled
-
-
 def _texts(value: Any) -> Iterator[str]:
     """The texts in a value, names aside."""
     waiting = [value]
@@ -245,9 +236,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _filled(value: Any, lookup: Lookup) -> Any:
-    if isinstance(value, str):
+    kind = type(value)
+    if kind is str:
         return _filled_text(value, lookup) if "$" in value else value
-    if not isinstance(value, (dict, list)):
+    if kind is not dict and kind is not list:
         return value
     changed = {}
     for place, item in value.items() if isinstance(value, dict) else enumerate(value):
