@@ -121,6 +121,7 @@ import json, sys
 from mcp_bridge.cli.commands.serve import serve
 serve(None)
 unneeded = ("uvicorn", "click", "tarfile", "difflib", "statistics", "mcp_bridge.sandbox.cli_engine")
+unneeded += ("httpx2", "mcp.client", "mcp.server.mcpserver")
 print(json.dumps([name for name in unneeded if name in sys.modules]), file=sys.stderr)
 """
 
