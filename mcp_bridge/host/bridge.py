@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import logging
 import secrets
 import time
@@ -59,7 +60,7 @@ from mcp_bridge.ledger.log.usage_store import UsageStore
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
-from mcp_bridge.offload import off_loop
+from mcp_bridge.offload import off_loop, on_thread
 from mcp_bridge.policy.rules.budgets import Usages
 from mcp_bridge.policy.rules.floor import layered
 from mcp_bridge.private_files import state_directory
@@ -70,7 +71,7 @@ from mcp_bridge.telemetry.setup import telemetry
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from anyio.abc import TaskGroup
@@ -470,7 +471,7 @@ class Bridge:
         """
         client = Client(starter, time.monotonic(), self._asker(asker), sampler, notify, progress, live, news)
         names = None if files is None else list(dict.fromkeys(files))
-        required = self._required(packages)
+        required = await self._required(packages)
         job = Job(
             code,
             servers,
@@ -503,7 +504,7 @@ class Bridge:
             async with self._shared.live_sessions.turn(name):
                 return await self._run_cell(job, key, name, fork)
 
-    def _required(self, packages: Sequence[str]) -> tuple[str, ...]:
+    async def _required(self, packages: Sequence[str]) -> tuple[str, ...]:
         """Requirements of packages in their normal form, all of which may be asked for.
 
         Raises:
@@ -511,6 +512,7 @@ class Bridge:
         """
         if not packages:
             return ()
+        await _import_installer()
         from mcp_bridge.sandbox.packages.requirements import parse_requirements
 
         requirements = parse_requirements(packages)
@@ -520,18 +522,22 @@ class Bridge:
     @property
     def package_rights(self) -> PackageRights:
         """The packages that the principal's scripts may ask for."""
+        return self._package_rights(self._shared.install, self.principal)
+
+    def _package_rights(self, now: InstallSettings, principal: Principal) -> PackageRights:
         from mcp_bridge.sandbox.packages.installer import PackageRights
         from mcp_bridge.sandbox.packages.requirements import AllowList
 
-        start, now, name = self.settings.install, self._shared.install, self.principal.name
+        start = self.settings.install
         lists = [AllowList(allow) for allow in dict.fromkeys((start.allow, now.allow))]
-        own = dict.fromkeys(one for one in (self._own.packages, self.principal.packages) if one is not None)
-        narrower = [AllowList(packages, f"principals.{name}", "packages") for packages in own]
+        own = dict.fromkeys(one for one in (self._own.packages, principal.packages) if one is not None)
+        narrower = [AllowList(packages, f"principals.{principal.name}", "packages") for packages in own]
         only_listed = "listed" in {start.dependencies, now.dependencies}
         return PackageRights((*lists, *narrower), tuple(lists) if only_listed else ())
 
     async def resolve(self, job: Job) -> PackageSet:
         """As `SandboxRunner.resolve`."""
+        await _import_installer()
         from mcp_bridge.sandbox.packages.requirements import parse_requirements
 
         notify = job.client.notify
@@ -797,23 +803,33 @@ class Bridge:
         )
         return run, requests
 
-    def _running_installs(self, job: Job) -> RunningInstalls | None:
-        """The packages that a script asks for while it runs."""
+    def _running_installs(self, job: Job) -> Callable[[], Awaitable[RunningInstalls]] | None:
+        """Makes what installs the packages that a script asks for while it runs: by the rights that it began with."""
         prepared = self.sandboxes.prepared
         if prepared is None:
             return None
-        from mcp_bridge.host.guest_bundle import HOST_MAGIC
-        from mcp_bridge.host.packages.running_installs import RunningInstalls
+        install, principal, image = self._shared.install, self.principal, prepared.image
 
-        image = prepared.image
-        there = [*(() if job.packages is None else job.packages.pins), *image.packages]
-        installer, notify = self.sandboxes.installer, job.client.notify
-        return RunningInstalls(installer, self.package_rights, there, notify, is_same_python=image.magic == HOST_MAGIC)
+        async def make() -> RunningInstalls:
+            await _import_installer()
+            from mcp_bridge.host.guest_bundle import HOST_MAGIC
+            from mcp_bridge.host.packages.running_installs import RunningInstalls
+
+            return RunningInstalls(
+                self.sandboxes.installer,
+                self._package_rights(install, principal),
+                [*(() if job.packages is None else job.packages.pins), *image.packages],
+                job.client.notify,
+                is_same_python=image.magic == HOST_MAGIC,
+            )
+
+        return make
 
     async def _package_advice(self, record: ExecutionRecord) -> list[str]:
         """What to do about a module that a script has not found."""
-        if record.error is None:
+        if record.error is None or record.error.get("type") not in {"ModuleNotFoundError", "ImportError"}:
             return []
+        await _import_installer()
         from mcp_bridge.host.packages.missing_modules import advice
 
         found = await anyio.to_thread.run_sync(
@@ -1064,6 +1080,12 @@ def _require_python(language: Language, **asked: object) -> None:
             f"{names[0]}= is for scripts in Python alone, and this is {SHOWN[language]}.",
             hint=f"Leave {' and '.join(f'{name}=' for name in names)} out, or write it in Python.",
         )
+
+
+async def _import_installer() -> None:
+    """Import what packages take, a mebibyte that few scripts need, on a thread: it takes longer than an answer may."""
+    for name in ("sandbox.packages.installer", "host.packages.missing_modules", "host.packages.running_installs"):
+        await on_thread(importlib.import_module, f"mcp_bridge.{name}")
 
 
 def _handed_in(sources: Mapping[str, InputSource]) -> ExecutionInputs:

@@ -31,7 +31,7 @@ from mcp_bridge.policy.secrets.vault_uris import REFERENCE_PREFIX, SECRET_PREFIX
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.executions.artifacts import ArtifactWriter
@@ -87,7 +87,7 @@ class Requests:
         sessions: The principal's sessions.
         session: The name of the session that the script is a cell of; None for none.
         inputs: The operator's files that the execution may read; None for none.
-        packages: The packages that the script asks for; None where there are none.
+        packages: Makes what installs the packages that the script asks for; None where there are none.
     """
 
     def __init__(
@@ -103,9 +103,11 @@ class Requests:
         sessions: SessionAccess | None = None,
         session: str | None = None,
         inputs: ExecutionInputs | None = None,
-        packages: RunningInstalls | None = None,
+        packages: Callable[[], Awaitable[RunningInstalls]] | None = None,
     ) -> None:
         self._packages = packages
+        self._made_installs: RunningInstalls | None = None
+        self._making_installs = anyio.Lock()
         self._sessions, self._session = sessions, session
         self._inputs = inputs
         self.principal = principal
@@ -281,16 +283,18 @@ class Requests:
                 await self._script.course.leave(changed)
         return answer
 
-    @property
-    def _installs(self) -> RunningInstalls:
+    async def _installs(self) -> RunningInstalls:
         if self._packages is None:
             raise BridgeError("packages_unavailable", "Packages can't be added here.")
-        return self._packages
+        async with self._making_installs:
+            if self._made_installs is None:
+                self._made_installs = await self._packages()
+        return self._made_installs
 
     async def _install(
         self, request: messages.PackageInstall | messages.PackageRead, context: RequestContext
     ) -> dict[str, Any]:
-        installs = self._installs
+        installs = await self._installs()
         if isinstance(request, messages.PackageRead):
             return await installs.part(request.sha256, request.start)
         requirements, added = request.requirements, request.added

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import mcp_types as types
-from mcp.server import Server, ServerRequestContext
+from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -45,6 +45,8 @@ from mcp_bridge.server.tool_description import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+
+    from mcp.server.context import ServerRequestContext
 
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.governance.principals import Principal

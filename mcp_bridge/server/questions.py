@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from anyio.abc import TaskGroup
-    from mcp.server import ServerRequestContext
+    from mcp.server.context import ServerRequestContext
 
     from mcp_bridge.ledger.log.payloads import QuestionFields
     from mcp_bridge.models.sampling import SamplingReply, SamplingRequest

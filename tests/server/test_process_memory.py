@@ -121,6 +121,7 @@ import json, sys
 from mcp_bridge.cli.commands.serve import serve
 serve(None)
 unneeded = ("uvicorn", "click", "tarfile", "difflib", "statistics", "mcp_bridge.sandbox.cli_engine")
+unneeded += ("httpx2", "mcp.client", "mcp.server.mcpserver")
 print(json.dumps([name for name in unneeded if name in sys.modules]), file=sys.stderr)
 """
 
@@ -143,6 +144,45 @@ def test_a_bridge_that_has_started_has_not_imported_what_only_others_need(tmp_pa
         check=True,
     )
     assert json.loads(ended.stderr.splitlines()[-1]) == []
+
+
+AFTER_A_SCRIPT = """
+import json, sys
+from pathlib import Path
+from mcp_bridge.cli.commands.serve import serve
+serve(Path(sys.argv[1]))
+unneeded = ("httpx2", "mcp.client", "jsonschema", "packaging", "configparser", "mcp_bridge.sandbox.packages.installer")
+print(json.dumps([name for name in unneeded if name in sys.modules]), file=sys.stderr)
+"""
+
+
+def test_a_bridge_that_has_run_a_script_has_not_imported_what_only_others_need(setup):
+    about = {"name": "a-test", "version": "1"}
+    begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": about}
+    requests = [
+        {"id": 0, "method": "initialize", "params": begin},
+        {"method": "notifications/initialized"},
+        {"id": 1, "method": "tools/call", "params": {"name": "run_python", "arguments": {"code": "1 / 0"}}},
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-c", AFTER_A_SCRIPT, str(setup.config)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=setup.env,
+        cwd=setup.home,
+        text=True,
+    ) as server:
+        for request in requests:
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", **request}) + "\n")
+            server.stdin.flush()
+        answers = map(json.loads, server.stdout)
+        result = next(answer["result"] for answer in answers if answer.get("id") == 1)
+        server.stdin.close()
+        server.stdout.read()
+        told = server.stderr.read()
+    assert "ZeroDivisionError" in result["content"][0]["text"]
+    assert json.loads(told.splitlines()[-1]) == []
 
 
 def test_a_server_on_stdio_loads_nothing_of_http():

@@ -224,7 +224,10 @@ def serve(config: Path | None, *, programs: bool = False, bare: bool = False) ->
     import anyio
 
     from mcp_bridge.server.deferred_models import deferred_models
+    from mcp_bridge.server.late_packages import postpone
     from mcp_bridge.server.process_memory import missing
+
+    postpone("mcp", "mcp.server")
 
     # With the SDK comes its HTTP server, and with that a library that hooks into uvicorn's shutdown if it is installed.
     # Nothing is served over HTTP here; whoever imports uvicorn later gets it.
@@ -272,7 +275,9 @@ def serve_http(
     from mcp_bridge.cli.listen_addresses import listening
     from mcp_bridge.http_settings import VIEWER_PATH
     from mcp_bridge.server.deferred_models import deferred_models
+    from mcp_bridge.server.late_packages import postpone
 
+    postpone("mcp", "mcp.server")
     with deferred_models():
         from mcp_bridge.server.http.app import Tls, serve_http
     from mcp_bridge.server.http.authentication import open_authenticator

@@ -10,7 +10,6 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.payloads import CellRef
 from mcp_bridge.sandbox.languages import SHOWN
 from mcp_bridge.sandbox.packages.locked import PackageSet
-from mcp_bridge.sandbox.packages.requirements import meets, parse_requirement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,6 +125,8 @@ def is_same_packages(requirements: Sequence[str], known: StoredExecution) -> boo
     if not requirements:
         # A later cell has its session's without asking.
         return found is None or (place is not None and place.number > 1)
+    from mcp_bridge.sandbox.packages.requirements import meets, parse_requirement  # noqa: PLC0415  (few have packages)
+
     return found is not None and meets(map(parse_requirement, requirements), found) is None
 
 
@@ -141,6 +142,8 @@ def require_in_session(requirements: Sequence[str], cell: Cell) -> None:
     """
     if not requirements:
         return
+    from mcp_bridge.sandbox.packages.requirements import meets, parse_requirement  # noqa: PLC0415  (few have packages)
+
     unmet = meets(map(parse_requirement, requirements), cell.packages or PackageSet(()))
     if unmet is not None:
         raise BridgeError(

@@ -16,18 +16,15 @@ if TYPE_CHECKING:
 
 
 def advice(record: ExecutionRecord, rights: PackageRights, cache: WheelCache, profile: str) -> str | None:
-    """A sentence for a script that has ended since a module isn't there; None for another.
+    """A sentence for a script that has ended since a module isn't there; None for another failed import.
 
     Args:
-        record: How it has ended.
+        record: How it has ended: by an ImportError.
         rights: What its principal's scripts may ask for.
         cache: Knows what packages have.
         profile: The profile in force.
     """
-    error = record.error
-    if error is None or error.get("type") not in {"ModuleNotFoundError", "ImportError"}:
-        return None
-    module = missing_module(error["message"])
+    module = None if record.error is None else missing_module(record.error["message"])
     if module is None:
         return None
     name = package_of(module, cache)

@@ -7,8 +7,6 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from packaging.utils import canonicalize_name
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -89,6 +87,8 @@ class PackageSet:
 
 
 def _normal(pin: str) -> str:
+    from packaging.utils import canonicalize_name  # noqa: PLC0415  (few scripts have packages)
+
     name, _, version = pin.partition("==")
     return f"{canonicalize_name(name)}=={version}"
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcp.types import TextContent
+from mcp_types import TextContent
 
 if TYPE_CHECKING:
-    from mcp.types import CallToolResult
+    from mcp_types import CallToolResult
 
     from mcp_bridge.server.answers.render import Answer
     from mcp_bridge.settings import Settings

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
-    from mcp.server import ServerRequestContext
-    from mcp.server.context import CallNext, HandlerResult
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import AsyncIterator
 
-    from mcp.server import ServerRequestContext
-    from mcp.server.context import CallNext, HandlerResult
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
     from mcp_bridge.server.http.request_admission import Endpoint
 

@@ -22,8 +22,8 @@ from mcp_bridge.server.http.stream_resumption import ReplayMemory, SessionEvents
 
 if TYPE_CHECKING:
     import mcp_types as types
-    from mcp.server import Server
     from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
+    from mcp.server.lowlevel import Server
     from mcp.server.streamable_http import EventCallback, StreamableHTTPServerTransport
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
