@@ -1128,7 +1128,7 @@ async def open_bridge(
             is_tidy = await tidy_at_start(database, files, settings.ledger)
             database.reclaim = functools.partial(make_room, database, files, settings.ledger)
             kept = UsageStore(database)
-            usages = Usages(await kept.load(), kept.add, unkept={LOCAL_PRINCIPAL.name})
+            usages = Usages(await kept.load(), kept, unkept={LOCAL_PRINCIPAL.name})
             publisher = None
             if settings.ledger.publish:
                 from mcp_bridge.ledger.publish.open_publisher import open_publisher  # rarely needed
