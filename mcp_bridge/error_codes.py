@@ -101,7 +101,8 @@ Code = Literal[
     "too_much_at_once", "tool_busy", "tool_cancelled", "tool_changed", "tool_error", "tool_failed", "tool_timeout",
     "tool_unavailable", "trust_unusable", "unexpected_response", "uninstall_failed", "unknown_approval",
     "unknown_artifact", "unknown_cell",
-    "unknown_doubt", "unknown_effect", "unknown_entry", "unknown_field", "unknown_input", "unknown_key",
+    "unknown_doubt", "unknown_effect", "unknown_entry", "unknown_field", "unknown_http_session", "unknown_input",
+    "unknown_key",
     "unknown_method", "unknown_output", "unknown_path", "unknown_principal", "unknown_profile", "unknown_program",
     "unknown_request",
     "unknown_run", "unknown_secret", "unknown_server",
@@ -1127,13 +1128,18 @@ GROUPS: Final[tuple[Group, ...]] = (
             "The process may not have as many files and connections open as `http.max_connections` wants.",
             "Raise the hard limit, such as LimitNOFILE of systemd, or lower the setting.", exit_status=4),
         "too_many_clients": Description(
-            "As many sessions are open over HTTP as `http.max_sessions` or `http.max_sessions_per_principal` allow.",
+            "As many sessions are open over HTTP as `http.max_sessions` or `http.max_sessions_per_principal` allow, "
+            "and nobody who has more has one to spare.",
             "End sessions that aren't used, or raise the limit.", _CLIENT),
         "too_many_requests": Description(
             "A principal makes more requests a minute than it may, or too many large ones are in progress.",
             "Wait as long as the answer's Retry-After says.", _CLIENT | _VIEWER),
         "too_many_viewers": Description("Too many pages of the viewer are open.", "Close some.", _VIEWER),
         "uninstall_failed": Description("A file can't be removed.", "Check its owner and mode, and run it again."),
+        "unknown_http_session": Description(
+            "A request over HTTP names a session that there isn't, or that has ended: it was ended, had no request for "
+            "`http.session_idle_timeout`, or went for another principal's. Nothing was begun.",
+            "Begin another with `initialize`, as the status 404 tells clients.", _CLIENT),
         "unknown_path": Description(
             "The viewer or the server has nothing at this path.",
             "Follow the viewer's links. MCP is at `http.path`.", _VIEWER | _CLIENT),

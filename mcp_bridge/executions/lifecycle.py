@@ -49,8 +49,9 @@ class Lifecycle:
         keys: The keys of the MACs by which equal requests are recognised.
         policy_hash: The hash of the policy in force.
         retry_failed: Whether an idempotency key whose execution has failed may be used for another attempt.
-        servers_digest: SHA-256, in hexadecimal, of the configurations of all servers that executions may use; None for
-            a process that has none, and runs nothing.
+        servers_digest: SHA-256, in hexadecimal, of the configurations of all servers that executions may use, and of
+            what their principal is given of the secrets and files, unless that is all; None for a process that has
+            none, and runs nothing.
 
     Attributes:
         similar_policies: As `similar` in `usage_from_history`.

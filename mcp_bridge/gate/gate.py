@@ -160,7 +160,7 @@ class Gate:
                 # As it is recorded: usage outlives an erasure, and mustn't tell how long an erased value was.
                 size = await self._size(admitted.recorded)
                 reserved = Amounts(calls=1, bytes=size) if size else _ONE_CALL
-                reservation = self._budget.reserve(reserved)
+                reservation = await self._budget.reserve_as_kept(reserved)
             except BaseException as exc:
                 self._admission.give_up(admitted)
                 measurements.call_refused(tool.info.server, tool.info.name, exc)
@@ -171,6 +171,12 @@ class Gate:
                     share.add(reserved, admitted.decision.counts)
                 self.values.keep(caller.execution, [admitted.asked, admitted.recorded])
                 await caller.begin(admitted.intent(), is_repeatable=self._is_idempotent(admitted.tool))
+                try:
+                    # It is durable with the intent. If it fails there, that is the outcome of a call that wasn't made.
+                    await reservation.confirm()
+                except BridgeError as exc:
+                    measurements.call_refused(tool.info.server, tool.info.name, exc)
+                    raise
                 try:
                     with (
                         measurements.call(tool.info.server, tool.info.name),
@@ -184,7 +190,7 @@ class Gate:
                     given = await self._size(result.value)
                     if share is not None and given:
                         share.add(Amounts(bytes=given))
-                    reservation.settle(Amounts(calls=1, bytes=size + given) if given else reserved)
+                    await reservation.settle_as_kept(Amounts(calls=1, bytes=size + given) if given else reserved)
                 except BridgeError as exc:
                     raise await off_loop([exc.message, exc.details], projected, exc, projector) from None
             return result

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import json
 import logging
 import secrets
 import time
@@ -697,7 +698,10 @@ class Bridge:
 
     def _servers_digest(self) -> str:
         specs = (self.fleet.servers[name].spec for name in self._narrow(None) if name in self.fleet.servers)
-        return hashlib.sha256("".join(sorted(spec.fingerprint() for spec in specs)).encode()).hexdigest()
+        grants = {"secrets": self._usable_secrets, "files": fewer(self._own.files, self.principal.files)}
+        fewer_than_all = {kind: sorted(names) for kind, names in grants.items() if names is not None}
+        given = [*sorted(spec.fingerprint() for spec in specs), json.dumps(fewer_than_all) if fewer_than_all else ""]
+        return hashlib.sha256("".join(given).encode()).hexdigest()
 
     async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
         """As `SandboxRunner.sandboxed`."""
@@ -1150,7 +1154,7 @@ async def open_bridge(
             is_tidy = await tidy_at_start(database, files, settings.ledger)
             database.reclaim = functools.partial(make_room, database, files, settings.ledger)
             kept = UsageStore(database)
-            usages = Usages(await kept.load(), kept.add, unkept={LOCAL_PRINCIPAL.name})
+            usages = Usages(await kept.load(), kept, unkept={LOCAL_PRINCIPAL.name})
             publisher = None
             if settings.ledger.publish:
                 from mcp_bridge.ledger.publish.open_publisher import open_publisher  # rarely needed

@@ -1,6 +1,7 @@
 """Hostile servers over HTTP: what they send to learn a credential, to have a call made twice, or to hold the bridge up."""
 
 import asyncio
+import contextlib
 import json
 import time
 from dataclasses import replace
@@ -17,7 +18,10 @@ from starlette.routing import Route
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.configuration.oauth_settings import OAuthSettings
 from mcp_bridge.downstream.http import http_client, remote_auth
+from mcp_bridge.downstream.http.http_client import open_client, opened
 from mcp_bridge.downstream.http.remote_auth import RemoteAccess, without_secrets
+from mcp_bridge.downstream.oauth.authorization_client import AuthorizationClient
+from mcp_bridge.downstream.oauth.failures import UnreachableError
 from mcp_bridge.downstream.oauth.login_record import Login, keep_login
 from mcp_bridge.downstream.oauth.login_store import LoginStore
 from mcp_bridge.downstream.transports.http_transport import HttpTransport
@@ -372,6 +376,43 @@ async def test_what_a_server_sends_in_small_parts_lets_others_have_their_turn(ki
     task.cancel()
     assert had > 5
     assert (time.monotonic() - began) / had < 0.1
+
+
+@contextlib.asynccontextmanager
+async def early_hints(few=0):
+    """A server that sends interim responses without end, or a few and then its response; its port."""
+    hint = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
+
+    async def answer(reader, writer):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(hint * few)
+                while not few:
+                    writer.write(hint * 100)
+                    await writer.drain()
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def test_what_comes_before_a_response_is_bounded():
+    async with early_hints() as port, open_client(remote(port), RemoteAccess(without_secrets)) as client:
+        attempt = http_client.Attempt()
+        with pytest.raises(http_client.RequestFailedError) as caught:
+            async with opened(client, "GET", remote(port).url, headers={}, attempt=attempt):
+                pass
+        assert caught.value.failure.kind == "lost"
+        request = httpx2.Request("GET", remote(port).url)
+        with pytest.raises(UnreachableError, match="the connection broke"):
+            await AuthorizationClient(remote(port).url, client).send(request)
+    async with early_hints(1000) as port, open_client(remote(port), RemoteAccess(without_secrets)) as client:
+        # Of one connection, each response may have as much before it.
+        for _ in range(5):
+            async with opened(client, "GET", remote(port).url, headers={}, attempt=http_client.Attempt()) as response:
+                assert await response.aread() == b"{}"
 
 
 async def test_a_wait_of_a_thousand_digits_is_as_long_as_any():

@@ -281,3 +281,39 @@ async def test_what_a_principal_has_used_is_its_own_and_no_restart_or_erasure_gi
     with pytest.raises(BridgeError, match="usages was changed"):
         async with opened():
             pass
+
+
+async def test_two_bridges_on_one_ledger_let_exactly_a_principals_limit_pass(sandboxes, tmp_path):
+    tables = {"policy": {"limits": {"principal": {"calls": 9}}}}
+    calls = f"""{ASKS}
+import asyncio
+from mcp.servers import faulty
+async def one():
+    try:
+        await faulty.echo('x')
+        return "given"
+    except Exception as exc:
+        return exc.code
+print(sorted(await asyncio.gather(*(one() for _ in range(6)))).count("given"))
+"""
+    state = knows_the_sandbox(tmp_path / "state", sandboxes.settings.state_dir)
+    governance = load_governance(tables, None, tmp_path, state)
+
+    def opened():
+        return sandboxes.open(faulty(), governance=governance, state_dir=state)
+
+    async with opened() as one, opened() as other:
+        given = []
+
+        async def run(bridge):
+            given.append(int(lines(await bridge.for_principal(ANNA).run(calls))[0]))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, one)
+            tasks.start_soon(run, other)
+        assert sum(given) == 9
+        # Each knows by now that there is nothing left, and the record has what was made.
+        for bridge in (one, other):
+            await run(bridge)
+        assert sum(given) == 9
+        assert (await UsageStore(other._database).load())["anna"]["calls"] == 9

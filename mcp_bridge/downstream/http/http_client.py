@@ -29,6 +29,7 @@ from mcp_bridge import __version__
 from mcp_bridge.downstream.configuration.remote_entries import shown_url, value_problem
 from mcp_bridge.downstream.http.no_proxy import unproxied
 from mcp_bridge.downstream.http.remote_auth import open_auth
+from mcp_bridge.downstream.http.response_heads import HeadBound
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -107,15 +108,17 @@ class Attempt:
         sent: Whether a part of it may have reached the server, and the server hasn't refused it.
     """
 
-    __slots__ = ("sent",)
+    __slots__ = ("_head", "sent")
 
     def __init__(self) -> None:
         self.sent = False
+        self._head = HeadBound()
 
-    async def trace(self, event: str, _info: Mapping[str, Any]) -> None:
+    async def trace(self, event: str, info: Mapping[str, Any]) -> None:
         """Note that the request begins to be written: httpcore's `trace` extension."""
         if event.endswith("send_request_headers.started"):
             self.sent = True
+        await self._head.trace(event, info)
 
 
 _ATTEMPT = "mcp_bridge.attempt"

@@ -10,6 +10,7 @@ import anyio
 import httpx2
 
 from mcp_bridge.downstream.http.no_proxy import unproxied
+from mcp_bridge.downstream.http.response_heads import HeadBound
 from mcp_bridge.downstream.oauth.endpoints import url_problem
 from mcp_bridge.downstream.oauth.login_errors import UnreachableError
 
@@ -54,6 +55,7 @@ class AuthorizationClient:
         if problem := url_problem(str(request.url), self._server_url):
             raise UnreachableError(f"its address {problem}", was_sent=False)
         request.headers["Accept-Encoding"] = "identity"
+        request.extensions = {**request.extensions, "trace": HeadBound().trace}
         # An error's own text may repeat what was sent.
         try:
             with anyio.fail_after(REQUEST_SECONDS):

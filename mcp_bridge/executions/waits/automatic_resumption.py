@@ -2,8 +2,9 @@
 
 With a program that belongs to a script which isn't over, the script goes on.
 
-Only with those that ran last under the same policy and with the same servers: a state directory may be shared by
-bridges with other configurations, whose executions this one must not give other servers, or other rights. And only
+Only with those that ran last under the same policy and with the same servers, secrets and files: a state directory may
+be shared by bridges with other configurations, whose executions this one must not give other servers, or other rights;
+and a principal may have lost its table, and would have everybody's rights without it. And only
 with those that ran since the log was last restored from a backup, or has lost entries: what the others have done by
 then isn't known, and would be done again. Others wait for who asks for them.
 """
@@ -179,7 +180,7 @@ class AutomaticResumption:
 
 
 def _is_alike(entries: list[Recorded], owner: Owner, lost: int) -> bool:
-    """Whether an execution ran last after the entry `lost`, and under the policy and with the servers of now."""
+    """Whether an execution ran last after the entry `lost`, and under the policy and with the grants of now."""
     for row in reversed(entries):
         said = decoded(row.entry)
         # What a person has said of it in between is under no policy, and ran nothing.

@@ -81,7 +81,7 @@ class Statement:
         text, parameters: SQL and its parameters, some of which may be `Seal` or `NewKey`, and the last a
             `RowMac`.
         row: The row that it writes, if the table's rows have MACs.
-        otherwise: Statements with their parameters, which run if this one changes nothing.
+        otherwise: Statements with their parameters, which run if this one changes nothing, and write the same row.
         changed: The number of rows that it changed, after its execution.
     """
 
@@ -227,11 +227,11 @@ def _do(transaction: Transaction, batch: Sequence[Item]) -> None:
         rows[0].changed = cursor.rowcount
         # A value may be as large as a script's whole output; the next statement has its own copy.
         del values
-        if count == 1 and rows[0].row is not None and rows[0].changed:
-            transaction.authenticate(rows[0].row)
         if count == 1 and not rows[0].changed:
             for text, parameters in rows[0].otherwise:
                 connection.execute(text, parameters)
+        if count == 1 and rows[0].row is not None and (rows[0].changed or rows[0].otherwise):
+            transaction.authenticate(rows[0].row)
         at += count
     _insert(
         connection,

@@ -1,28 +1,28 @@
 """Budgets: the usage of an execution and of its principal, and the policy's limits on both.
 
 An effect's amounts are reserved before it starts, so that concurrent calls can't exceed a limit together, and settled
-when they are known. Nothing here awaits, so no locks are needed.
+when they are known. What is counted in memory needs no locks: nothing awaits between a check and its count.
 
 No effect starts that would exceed a limit. Usage beyond the reservation (a result's bytes, a model's tokens) is counted
 in full; if that exceeds a limit, the result is refused: `settle` raises.
 
 The usage of `local` is counted in memory, from the start of the bridge's process to its end: whoever starts it has such
-a limit begin anew. Another principal's is kept (`Usages`), so that no restart gives it more.
+a limit begin anew. Another principal's is kept (`KeptUsages`), so that no restart gives it more. Several bridges may
+share what is kept, and then it decides: what is in memory may be out of date, and only saves asking.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, cast
 
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from types import TracebackType
 
     from mcp_bridge.error_codes import Code
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from mcp_bridge.policy.rules.policy_settings import Limits, PolicyLimits
 
 Kind = Literal["calls", "bytes", "model_tokens", "model_cost_usd"]
+
+Claim: TypeAlias = "Callable[[], Awaitable[None]]"
+"""Waits until it is certain that amounts are within the limits, and raises the `budget_…` if they aren't."""
+
+_THE_PRINCIPAL = "everything this principal runs"
 
 # Costs are summed in billionths of a dollar, because binary fractions don't add up exactly.
 _PER_USD = 10**9
@@ -125,46 +130,118 @@ class Usage:
         for kind, amount in more.items():
             self._taken[kind] += amount
 
+    def claim(self, more: Mapping[Kind, int], limits: Limits, *, regardless: bool = False) -> Claim | None:  # noqa: ARG002
+        """Add amounts that exceed no limit as far as is known here.
 
-class KeptUsage(Usage):
-    """A principal's usage that is kept when it changes.
+        Args:
+            more: The amounts.
+            limits: The limits.
+            regardless: Whether they stay added if they do exceed one.
+
+        Returns:
+            What is left to be waited for, or None.
+        """
+        self.add(more)
+        return None
+
+    async def refresh(self) -> bool:
+        """Take over what others have counted. Returns whether there may be any."""
+        return False
+
+
+class KeptUsages(Protocol):
+    """What principals have used, as all bridges keep it together."""
+
+    def add(self, principal: str, more: Mapping[Kind, int]) -> None:
+        """Add amounts, durable with whatever is recorded next."""
+
+    def claim(
+        self, principal: str, more: Mapping[Kind, int], limits: Mapping[Kind, int], *, regardless: bool
+    ) -> Callable[[], Awaitable[bool]]:
+        """As `add`, if the sums exceed none of the limits.
+
+        Args:
+            principal: The principal.
+            more: The amounts.
+            limits: The limits of what is added.
+            regardless: Whether they are added in any case.
+
+        Returns:
+            A function that waits until that is durable, and says whether no limit is exceeded.
+        """
+
+    async def used(self, principal: str) -> Mapping[str, int]:
+        """What a principal has used by now."""
+
+
+class SharedUsage(Usage):
+    """A principal's usage that is kept when it changes, and that other bridges may change, too.
 
     Args:
+        principal: The principal.
+        kept: Where it is kept.
         taken: What was kept before.
-        keep: Called with amounts to be added to what is kept.
     """
 
-    __slots__ = ("_keep",)
+    __slots__ = ("_kept", "_principal")
 
-    def __init__(self, taken: Mapping[str, int] | None, keep: Callable[[Mapping[Kind, int]], None]) -> None:
+    def __init__(self, principal: str, kept: KeptUsages, taken: Mapping[str, int] | None) -> None:
         super().__init__(taken)
-        self._keep = keep
+        self._principal = principal
+        self._kept = kept
 
     def add(self, more: Mapping[Kind, int]) -> None:
         """As `Usage.add`."""
         if any(more.values()):
             # First: if it can't be kept, nothing is used.
-            self._keep(more)
+            self._kept.add(self._principal, more)
         super().add(more)
+
+    def claim(self, more: Mapping[Kind, int], limits: Limits, *, regardless: bool = False) -> Claim | None:
+        """As `Usage.claim`."""
+        bounds: dict[Kind, int] = {
+            kind: limit for kind, amount in more.items() if amount > 0 and (limit := _limit(limits, kind)) is not None
+        }
+        if not bounds:
+            self.add(more)
+            return None
+        is_within = self._kept.claim(self._principal, more, bounds, regardless=regardless)
+        super().add(more)
+
+        async def confirm() -> None:
+            if not await is_within():
+                # By what another bridge has counted meanwhile, which this one is to know of from now on.
+                await self.refresh()
+                kind = self.first_exceeded(limits, more)
+                raise _refusal(next(iter(bounds)) if kind is None else kind, _THE_PRINCIPAL)
+
+        return confirm
+
+    async def refresh(self) -> bool:
+        """As `Usage.refresh`."""
+        # What this process posts meanwhile may be missing: too little is claimed in vain, and too much refuses.
+        used = await self._kept.used(self._principal)
+        self._taken = {kind: used.get(kind, 0) for kind in KINDS}
+        return True
 
 
 class Usages:
     """The usage of each principal.
 
     Args:
-        kept: What principals had used when the bridge was opened.
-        keep: Called with a principal and amounts to be added to what is kept; None keeps nothing.
+        before: What principals had used when the bridge was opened.
+        kept: Where it is kept; None keeps nothing.
         unkept: Principals whose usage is counted in this process alone.
     """
 
     def __init__(
         self,
-        kept: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
-        keep: Callable[[str, Mapping[Kind, int]], None] | None = None,
+        before: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+        kept: KeptUsages | None = None,
         unkept: Collection[str] = (),
     ) -> None:
+        self._before = before
         self._kept = kept
-        self._keep = keep
         self._unkept = unkept
         self._by_principal: dict[str, Usage] = {}
 
@@ -172,10 +249,10 @@ class Usages:
         """The usage of a principal; the same object every time."""
         known = self._by_principal.get(principal)
         if known is None:
-            if self._keep is None or principal in self._unkept:
+            if self._kept is None or principal in self._unkept:
                 known = Usage()
             else:
-                known = KeptUsage(self._kept.get(principal), functools.partial(self._keep, principal))
+                known = SharedUsage(principal, self._kept, self._before.get(principal))
             self._by_principal[principal] = known
         return known
 
@@ -197,11 +274,13 @@ class Budget:
     ) -> None:
         record = record or {}
         self._usage = Usage(record.get("usage"))
+        self._limits = limits
+        self._principal = principal
         self.made = {int(rule): calls for rule, calls in record.get("made", {}).items()}
         """The calls that each rule with `max_calls` has let through, by the rule's number: for `Call.made`."""
         self._holders = (
             ("this execution", limits, self._usage),
-            ("everything this principal runs", limits.principal, principal),
+            (_THE_PRINCIPAL, limits.principal, principal),
         )
 
     def record(self) -> dict[str, Any]:
@@ -238,8 +317,17 @@ class Budget:
         self._check(more)
         if amounts.model_tokens and not amounts.model_cost_usd:
             self._check_price_unknown()
-        self._add(more)
-        return Reservation(self, more)
+        return Reservation(self, more, self._claim(more))
+
+    async def reserve_as_kept(self, amounts: Amounts) -> Reservation:
+        """As `reserve`, also where another bridge has given back what the principal had reserved there."""
+        try:
+            return self.reserve(amounts)
+        except BridgeError:
+            exceeded = self._principal.first_exceeded(self._limits.principal, amounts.counted())
+            if exceeded is None or not await self._principal.refresh():
+                raise
+        return self.reserve(amounts)
 
     def _check(self, more: Mapping[Kind, int]) -> None:
         for holder, limits, usage in self._holders:
@@ -252,19 +340,23 @@ class Budget:
             if usage.is_cost_exhausted(limits):
                 raise _refusal("model_cost_usd", holder)
 
-    def _add(self, more: Mapping[Kind, int]) -> None:
+    def _claim(self, more: Mapping[Kind, int], *, regardless: bool = False) -> Claim | None:
         # The principal's first: keeping it may fail.
-        for _, _, usage in reversed(self._holders):
-            usage.add(more)
+        claim = self._principal.claim(more, self._limits.principal, regardless=regardless)
+        self._usage.add(more)
+        return claim
 
-    def _settle(self, reserved: Mapping[Kind, int], used: Mapping[Kind, int]) -> None:
+    def _settle(self, reserved: Mapping[Kind, int], used: Mapping[Kind, int]) -> Claim | None:
         if used == reserved:
-            return
+            return None
         more = {kind: used.get(kind, 0) - reserved.get(kind, 0) for kind in KINDS}
         try:
             self._check({kind: max(0, amount) for kind, amount in more.items()})
-        finally:
-            self._add(more)
+        except BridgeError:
+            self._principal.add(more)
+            self._usage.add(more)
+            raise
+        return self._claim(more, regardless=True)
 
 
 class Share:
@@ -304,21 +396,44 @@ class Reservation:
     A context manager: what isn't settled inside stays reserved, because an interrupted effect may have used all of it.
     """
 
-    __slots__ = ("_budget", "_reserved")
+    __slots__ = ("_budget", "_claim", "_reserved")
 
-    def __init__(self, budget: Budget, reserved: Mapping[Kind, int]) -> None:
+    def __init__(self, budget: Budget, reserved: Mapping[Kind, int], claim: Claim | None = None) -> None:
         self._budget = budget
         self._reserved: Mapping[Kind, int] | None = reserved
+        self._claim = claim
 
-    def settle(self, used: Amounts) -> None:
+    async def confirm(self) -> None:
+        """Wait until the reservation is certain, which it is once it is durable. The effect starts after this.
+
+        Raises:
+            BridgeError: As `reserve`: another bridge has reserved what was left. Of this execution it stays counted.
+        """
+        if self._claim is not None:
+            try:
+                await self._claim()
+            except BridgeError:
+                self._close()
+                raise
+
+    async def settle_as_kept(self, used: Amounts) -> None:
+        """As `settle`, with what other bridges have counted."""
+        if (claim := self.settle(used)) is not None:
+            await claim()
+
+    def settle(self, used: Amounts) -> Claim | None:
         """Replace the reservation by the amounts that the effect has used.
+
+        Returns:
+            What is left to be waited for, or None.
 
         Raises:
             BridgeError: As `reserve`: they exceed the reservation and a limit. They are counted, and the result must
                 not be returned.
         """
-        if (reserved := self._close()) is not None:
-            self._budget._settle(reserved, used.counted())  # noqa: SLF001 - the two are one mechanism
+        if (reserved := self._close()) is None:
+            return None
+        return self._budget._settle(reserved, used.counted())  # noqa: SLF001 - the two are one mechanism
 
     def release(self) -> None:
         """Cancel the reservation: the effect was not started."""

@@ -1,21 +1,26 @@
 """Sessions of MCP over HTTP (protocol versions up to 2025-11-25), by the SDK's manager.
 
 The manager keeps a session with the credential that has opened it: another principal gets 404 for its id, as for one
-that doesn't exist. What it lacks are limits for each principal, a refusal with a code, events that are kept for each
-session, and a refusal of a request under the id of another that isn't answered yet: one would get the other's answer.
+that doesn't exist. What it lacks are limits and a fair share for each principal, refusals with a code, events that are
+kept for each session, and a refusal of a request under the id of another that isn't answered yet: one would get the
+other's answer.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
+import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import pydantic_core
-from mcp.server.streamable_http import GET_STREAM_KEY, EventStore
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
+from mcp.server.streamable_http import GET_STREAM_KEY, MCP_SESSION_ID_HEADER, EventStore
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import as_request_id, coerce_request_id
+from starlette.datastructures import Headers
 
 from mcp_bridge.server.http.refusals import RefusedRequest, refused
 from mcp_bridge.server.http.stream_resumption import ReplayMemory, SessionEvents, is_answer
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.http_settings import HttpSettings
 
+logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5
 """When a client that there was no room for may try again: others may have ended their sessions."""
@@ -49,11 +55,23 @@ class _Request:
     over: anyio.Event = field(default_factory=anyio.Event)
 
 
-class RequestIds:
-    """The ids of a session's requests that are in progress. By these the SDK finds the stream of an answer."""
+class SessionRequests:
+    """A session's requests that are in progress, by their ids: by these the SDK finds the stream of an answer.
+
+    Attributes:
+        connected: How many have a connection. One of them may be the session's own stream, which asks for nothing.
+        used_at: When the last one came or was over.
+    """
 
     def __init__(self) -> None:
+        self.connected = 0
+        self.used_at = anyio.current_time()
         self._taken: dict[str, _Request] = {}
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether an answer is awaited. A call goes on without its connection."""
+        return not all(request.is_answered for request in self._taken.values())
 
     def answered(self, stream_id: str) -> None:
         """Note that there is the answer to a request."""
@@ -70,6 +88,15 @@ class RequestIds:
         Raises:
             RefusedRequest: It has the id of another that isn't answered.
         """
+        self.connected += 1
+        self.used_at = anyio.current_time()
+        try:
+            await self._handle(handler, scope, receive, send)
+        finally:
+            self.connected -= 1
+            self.used_at = anyio.current_time()
+
+    async def _handle(self, handler: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
             await handler(scope, receive, send)
             return
@@ -116,16 +143,16 @@ class _Answers(EventStore):
     """Keeps no events, as where answers are JSON and nothing is resumed; says when a request is answered.
 
     Args:
-        ids: The ids of the session's requests.
+        requests: The session's requests.
     """
 
-    def __init__(self, ids: RequestIds) -> None:
-        self._ids = ids
+    def __init__(self, requests: SessionRequests) -> None:
+        self._requests = requests
 
     async def store_event(self, stream_id: str, message: types.JSONRPCMessage | None) -> str:
         """Note an answer. Its event has no id."""
         if is_answer(message):
-            self._ids.answered(stream_id)
+            self._requests.answered(stream_id)
         return ""
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
@@ -158,6 +185,20 @@ def _in_use(key: str) -> RefusedRequest:
     )
 
 
+class _Session(NamedTuple):
+    """An open session.
+
+    Attributes:
+        owner: The name of its principal.
+        requests: Its requests.
+        events: What is kept of its streams, where they can be resumed.
+    """
+
+    owner: str
+    requests: SessionRequests
+    events: SessionEvents | None
+
+
 class Sessions(StreamableHTTPSessionManager):
     """The session manager.
 
@@ -177,7 +218,7 @@ class Sessions(StreamableHTTPSessionManager):
         self._max = settings.max_sessions
         self._max_per_principal = settings.max_sessions_per_principal
         self._memory = ReplayMemory(settings.replay_size)
-        self._events: dict[str, SessionEvents] = {}
+        self._sessions: dict[str, _Session] = {}
 
     @property
     def count(self) -> int:
@@ -191,31 +232,80 @@ class Sessions(StreamableHTTPSessionManager):
         except RefusedRequest as refusal:
             await refusal.response()(scope, receive, send)
 
+    async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The SDK's own refusal has the same status, and no code.
+        session_id = Headers(scope=scope).get(MCP_SESSION_ID_HEADER)
+        if session_id is not None and not self._is_open(session_id, scope.get("user")):
+            raise _unknown_session()
+        await super()._handle_stateful_request(scope, receive, send)
+
+    def _is_open(self, session_id: str, user: object) -> bool:
+        transport = self._server_instances.get(session_id)
+        if transport is None or transport.is_terminated:
+            return False
+        if transport.idle_scope is not None and transport.idle_scope.cancel_called:
+            return False
+        requestor = authorization_context(user) if isinstance(user, AuthenticatedUser) else None
+        return requestor == self._session_owners.get(session_id)
+
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         # The SDK's own refusal says neither which limit it is nor what to do.
-        owned = sum(owner == requestor for owner in self._session_owners.values())
-        if owned >= self._max_per_principal:
+        owner = requestor["client_id"] if requestor is not None else ""
+        counts = collections.Counter(session.owner for session in self._sessions.values())
+        if counts[owner] >= self._max_per_principal:
             raise _no_room("principal has", self._max_per_principal, "http.max_sessions_per_principal")
-        if self.count >= self._max:
+        if self.count >= self._max and not self._make_room(owner, counts):
             raise _no_room("bridge has", self._max, "http.max_sessions")
         # The SDK would share one store among all sessions, and a session could then ask for another's events.
-        owner = requestor["client_id"] if requestor is not None else ""
-        ids = RequestIds()
-        events = None if self.json_response else SessionEvents(self._memory, owner, ids.answered)
-        self.event_store = events or _Answers(ids)
+        requests = SessionRequests()
+        events = None if self.json_response else SessionEvents(self._memory, owner, requests.answered)
+        self.event_store = events or _Answers(requests)
         transport = super()._admit_session(requestor)
         self.event_store = None
         if transport is not None and transport.mcp_session_id:
-            if events is not None:
-                self._events[transport.mcp_session_id] = events
-            handler = functools.partial(ids.handle, transport.handle_request)
+            self._sessions[transport.mcp_session_id] = _Session(owner, requests, events)
+            handler = functools.partial(requests.handle, transport.handle_request)
             transport.handle_request = handler  # type: ignore[method-assign]
         return transport
 
+    def _make_room(self, owner: str, counts: collections.Counter[str]) -> bool:
+        """End a session of whoever has the most, unless they wouldn't have more than this owner then.
+
+        It is the one without a request for the longest; those that keep a stream open come last, and what has a call
+        isn't ended. So each principal has a share, though nothing is set aside for those who don't come.
+
+        Returns:
+            Whether there is room.
+        """
+        for greedy, most in counts.most_common():
+            if most - 1 < counts[owner] + 1:
+                return False
+            unused = [
+                (session.requests.connected > 0, session.requests.used_at, session_id)
+                for session_id, session in self._sessions.items()
+                if session.owner == greedy and not session.requests.is_awaited
+            ]
+            if unused:
+                self._end(min(unused)[-1])
+                logger.info("ended a session of %r, who has %d of %d: %r has none left", greedy, most, self._max, owner)
+                return True
+        return False
+
+    def _end(self, session_id: str) -> None:
+        """End a session at once. Its streams are closed in a moment."""
+        transport = self._server_instances.pop(session_id)
+        self._session_owners.pop(session_id, None)
+        self._forget(session_id)
+        if self._task_group is not None:
+            self._task_group.start_soon(transport.terminate)
+
+    def _forget(self, session_id: str) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None and session.events is not None:
+            session.events.close()
+
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
-        events = self._events.pop(session_id, None)
-        if events is not None:
-            events.close()
+        self._forget(session_id)
         await super()._discard_session(session_id, transport)
 
 
@@ -226,4 +316,13 @@ def _no_room(who: str, most: int, setting: str) -> RefusedRequest:
         f"The {who} {most} open sessions, the most that {setting} allows.",
         "End those that aren't used (DELETE), or try again later: without requests they end by themselves.",
         retry_after=str(RETRY_SECONDS),
+    )
+
+
+def _unknown_session() -> RefusedRequest:
+    return refused(
+        404,
+        "unknown_http_session",
+        "There is no such session, or it has ended. The request was not begun.",
+        "Begin another: send initialize without the header Mcp-Session-Id.",
     )

@@ -200,6 +200,24 @@ async def test_a_script_is_left_alone_by_a_bridge_with_other_servers(sandboxes, 
         assert await status(bridge, record.execution) == "suspended"
 
 
+@pytest.mark.parametrize("table", [{"secrets": []}, {"files": []}], ids=["secrets", "files"])
+async def test_a_script_is_left_alone_whose_principal_has_more_without_its_table(sandboxes, tmp_path, table):
+    def opened(**principals):
+        state = sandboxes.settings.state_dir
+        return sandboxes.open(governance=load_governance({"principals": principals}, None, tmp_path, state))
+
+    async with opened(anna=table) as bridge:
+        anna = bridge.for_principal(Principal("anna"))
+        record = await anna.run(WAIT, key="k")
+        await anna.send_event(record.execution, "go", 2, "OPERATOR", and_resume=False)
+    async with opened() as bridge:
+        await look_once(goes_on(bridge))
+        assert await status(bridge.for_principal(Principal("anna")), record.execution) == "suspended"
+    async with opened(anna=table) as bridge:
+        await look_once(goes_on(bridge))
+        assert await status(bridge.for_principal(Principal("anna")), record.execution) == "success"
+
+
 async def test_what_was_suspended_before_the_log_was_restored_is_left_to_a_person(sandboxes):
     path = sandboxes.settings.state_dir / FILE_NAME
     async with sandboxes.open() as bridge:

@@ -15,6 +15,8 @@ import mcp_types as types
 import pytest
 from bridge_fixtures import DEADLINE_SECONDS, until
 from http_bridge import ACCEPT, serving
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
 from mcp.server import _streamable_http_modern
 from mcp.server.streamable_http import GET_STREAM_KEY
 from sse_starlette.sse import EventSourceResponse
@@ -406,14 +408,45 @@ async def test_sessions_are_bounded_end_when_idle_and_when_deleted(configure):
         assert "max_sessions_per_principal" in none_left.text
         assert (await http.delete("/mcp", headers=first)).status_code == 200
         listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-        assert (await http.post("/mcp", json=listing, headers=first)).status_code == 404
+        ended = await http.post("/mcp", json=listing, headers=first)
+        assert (ended.status_code, code_of(ended)) == (404, "unknown_http_session")
         third = await opened(http)
 
         async def forgotten():
             await anyio.sleep(2.2)
-            return (await http.post("/mcp", json=listing, headers=third)).status_code == 404
+            answer = await http.post("/mcp", json=listing, headers=third)
+            return answer.status_code == 404 and code_of(answer) == "unknown_http_session"
 
         await until(forgotten)
+
+
+@pytest.mark.parametrize("json_answers", [False, True], ids=["events", "json"])
+async def test_a_session_that_there_is_not_is_refused_with_a_code_and_clients_begin_another(configure, json_answers):
+    async with serving(configure(http={"json_answers": json_answers})) as bridge, bridge.http() as http:
+        listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        unknown = ACCEPT | {"mcp-session-id": "0" * 32, "mcp-protocol-version": OLD}
+        for method, body in (("POST", listing), ("POST", INITIALIZE), ("GET", None), ("DELETE", None)):
+            answer = await http.request(method, "/mcp", json=body, headers=unknown)
+            assert (answer.status_code, code_of(answer)) == (404, "unknown_http_session"), method
+            assert types.JSONRPCError.model_validate(answer.json()).error.code == types.INVALID_REQUEST
+            assert "send initialize" in answer.json()["error"]["message"]
+        # A request of 2026-07-28 stands alone, whatever its client has left of a session.
+        body, headers = modern("tools/list")
+        assert (await http.post("/mcp", json=body, headers=headers | {"mcp-session-id": "0" * 32})).status_code == 200
+        # The SDK's client is told why, and its next session works.
+        sessions = []
+
+        async def note(answer):
+            sessions.append(answer.headers.get("mcp-session-id"))
+
+        async with httpx2.AsyncClient(timeout=DEADLINE_SECONDS, event_hooks={"response": [note]}) as noted:
+            async with Client(streamable_http_client(bridge.url, http_client=noted), mode="legacy") as client:
+                assert (await http.delete("/mcp", headers=ACCEPT | {"mcp-session-id": sessions[0]})).status_code == 200
+                with pytest.raises(MCPError, match="send initialize") as error:
+                    await client.list_tools()
+                assert error.value.error.data == {"code": "unknown_http_session"}
+            async with Client(streamable_http_client(bridge.url, http_client=noted), mode="legacy") as client:
+                assert (await client.list_tools()).tools
 
 
 async def test_sessions_of_all_are_bounded_and_who_comes_too_late_is_told_when_to_try_again(configure):
@@ -428,6 +461,50 @@ async def test_sessions_of_all_are_bounded_and_who_comes_too_late_is_told_when_t
         assert (await http.post("/mcp", json=listing, headers=first)).status_code == 200
         assert (await http.delete("/mcp", headers=first)).status_code == 200
         await opened(http)
+
+
+async def test_who_has_the_most_sessions_makes_room_for_another_principal(configure):
+    setup = configure(http={"max_sessions": 4}, principals={"anna": {}, "bert": {}, "carl": {}})
+    anna, bert, carl = ({"authorization": f"Bearer {made(setup, name)}"} for name in ("anna", "bert", "carl"))
+    async with serving(setup) as bridge, bridge.http() as http:
+        working, listening, unused, used = [await opened(http, **anna) for _ in range(4)]
+        await begun(http, working, "import time\nprogress(0, 1, 'running')\ntime.sleep(100)", number=9)
+        async with http.stream("GET", "/mcp", headers=listening) as stream:
+            assert stream.status_code == 200
+
+            async def is_open(session):
+                body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+                answer = await http.post("/mcp", json=body, headers=session)
+                assert answer.status_code == 200 or code_of(answer) == "unknown_http_session", answer.text
+                return answer.status_code == 200
+
+            async def has_none_left(headers):
+                answer = await http.post("/mcp", json=INITIALIZE, headers=ACCEPT | headers)
+                return (answer.status_code, code_of(answer)) == (503, "too_many_clients")
+
+            assert await has_none_left(anna)
+            assert await is_open(used)
+            # What was used the longest ago goes first.
+            first = await opened(http, **bert)
+            assert not await is_open(unused)
+            assert await is_open(used)
+            second = await opened(http, **bert)
+            assert not await is_open(used)
+            # Now both have as many, and neither gets more.
+            assert await has_none_left(anna)
+            assert await has_none_left(bert)
+            assert await is_open(working)
+            assert await is_open(listening)
+            assert await is_open(first)
+            # Of a third, what only listens ends; what has a call doesn't.
+            await begun(http, first, "import time\nprogress(0, 1, 'running')\ntime.sleep(100)", number=9)
+            await begun(http, second, "import time\nprogress(0, 1, 'running')\ntime.sleep(100)", number=9)
+            await opened(http, **carl)
+            with anyio.fail_after(DEADLINE_SECONDS):
+                async for _ in stream.aiter_bytes():
+                    pass
+        assert not await is_open(listening)
+        assert await is_open(working)
 
 
 # --- streams ---
