@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections import deque
 from contextlib import asynccontextmanager
 
@@ -65,6 +66,14 @@ async def test_the_event_loop_and_what_waits_in_it_stay(sandboxes):
     async with opened(sandboxes) as cells:
         await cells("import asyncio\nq = asyncio.Queue()\nawait q.put(1)\nloop = asyncio.get_running_loop()")
         assert (await cells("await q.get(), loop is asyncio.get_running_loop()")).value == "(1, True)"
+
+
+async def test_advice_on_an_unknown_name_knows_of_the_cells_before(sandboxes):
+    async with opened(sandboxes) as cells:
+        await cells("customers = 1; globals()[1] = 2")
+        assert "No cell of this session has left it" in (await cells("zzz")).error["message"]
+        if sys.version_info < (3, 12):
+            assert "Did you mean: 'customers'?" in (await cells("custmers")).error["message"]
 
 
 async def test_an_exception_and_an_exit_end_their_cell_only(sandboxes):

@@ -247,7 +247,7 @@ class CellRunner:
         sandbox.end()
         if found is None:
             raise lost_at(stored, f"run again, it ended its sandbox: {ran.record.status}")
-        raise diverged(stored, found)
+        raise diverged(stored, found, ran.record.error)
 
     async def _run_in(
         self, sandbox: SessionSandbox | None, active: ActiveScript, artifacts: ArtifactWriter
