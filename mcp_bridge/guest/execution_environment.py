@@ -94,7 +94,8 @@ class ExecutionEnvironment:
         from mcp_bridge.guest.advice import advice, script_environment
 
         start = self.start
-        world = script_environment.World(start.code, start.servers, self._modules.known_tools, SITE_PACKAGES)
+        kept = [name for name in sys.modules["__main__"].__dict__ if isinstance(name, str)] if start.cell else None
+        world = script_environment.World(start.code, start.servers, self._modules.known_tools, SITE_PACKAGES, kept)
         advice.add_to(exc, world)
 
     def finish(self, outcome: runner.Outcome) -> None:

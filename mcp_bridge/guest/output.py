@@ -41,9 +41,9 @@ class Capture:
         self._pending = [b"", b""]
         self._pid = os.getpid()
         self.current = 1
-        self.last_words = b""
-        """Text at which standard error is held back, as long as little follows: maybe an interpreter's own report of
-        its death. Empty for none."""
+        self.last_words: tuple[bytes, ...] = ()
+        """Texts at which standard error is held back, as long as little follows: maybe an interpreter's own report of
+        its death."""
         for reader in readers:
             os.set_blocking(reader, False)
 
@@ -136,10 +136,11 @@ class Capture:
         stream: Any = ("stdout", "stderr")[index]
         # A character that is cut by a read waits for its remaining bytes, so that text stays text.
         cut = len(data) if final else len(data) - _incomplete_tail(data)
-        if index and self.last_words and not final:
-            found = data.find(self.last_words)
-            if 0 <= found < cut and len(data) - found <= HELD_BYTES:
-                cut = found
+        if index and not final:
+            for words in self.last_words:
+                found = data.find(words)
+                if 0 <= found < cut and len(data) - found <= HELD_BYTES:
+                    cut = found
         whole = data[:cut]
         if not whole:
             return

@@ -639,10 +639,15 @@ class Bridge:
         """End the sandboxes of all principals' idle sessions: the bridge ends."""
         self._shared.live_sessions.end_all()
 
-    async def end_session(self, session: str) -> bool:
-        """Forget a session, and end its sandbox; False if there is none. Its cells stay in the ledger."""
+    async def end_session(self, session: str, cell: str | None = None) -> bool:
+        """Forget a session, and end its sandbox; False if there is none. Its cells stay in the ledger.
+
+        Args:
+            session: As `executions.sessions.sessions.end_session`.
+            cell: The execution of the session's cell that runs and ends its own session; None for anybody else.
+        """
         self._shared.live_sessions.drop(SessionKey(self.principal.name, session))
-        return await self.sessions.end(session)
+        return await (self.sessions.end(session) if cell is None else self.sessions.end_own(cell))
 
     def gate(
         self,

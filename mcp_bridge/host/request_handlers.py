@@ -68,8 +68,13 @@ class SessionAccess(Protocol):
     async def listed_sessions(self) -> list[dict[str, Any]]:
         """The sessions, as `messages.SessionList` has them."""
 
-    async def end_session(self, session: str) -> bool:
-        """End a session; False if there is none."""
+    async def end_session(self, session: str, cell: str | None = None) -> bool:
+        """End a session; False if there is none.
+
+        Args:
+            session: Its name.
+            cell: The execution of its cell that runs, if that ends its own; else None.
+        """
 
 
 class Requests:
@@ -259,7 +264,9 @@ class Requests:
         if name is None:
             raise BridgeError("unknown_session", "This script is of no session.", hint="Name one: end_session('NAME').")
         await call.announce()
-        return {"found": await self._sessions.end_session(name)}
+        # Its own may have ended: what has the name then is another.
+        cell = None if request.name else self._script.execution
+        return {"found": await self._sessions.end_session(name, cell)}
 
     async def _input(self, request: Any, context: RequestContext) -> Any:
         inputs = self._inputs or no_inputs()

@@ -16,6 +16,8 @@ from mcp_bridge.ledger.storage.live_bridges import Presence
 from mcp_bridge.sandbox.engine import OWNER_LABEL
 from mcp_bridge.sandbox.image import image, store
 from mcp_bridge.sandbox.ownership import host_id
+from mcp_bridge.sandbox.packages.cache import WheelCache
+from mcp_bridge.sandbox.packages.install_settings import InstallSettings
 
 NO_PROCESS = 4_194_305
 """A process id that Linux gives to none."""
@@ -52,13 +54,14 @@ def podman(*arguments):
     return ended.stdout.strip()
 
 
-def imported(folder, reference):
+def imported(folder, reference, *labels):
     """A tiny image that says that it is one of ours."""
     with tarfile.open(folder / "root.tar", "w") as tar:
         member = tarfile.TarInfo("hello")
         member.size = len(reference)
         tar.addfile(member, io.BytesIO(reference.encode()))
-    podman("import", "--change", f"LABEL {store.LABEL_RECIPE}=x", str(folder / "root.tar"), reference)
+    said = [word for label in (f"{store.LABEL_RECIPE}=x", *labels) for word in ("--change", f"LABEL {label}")]
+    podman("import", *said, str(folder / "root.tar"), reference)
 
 
 def run(*words, status=0):
@@ -83,6 +86,15 @@ def test_images_that_are_not_in_force_are_removed_and_one_in_use_is_named(machin
     assert run("image", "prune") == "No image to remove.\n"
     assert f"removed {wanted}" in run("image", "prune", "--all")
     assert podman("images", "--format", "{{.Repository}}") == "localhost/not-ours"
+
+
+def test_nothing_is_kept_of_when_a_removed_image_of_packages_was_used(machine):
+    imported(machine, f"{store.REPOSITORY}:set-old", f"{store.LABEL_SET}={'a' * 64}")
+    cache = WheelCache(machine / "state", InstallSettings())
+    for digest in ("a" * 64, "b" * 64):
+        cache.image_used(digest)
+    run("image", "prune")
+    assert [file.name for file in (machine / "state/packages/images").iterdir()] == ["b" * 64]
 
 
 def test_uninstall_removes_what_was_made_and_says_what_is_left(machine):

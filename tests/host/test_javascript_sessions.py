@@ -332,6 +332,14 @@ async def test_a_session_that_is_ended_begins_anew_from_inside_too(both):
         assert (after.value, after.session) == ("'undefined'", {"name": "s", "cell": 1})
 
 
+async def test_a_node_that_ends_prints_nothing_of_its_own(both):
+    async with opened(both) as cells:
+        await well(cells, "var x = 1")
+        record = await cells("console.error('bye'); setTimeout(() => process.reallyExit(3), 300)")
+        assert (record.status, record.error["code"], record.stderr) == ("killed", "interpreter_exited", b"bye\n")
+        assert (await well(cells, "x")).value == "1"
+
+
 HOSTILE = """
 const fs = require("node:fs");
 const send = (message) => fs.writeSync(4, JSON.stringify({ jsonrpc: "2.0", ...message }) + "\\n");

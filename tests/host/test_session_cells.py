@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections import deque
 from contextlib import asynccontextmanager
 
@@ -13,10 +14,12 @@ from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.lifecycle import Scripts
+from mcp_bridge.host.bridge import Bridge
 from mcp_bridge.host.channel import HostChannel
 from mcp_bridge.host.sessions import session_sandbox
 from mcp_bridge.host.sessions.live_sessions import SessionKey
 from mcp_bridge.host.sessions.session_sandbox import SessionSandbox, _CellFrames
+from mcp_bridge.ledger.log.session_store import SessionStore
 from mcp_bridge.sandbox.session_limits import SessionSettings
 from mcp_bridge.server import resources
 from mcp_bridge.wire.errors import WireError
@@ -63,6 +66,14 @@ async def test_the_event_loop_and_what_waits_in_it_stay(sandboxes):
     async with opened(sandboxes) as cells:
         await cells("import asyncio\nq = asyncio.Queue()\nawait q.put(1)\nloop = asyncio.get_running_loop()")
         assert (await cells("await q.get(), loop is asyncio.get_running_loop()")).value == "(1, True)"
+
+
+async def test_advice_on_an_unknown_name_knows_of_the_cells_before(sandboxes):
+    async with opened(sandboxes) as cells:
+        await cells("customers = 1; globals()[1] = 2")
+        assert "No cell of this session has left it" in (await cells("zzz")).error["message"]
+        if sys.version_info < (3, 12):
+            assert "Did you mean: 'customers'?" in (await cells("custmers")).error["message"]
 
 
 async def test_an_exception_and_an_exit_end_their_cell_only(sandboxes):
@@ -248,6 +259,61 @@ async def test_a_session_that_is_ended_begins_anew_from_inside_too(sandboxes):
         assert printed(await cells.bridge.run("print(await runtime.end_session('s'))")) == "True\n"
         assert await cells.bridge.listed_sessions() == []
         assert not await cells.bridge.end_session("s")
+
+
+async def test_ending_a_session_does_not_end_what_has_begun_under_its_name_meanwhile(sandboxes, monkeypatch):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        remove = SessionStore.remove
+
+        async def begun_anew(self, principal, head):
+            monkeypatch.setattr(SessionStore, "remove", remove)
+            assert await remove(self, principal, head)
+            await bridge.run("x = 2", session="s")
+            return await remove(self, principal, head)
+
+        monkeypatch.setattr(SessionStore, "remove", begun_anew)
+        assert await bridge.end_session("s")
+        assert (await bridge.run("x", session="s")).value == "2"
+
+
+async def test_a_cell_that_ends_its_own_session_ends_no_other_of_that_name(bilingual, monkeypatch):
+    async with bilingual.open() as one, bilingual.open() as other:
+        end_session = Bridge.end_session
+
+        async def begun_anew(self, *asked):
+            monkeypatch.setattr(Bridge, "end_session", end_session)
+            assert await end_session(other.bridge, "s")
+            await other.run("globalThis.x = 2" if other.language == "javascript" else "x = 2", session="s")
+            return await end_session(self, *asked)
+
+        monkeypatch.setattr(Bridge, "end_session", begun_anew)
+        record = await one.run("await runtime.end_session()", session="s")
+        assert record.value in {"False", "false"}
+        assert (await other.run("x", session="s")).value == "2"
+        for opened_bridge in (one, other):
+            opened_bridge.bridge.end_sessions()
+
+        async def are_gone():
+            return await bilingual.sandboxes.containers() == []
+
+        await until(are_gone)
+
+
+@pytest.mark.parametrize("meanwhile", ["x = 2", "raise SystemExit"])
+async def test_ending_a_session_ends_it_too_if_it_goes_on_meanwhile(sandboxes, monkeypatch, meanwhile):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        remove = SessionStore.remove
+
+        async def gone_on(self, principal, head):
+            monkeypatch.setattr(SessionStore, "remove", remove)
+            await bridge.run(meanwhile, session="s")
+            return await remove(self, principal, head)
+
+        monkeypatch.setattr(SessionStore, "remove", gone_on)
+        assert await bridge.end_session("s")
+        assert await bridge.listed_sessions() == []
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a@1", "a/b", "é", "a" * 65])

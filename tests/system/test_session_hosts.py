@@ -1,7 +1,14 @@
 """Sessions whose host dies, or whose cell waits for a person: each host is a process of its own."""
 
 import pytest
-from script_hosts import ended, make_hosts, source  # noqa: F401  (fixtures)
+from script_hosts import (  # noqa: F401  (fixtures)
+    either,
+    ended,
+    make_either,
+    make_hosts,
+    make_javascript_hosts,
+    source,
+)
 
 pytestmark = pytest.mark.xdist_group("generated sessions")
 
@@ -71,3 +78,32 @@ def test_a_waiting_cell_that_is_cancelled_has_left_nothing(hosts):
     waits = hosts.run("x = 2\nawait local.careful(text='b')", key=None, session="s")
     hosts.cancel(waits["execution"])
     assert hosts.run("x", key=None, session="s")["value"] == "1"
+
+
+DOUBTFUL = {
+    "python": """x = 2
+import threading, time
+from mcp.sync.servers import local as blocking
+threading.Thread(target=lambda: blocking.once(text='b', seconds=30), daemon=True).start()
+time.sleep(0.3)
+while True: pass""",
+    "javascript": "x = 2\nlocal.once({text: 'b', seconds: 30})\nawait new Promise((done) => setTimeout(done, 300))\nfor (;;);",
+}
+"""Computes beside a call until its time is up, so that nobody sees what becomes of the call."""
+
+
+def test_a_cell_that_is_interrupted_with_a_call_in_doubt_waits_and_has_left_nothing(either):
+    options = {"session": "s", "language": either.language}
+    cells = [
+        {"code": either.whole({"python": "x = 1", "javascript": "var x = 1"})} | options,
+        {"code": either.whole(DOUBTFUL), "key": "k", "timeout": 0.8} | options,
+        {"code": either.whole("x")} | options,
+    ]
+    refused = ended(either.start(cells=cells))
+    assert refused["code"] == "session_waiting", refused
+    waits = either.run(DOUBTFUL, key="k", session="s")
+    assert (waits["status"], waits["error"]["code"]) == ("suspended", "in_doubt")
+    assert waits["session"] == {"name": "s", "cell": 2}
+    assert not any("goes on" in notice for notice in waits.get("notices", ()))
+    either.cancel(waits["execution"])
+    assert either.run("x", key=None, session="s")["value"] == "1"

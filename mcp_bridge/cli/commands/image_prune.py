@@ -73,6 +73,8 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
     import anyio
 
     from mcp_bridge.sandbox.image import image
+    from mcp_bridge.sandbox.image.store import LABEL_SET
+    from mcp_bridge.sandbox.packages.cache import WheelCache
 
     settings = loaded.settings
     wanted = image.image_reference(
@@ -90,6 +92,10 @@ def prune(loaded: Loaded, *, everything: bool, as_json: bool) -> int:
         return gone, left
 
     gone, left = anyio.run(work)
+    cache = WheelCache(settings.state_dir, settings.install)
+    for one in gone:
+        if (digest := one.labels.get(LABEL_SET)) is not None:
+            cache.forget_image(digest)
     if as_json:
         print_json({"removed": [one.reference for one in gone], "left": [reference for reference, _ in left]})
     else:

@@ -562,6 +562,11 @@ class Scripts:
                 return
         if divergence is None and await self._suspend_with_plan(active, record):
             return
+        if record.session is not None and "interrupted" in record.session:
+            record.notices.append(
+                f"the cell was interrupted, and the session {record.session['name']!r} goes on; "
+                "if its sandbox is lost, it can't be rebuilt past this cell"
+            )
         record.notices += await self._untaken_events(script)
         unused = None
         if active.gate.approved is not None:

@@ -89,6 +89,9 @@ def suspend(
     """
     ended = f" The run itself ended so: {record.error['message']}" if record.error else ""
     record.status, record.exit_code, record.waiting = "suspended", SUSPENDED_EXIT_CODE, list(waiting)
+    if record.session is not None:
+        # A cell that waits leaves nothing yet: it runs again when it goes on.
+        record.session.pop("interrupted", None)
     again = f"Then {goes_on(key)}."
     said = [_doubted(doubtful)] if doubtful else []
     said += _awaited(record.execution, waiting)

@@ -28,6 +28,7 @@ from mcp_bridge.executions.sessions.sessions import chain, left_by, why_lost
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mcp_bridge.errors import ErrorRecord
     from mcp_bridge.executions.lifecycle import Lifecycle
     from mcp_bridge.executions.record import ExecutionRecord
     from mcp_bridge.executions.replay_result import Difference
@@ -228,7 +229,7 @@ class Rebuilding(Generic[S]):
         sandbox.end()
         if found is None:
             raise lost_at(stored, f"run again, it ended its sandbox: {record.status}")
-        raise diverged(stored, found)
+        raise diverged(stored, found, record.error)
 
 
 async def cells_to_rebuild(lifecycle: Lifecycle, principal: str, head: str, most: int) -> list[StoredExecution]:
@@ -298,11 +299,21 @@ def lost_at(stored: StoredExecution, why: str, **details: Any) -> BridgeError:
     )
 
 
-def diverged(stored: StoredExecution, found: Difference) -> BridgeError:
-    """The error for a cell that hasn't done what it did, with both sides."""
+def diverged(stored: StoredExecution, found: Difference, error: ErrorRecord | None) -> BridgeError:
+    """The error for a cell that hasn't done what it did, with both sides.
+
+    Args:
+        stored: The cell.
+        found: The difference.
+        error: The error with which it has ended now; or None.
+    """
     expected, actual = _shown(found.expected), _shown(found.found)
     if found.what == "input":
         why = f"its input isn't what it was (input_changed): it was {expected}, and is {actual}"
+        return lost_at(stored, why, what=found.what, recorded=expected, actual=actual)
+    if found.step and found.found is None:
+        ended = f"; it ended so: {_shown(error['message'])}" if error else ""
+        why = f"run again, it did not do the same: its call {found.step} was {expected}, and was not made{ended}"
         return lost_at(stored, why, what=found.what, recorded=expected, actual=actual)
     what = f"its call {found.step}" if found.step else f"its {found.what}"
     return lost_at(

@@ -157,6 +157,14 @@ class Sessions:
         """As `end_session`."""
         return await end_session(self._lifecycle, self._heads, self._principal, session)
 
+    async def end_own(self, cell: str) -> bool:
+        """Forget the session of a cell that runs; False if it has ended, whatever has its name by now.
+
+        Args:
+            cell: The cell's execution.
+        """
+        return await self._heads.remove(self._principal, cell)
+
 
 async def end_session(lifecycle: Lifecycle, heads: SessionStore, principal: str, session: str) -> bool:
     """Forget a session; False if there is none. Its cells stay in the ledger; one that waits is cancelled.
@@ -165,15 +173,29 @@ async def end_session(lifecycle: Lifecycle, heads: SessionStore, principal: str,
         lifecycle: The lifecycle of executions.
         heads: Which cell is the last of each session.
         principal: Whose session it is.
-        session: As `SessionStore.remove`.
+        session: Its name; or its last cell, since nobody knows its name once that is erased.
     """
-    head = await heads.head(principal, session)
-    if not await heads.remove(principal, session):
-        return False
-    stored = await lifecycle.store.execution(head or session, principal)
+    head = await heads.head(principal, session) or session
+    while not await heads.remove(principal, head):
+        now = await heads.head(principal, session)
+        if not await _is_same(lifecycle.store, principal, head, now):
+            # It has ended meanwhile. What has its name by now is another.
+            return head != session
+        head = now
+    stored = await lifecycle.store.execution(head, principal)
     if stored is not None:
         await cancel_waiting_cell(lifecycle, stored)
     return True
+
+
+async def _is_same(store: ProgramStore, principal: str, before: str, head: str) -> bool:
+    """Whether a session that has a last cell now is the one that had another last cell before."""
+    seeds = []
+    for execution in (before, head):
+        stored = await store.execution(execution, principal) if execution else None
+        place = None if stored is None else Cell.of(stored)
+        seeds.append(None if place is None else place.seed)
+    return seeds[0] is not None and seeds[0] == seeds[1]
 
 
 async def cancel_waiting_cell(lifecycle: Lifecycle, stored: StoredExecution) -> None:

@@ -13,12 +13,14 @@ class World(NamedTuple):
         servers: A dict `{name, alias}` for each server.
         tools: Returns tools by server alias, for the servers whose tools are already listed.
         packages: The directory of the image's packages.
+        kept: The names that a session has; None for a script of its own.
     """
 
     code: str
     servers: list[dict[str, Any]]
     tools: Callable[[], dict[str, list[str]]]
     packages: str
+    kept: list[str] | None = None
 
     @property
     def aliases(self) -> dict[str, str]:

@@ -71,7 +71,9 @@ def unknown(name: Any, world: World) -> str | None:
     for server, tools in world.tools().items():
         if name in tools:
             return f"`{name}` is a tool: write `from mcp.servers import {server}`, then `await {server}.{name}(...)`."
-    close = trees.did_you_mean(name, [*bound, *dir(builtins)])
+    close = trees.did_you_mean(name, [*bound, *(world.kept or ()), *dir(builtins)])
+    if close is None and world.kept is not None:
+        return f"No cell of this session has left it: define `{name}` first."
     return close or f"Nothing is kept from an earlier call: define `{name}` in this script."
 
 

@@ -61,6 +61,9 @@ LAST_WORDS = b"\n<--- Last few GCs --->\n"
 HEAP_EXHAUSTED = b"JavaScript heap out of memory"
 """In that report."""
 
+WAITS_FOR_DEBUGGER = b"Waiting for the debugger to disconnect...\n"
+"""What a session's Node prints when it ends: its debugger is the thread that interrupts its cells."""
+
 OWN = b"!"
 """How a line begins that is for this process: a JSON array, of what it is about and its values."""
 
@@ -84,7 +87,7 @@ class Node:
     def __init__(self, channel: Channel, capture: Capture) -> None:
         self._channel = channel
         self._capture = capture
-        capture.last_words = LAST_WORDS
+        capture.last_words = LAST_WORDS, WAITS_FOR_DEBUGGER
         self._finish: int | None = None
         self._is_ending = False
         """Whether Node has sent the script's result: it reads nothing from then on."""
@@ -276,6 +279,7 @@ class Node:
     def _end(self, pid: int) -> NoReturn:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         is_exhausted = code == -signal.SIGABRT and self._capture.take_held(HEAP_EXHAUSTED)
+        self._capture.take_held(WAITS_FOR_DEBUGGER)
         self._capture.finish()
         if self._finish is not None:
             # The reader ends this process when the host has acknowledged the result.

@@ -108,10 +108,6 @@ class CellRunner:
         if is_whole and is_live and active.script.course.divergence is None:
             if record.status == "timeout":
                 fields["interrupted"] = True
-                record.notices.append(
-                    f"the cell was interrupted, and the session {cell.session!r} goes on; "
-                    "if its sandbox is lost, it can't be rebuilt past this cell"
-                )
             sandbox.head, sandbox.place = active.script.execution, cell
             self._live.put(key, sandbox)
         else:

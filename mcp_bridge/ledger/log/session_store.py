@@ -103,15 +103,12 @@ class SessionStore:
 
         return moved
 
-    async def remove(self, principal: str, session: str) -> bool:
+    async def remove(self, principal: str, head: str) -> bool:
         """Forget a session; False if there is none. Its cells stay, as executions do.
 
         Args:
             principal: Whose session it is.
-            session: Its name; or its last cell, since nobody knows its name once that is erased.
+            head: Its last cell: under its name there may be another session by now.
         """
-        for column, value in (("name", self._name(principal, session)), ("head", session)):
-            query = f"DELETE FROM sessions WHERE principal = ? AND {column} = ?"  # noqa: S608
-            if await self._database.write(query, (principal, value)):
-                return True
-        return False
+        query = "DELETE FROM sessions WHERE principal = ? AND head = ?"
+        return bool(await self._database.write(query, (principal, head)))
