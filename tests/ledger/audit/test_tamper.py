@@ -1,5 +1,5 @@
 # ruff: noqa: S608  (statements are made of this file's own names)
-"""What becomes of a ledger's file in an attacker's hands, and what finds it. SECURITY.md has this as a table."""
+"""What becomes of a ledger's file in an attacker's hands, and what finds it. docs/tampering.md has this as a table."""
 
 import asyncio
 import dataclasses
@@ -440,7 +440,7 @@ def name(row):
 
 @pytest.mark.parametrize(("where", "what", "finder"), [(row[0], row[1], row[3]) for row in ROWS + FILES])
 def test_the_table_of_what_is_found_says_so(where, what, finder):
-    page = (Path(__file__).parents[3] / "SECURITY.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs/tampering.md").read_text("utf-8")
     assert f"| {where} | {what} | {finder} |" in page
 
 
