@@ -332,6 +332,16 @@ async def test_a_session_that_is_ended_begins_anew_from_inside_too(both):
         assert (after.value, after.session) == ("'undefined'", {"name": "s", "cell": 1})
 
 
+async def test_a_cell_that_replaces_the_languages_own_json_leaves_the_next_ones_running(both):
+    async with opened(both) as cells:
+        await well(cells, "JSON.parse = JSON.stringify = () => 'mine'")
+        await well(cells, "let x = 1", timeout=5)
+        code = "import { faulty } from 'mcp/servers'\nlet y = await faulty.echo({ text: JSON.stringify(1) }); [x, y]"
+        assert (await well(cells, code, timeout=5)).value == "[ 1, 'mine' ]"
+        assert (await refused(cells, "1", servers=["none"])).code == "unknown_server"
+        assert (await cells("import { faulty } from 'mcp/servers'", servers=[], timeout=5)).status == "error"
+
+
 async def test_a_node_that_ends_prints_nothing_of_its_own(both):
     async with opened(both) as cells:
         await well(cells, "var x = 1")

@@ -52,7 +52,9 @@ function children(node) {
 
 const isFunction = (node) => /Function|^(?:Property|Method)Definition$|^StaticBlock$/.test(node.type);
 
-const quoted = (names) => names.map((name) => JSON.stringify(name)).join(', ');
+// A cell may replace it.
+const { stringify } = JSON;
+const quoted = (names) => names.map((name) => stringify(name)).join(', ');
 
 // `text` as a cell's function. Throws SyntaxError, with the line.
 // Returns `text`, whose first line is ours; `added`, as `Edits.in`; `functions`, `values` and `variables`: the names

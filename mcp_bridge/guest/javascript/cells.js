@@ -26,6 +26,8 @@ const randomness = require('./randomness');
 const waits = require('./waits');
 
 const SAFE_VALUE_CHARS = 1_000_000;
+// A cell may replace it.
+const { stringify } = JSON;
 const LOADING = { importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER };
 
 // Interrupts the main thread, wherever it is, for each byte on descriptor 6; one on 7 says that it was.
@@ -127,7 +129,7 @@ class Session {
 
   // The servers that a cell may use, and what has them.
   #offer(rows) {
-    const text = JSON.stringify(rows);
+    const text = stringify(rows);
     if (text === this.#rows) return;
     this.#rows = text;
     this.#servers = new Servers(this.#calls, rows);

@@ -5,7 +5,7 @@ const MAX_DEPTH = 64;
 const MAX_VALUES = 500_000;
 const CONTAINER_WEIGHT = 3;
 
-const { isRawJSON, rawJSON } = JSON;
+const { isRawJSON, parse: parseJson, rawJSON } = JSON;
 const { types } = require('node:util');
 const { textOf } = require('./planned');
 // Made by `host/guest_bundle` of `wire/messages`: of each method the parameters' types, and which may be left out.
@@ -139,8 +139,8 @@ const INTEGER = /^-?\d+$/;
 
 // The value of a JSON text. An integer that a number can't hold is a BigInt.
 function parse(text) {
-  if (!MAY_BE_LARGE.test(text)) return JSON.parse(text);
-  return JSON.parse(text, (_, value, context) => (
+  if (!MAY_BE_LARGE.test(text)) return parseJson(text);
+  return parseJson(text, (_, value, context) => (
     typeof value === 'number' && !Number.isSafeInteger(value) && INTEGER.test(context.source)
       ? BigInt(context.source) : value
   ));

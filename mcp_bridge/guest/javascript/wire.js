@@ -21,7 +21,7 @@ const STOP = 33;
 const { writeSync, readSync } = fs;
 const { setImmediate } = globalThis;
 const reallyExit = process.reallyExit.bind(process);
-const { stringify } = JSON;
+const { parse: parseJson, stringify } = JSON;
 
 class RequestError extends Error {
   constructor(message, data) {
@@ -184,7 +184,7 @@ class Channel {
     // The host waits for these before it answers anything more.
     for (const taken of [...this.#untold]) this.#tellTaken(taken);
     send(Buffer.from(`!${stringify([what, 0, name, call])}\n`));
-    const message = JSON.parse(readDone(Number(readDone(12).toString())).toString());
+    const message = parseJson(readDone(Number(readDone(12).toString())).toString());
     if (this.replays && call !== undefined) this.notify('call.taken', { call });
     if (message.error === undefined) return message.result;
     throw new RequestError(message.error.message, message.error.data ?? {});
