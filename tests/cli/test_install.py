@@ -395,6 +395,26 @@ def test_a_file_that_cannot_be_written_loses_no_server(user, monkeypatch):
     assert not user.found().servers
 
 
+def test_a_file_that_is_read_only_is_not_replaced(user):
+    path = user.file("cursor", busy("cursor"))
+    path.chmod(0o444)
+    for line in ("install cursor --yes", "install cursor --take-over --yes"):
+        ended = user.run(line)
+        assert "it is read-only" in ended.output
+        assert "Nothing was written" in ended.output
+    assert user.found("cursor").servers["git"].scope != "config"
+    assert (path.read_text(), path.stat().st_mode & 0o777) == (busy("cursor"), 0o444)
+    path.chmod(0o644)
+    user.done("install cursor --take-over --yes")
+    taken = path.read_text()
+    path.chmod(0o444)
+    assert "it is read-only" in user.run("install cursor --uninstall --yes").output
+    assert path.read_text() == taken
+    path.chmod(0o644)
+    user.done("install cursor --uninstall --yes")
+    assert path.read_text() == busy("cursor")
+
+
 def test_a_name_that_is_taken_and_a_bridge_that_has_another(user):
     user.file("cursor", '{"mcpServers": {"bridge": {"command": "other"}}}')
     ended = user.run("install cursor --yes")

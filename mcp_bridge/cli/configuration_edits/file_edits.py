@@ -132,7 +132,12 @@ class ConfigurationFile:
         self._apply(text, _without(self.content, path))
 
     def replace(self, data: bytes) -> None:
-        """Replace the whole content by bytes that the file had before."""
+        """Replace the whole content by bytes that the file had before.
+
+        Raises:
+            BridgeError: `bad_client_config`: the file is read-only.
+        """
+        self._refuse_read_only()
         self._bom, self._text = "", data.decode()
         self.content = client_file_reading.loads(data or _empty(self.syntax), self.syntax)
 
@@ -181,6 +186,7 @@ class ConfigurationFile:
         Raises:
             BridgeError: As `write`.
         """
+        self._refuse_read_only()
         self._refuse_change()
         try:
             self.target.unlink()
@@ -207,6 +213,17 @@ class ConfigurationFile:
             sync_directory(self.target.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+    def _refuse_read_only(self) -> None:
+        """Replacing a file needs no permission to write it, and what is read-only is generated, or meant to stay."""
+        if self.old is None:
+            return
+        try:
+            may_be_written = self.target.stat().st_mode & 0o222
+        except OSError as exc:
+            raise _bad(self.path, f"it can't be written: {why(exc)}") from None
+        if not may_be_written:
+            raise _bad(self.path, "it is read-only")
 
     def _refuse_change(self) -> None:
         """Clients write these files, too. What one has written since must not be lost."""
@@ -265,6 +282,7 @@ class ConfigurationFile:
 
     def _apply(self, text: str, content: Table) -> None:
         """Take the new text, if it says exactly what it has to."""
+        self._refuse_read_only()
         if self._crlf:
             text = text.replace("\r\n", "\n").replace("\n", "\r\n")
         try:
