@@ -1336,7 +1336,7 @@ def dying(work):
         return work(*arguments, **named)
     return done
 
-for module, names in ((placement, ("sync_directory", "sync_file", "write_private")), (restore, ("write_private", "_write"))):
+for module, names in ((restore_placement, ("sync_directory", "sync_file", "write_private")), (restore, ("write_private", "_write"))):
     for name in names:
         setattr(module, name, dying(getattr(module, name)))
 for name in ("link", "unlink", "rename"):

@@ -24,7 +24,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.programs import lifecycle as program_executions
-from mcp_bridge.executions.programs import run as program_run
+from mcp_bridge.executions.programs import program_run
 from mcp_bridge.executions.programs.lifecycle import Programs
 from mcp_bridge.host.loop_watch import Hold, LoopWatch
 from mcp_bridge.kernel import machine as machine_module
