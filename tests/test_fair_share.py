@@ -328,7 +328,7 @@ class _Script:
     """A script of which nothing is recorded."""
 
     execution = "x"
-    program_ended = program_left = None
+    programs = SimpleNamespace(ended=None, left=None)
 
 
 async def test_an_error_from_a_thread_keeps_nothing_alive():
