@@ -25,7 +25,7 @@ FUSED = 50
 """The best so many of either ranking are fused."""
 
 # What the nearest tool's meaning counts beside the best one's words, which are the surer sign.
-_MEANING = 0.35
+_MEANING = 0.25
 # A tool is near if its cosine is so many standard deviations above the mean of all; with few tools, fewer.
 _ABOVE_MEAN = 1.0
 _MANY_TOOLS = 100

@@ -1,4 +1,4 @@
-"""Ranked search for tools: BM25F over words and what may stand for them, names that are asked for, and phrasings."""
+"""Ranked search for tools: BM25F over words and what may stand for them, names, phrasings, and learnt associations."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_action
+from mcp_bridge.downstream.search.associations import associations
 from mcp_bridge.downstream.search.index import MOST_IMPACT, InvertedIndex
 from mcp_bridge.downstream.search.meaning import fused
 from mcp_bridge.downstream.search.phrasings import phrasings
@@ -43,8 +44,9 @@ _SERVER = 1.8
 _DEPRECATED = 0.5
 _DEPRECATED_CHARS = 10_000
 
-# What a phrase for a tool counts beside the words of the best tool, how much less if that one's name is asked for, and
-# how much it matters where the tool has what the phrase asks for: in its name (`MOST_IMPACT`), or in a description.
+# What a phrase for a tool counts beside the words of the best tool, how much less that and what was learnt count if the
+# best one's name is asked for, and how much it matters where the tool has what the phrase asks for: in its name
+# (`MOST_IMPACT`), or in a description.
 _PHRASING = 2.0
 _NAME_ASKED_FOR = 0.8
 _PLACE_POWER = 1.5
@@ -122,6 +124,7 @@ class SearchIndex:
         ranked, likeness = self._by_name(words, wanted, scores)
         if not strict:
             ranked = self._by_phrasings(words, wanted, ranked, likeness, allowed)
+            ranked = self._by_associations(words, ranked, likeness, allowed)
         best = sorted(ranked, key=lambda number: (-round(ranked[number], 9), number))[:limit]
         hits = [Hit(self.tools[number], ranked[number]) for number in best]
         return [hit for hit in hits if strict or hit.score >= _LEAST_SHARE * hits[0].score]
@@ -267,6 +270,33 @@ class SearchIndex:
         for number, worth in met.items():
             if allowed is None or allowed(self.tools[number]):
                 scores[number] = scores.get(number, 0.0) + share * worth * fits(number)
+        return scores
+
+    def _by_associations(
+        self,
+        words: list[str],
+        ranked: dict[int, float],
+        likeness: dict[int, float],
+        allowed: Callable[[ToolInfo], bool] | None,
+    ) -> dict[int, float]:
+        """The scores with what the words tell of the tools besides (`Associations`), less where a name is asked for.
+
+        What was learnt says nothing against a tool of which nothing was: for such a one there is as much as its words
+        are worth beside the best one's.
+        """
+        learnt = associations()
+        found = learnt.evidence(words, self.inverted)
+        best = max(ranked, key=lambda number: ranked[number], default=-1)
+        if found and ranked:
+            most = max(found.values()) / max(1.0, ranked[best])
+            for number, score in ranked.items():
+                if not learnt.knows(self._names[number]):
+                    found[number] = max(most * score, found.get(number, 0.0))
+        share = 1 - _NAME_ASKED_FOR * likeness.get(best, 0.0)
+        scores = dict(ranked)
+        for number, evidence in found.items():
+            if allowed is None or allowed(self.tools[number]):
+                scores[number] = scores.get(number, 0.0) + share * evidence
         return scores
 
     def _fits(self, words: list[str], wanted: list[Concept]) -> Callable[[int], float]:

@@ -1,0 +1,81 @@
+"""What a query's words tell of the tools that are meant: words that tools have, each with a learnt weight.
+
+The thesaurus and the phrasings were written by hand, and know what is said for what. These weights were learnt from
+queries and the tools that are right for them (`tests/support/tool_search/learning.py`), as a translation of a query's
+words into tools': A. Berger, J. Lafferty: Information Retrieval as Statistical Translation (SIGIR 1999), but trained to
+tell right tools from wrong ones. What is learnt from some tools says little about others, so weak evidence is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from mcp_bridge.downstream.search.index import MOST_IMPACT
+from mcp_bridge.downstream.search.words import stem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from mcp_bridge.downstream.search.index import InvertedIndex
+
+LEAST_PLACE = 0.6
+"""A tool has a word if that is worth so much of the most (`MOST_IMPACT`): in its name, or in a short summary."""
+
+# Less evidence than this, or than this share of the most, says nothing.
+_LEAST_EVIDENCE = 0.5
+_LEAST_SHARE = 0.4
+# The unit of the weights in the file.
+_UNIT = 40
+
+
+class Associations:
+    """By a stem of queries the stems of tools that it speaks for or against.
+
+    Args:
+        weights: Of each pair how much; 1 is as much as the best tool's words.
+    """
+
+    def __init__(self, weights: Mapping[str, Mapping[str, float]]) -> None:
+        self._weights = weights
+        self._known = {term for row in weights.values() for term in row}
+
+    def knows(self, name: Iterable[str]) -> bool:
+        """Whether something is known of every stem of a tool's name."""
+        return self._known.issuperset(name)
+
+    def evidence(self, words: Iterable[str], index: InvertedIndex) -> dict[int, float]:
+        """What the words of a query say for the tools of an index, by their numbers, beside the best tool's words."""
+        asked: dict[str, float] = {}
+        for part in {stem(word): None for word in words}:
+            for term, weight in self._weights.get(part, {}).items():
+                asked[term] = asked.get(term, 0.0) + weight
+        found: dict[int, float] = {}
+        least = LEAST_PLACE * MOST_IMPACT
+        for term, weight in asked.items():
+            if (row := index.postings(term)) is not None:
+                for number, impact in zip(row.tools, row.impacts, strict=True):
+                    if impact >= least:
+                        found[number] = found.get(number, 0.0) + weight * impact
+        most = max(found.values(), default=0.0) / MOST_IMPACT
+        none = max(_LEAST_EVIDENCE, _LEAST_SHARE * most)
+        return {number: more for number, sum_ in found.items() if (more := sum_ / MOST_IMPACT - none) > 0}
+
+
+@functools.cache
+def associations() -> Associations:
+    """The weights that ship with the package; read once."""
+    weights: dict[str, dict[str, float]] = {}
+    for line in resources.files(__package__).joinpath("associations.txt").read_text("utf-8").splitlines():
+        if line[:1] != "#":
+            part, *entries = line.split()
+            row = weights[part] = {}
+            weight = 0.0
+            # A number holds for the words after it.
+            for entry in entries:
+                if entry.lstrip("-").isdigit():
+                    weight = int(entry) / _UNIT
+                else:
+                    row[entry] = weight
+    return Associations(weights)
