@@ -11,7 +11,6 @@ import pytest
 from downstream_calls import call_tool
 from http_servers import ScriptedServer, remote, serving
 from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken
-from mcp_bridge.downstream.oauth.failures import UnreachableError
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -22,6 +21,7 @@ from mcp_bridge.downstream.http import http_client, remote_auth
 from mcp_bridge.downstream.http.http_client import open_client, opened
 from mcp_bridge.downstream.http.remote_auth import RemoteAccess, without_secrets
 from mcp_bridge.downstream.oauth.authorization_client import AuthorizationClient
+from mcp_bridge.downstream.oauth.login_errors import UnreachableError
 from mcp_bridge.downstream.oauth.login_record import Login, keep_login
 from mcp_bridge.downstream.oauth.login_store import LoginStore
 from mcp_bridge.downstream.transports.http_transport import HttpTransport
