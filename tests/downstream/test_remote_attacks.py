@@ -383,8 +383,11 @@ async def early_hints(few=0):
     """A server that sends interim responses without end, or a few and then its response; its port."""
     hint = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
 
+    connections = set()
+
     async def answer(reader, writer):
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        connections.add(asyncio.current_task())
+        try:
             while True:
                 await reader.readuntil(b"\r\n\r\n")
                 writer.write(hint * few)
@@ -392,10 +395,19 @@ async def early_hints(few=0):
                     writer.write(hint * 100)
                     await writer.drain()
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-        writer.close()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            # Not closed: that would wait for a client that reads no more.
+            writer.transport.abort()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        # A transport is gone after the loop's next turn.
+        await asyncio.sleep(0)
 
 
 async def test_what_comes_before_a_response_is_bounded():
