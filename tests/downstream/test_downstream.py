@@ -707,7 +707,7 @@ async def test_a_call_in_flight_when_all_is_closed_is_cancelled_with_a_reason():
 
 def test_importing_discovery_and_the_fleet_does_not_load_the_sdk():
     modules = ["configuration.discovery", "client.fleet", "catalog.catalog", "search.search"]
-    modules += ["catalog.describe", "catalog.results"]
+    modules += ["catalog.describe", "catalog.tool_results"]
     imports = "; ".join(f"import mcp_bridge.downstream.{module}" for module in modules)
     heavy = ("mcp", "mcp_types", "pydantic", "jsonschema")
     code = f"import sys; {imports}; print([name for name in {heavy} if name in sys.modules])"
