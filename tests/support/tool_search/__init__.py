@@ -33,6 +33,12 @@ search nor any other query. When they were new, 1,886 of 2,572 were found: 530, 
 Those for a fifth of the tools, chosen by a hash, are held out: 410 of these 572 were found. From the others, and from
 `tool_phrases.txt`, was then learnt what words tell (`learning.py`): 462 of those held out are found. Of the others 1,476 of 2,000
 were found, and 1,486 are while nothing is learnt of the tools that they are for; 1,440 while nothing is of their servers.
+So it is what was learnt of a tool, by its phrases at least, that finds it: the held out paraphrases have tools with phrases.
+
+How much what was learnt counts where a name is asked for, and a model's nearness beside it, was chosen by what is found of the
+held out, blind, kept back, fresh, late and free queries and of the held out paraphrases, as counts alone: since then, what they
+give flatters a little. A last 40 paraphrases, for tools drawn at random by who had written the phrases, were tried once:
+32 were found, and 24 before.
 
 `tool_phrases.txt` has three phrases or so for every tool, written from the tools' descriptions and after a look at what isn't
 found of the paraphrases that are not held out. It is there to learn from, and no measure of anything.
