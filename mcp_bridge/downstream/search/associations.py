@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.search.index import InvertedIndex
 
-LEAST_PLACE = 0.6
-"""A tool has a word if that is worth so much of the most (`MOST_IMPACT`): in its name, or in a short summary."""
-
 # Less evidence than this, or than this share of the most, says nothing.
 _LEAST_EVIDENCE = 0.5
 _LEAST_SHARE = 0.4
@@ -52,12 +49,10 @@ class Associations:
             for term, weight in self._weights.get(part, {}).items():
                 asked[term] = asked.get(term, 0.0) + weight
         found: dict[int, float] = {}
-        least = LEAST_PLACE * MOST_IMPACT
         for term, weight in asked.items():
-            if (row := index.postings(term)) is not None:
-                for number, impact in zip(row.tools, row.impacts, strict=True):
-                    if impact >= least:
-                        found[number] = found.get(number, 0.0) + weight * impact
+            row = index.clear_postings(term)
+            for number, impact in zip(row.tools, row.impacts, strict=True):
+                found[number] = found.get(number, 0.0) + weight * impact
         most = max(found.values(), default=0.0) / MOST_IMPACT
         none = max(_LEAST_EVIDENCE, _LEAST_SHARE * most)
         return {number: more for number, sum_ in found.items() if (more := sum_ / MOST_IMPACT - none) > 0}

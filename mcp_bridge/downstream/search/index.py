@@ -47,6 +47,8 @@ _LENGTH = {
 _SATURATION = 1.6
 MOST_IMPACT = _SATURATION + 1
 """What an occurrence is worth at most (`Postings`)."""
+CLEAR_IMPACT = 0.6 * MOST_IMPACT
+"""What it is worth at least where a tool has a term clearly: in its name, or in a short summary."""
 
 _MAGIC = b"mcp-bridge tool index\n"
 _FORMAT = 2
@@ -77,6 +79,7 @@ class InvertedIndex:
         self.size = size
         self.surfaces = surfaces
         self._postings = postings
+        self._clear: dict[str, Postings] = {}
 
     @classmethod
     def of(cls, tools: Sequence[ToolInfo]) -> Self:
@@ -111,6 +114,19 @@ class InvertedIndex:
     def postings(self, term: str) -> Postings | None:
         """The tools that have a term, or None."""
         return self._postings.get(term)
+
+    def clear_postings(self, term: str) -> Postings:
+        """The tools that have a term clearly."""
+        if (known := self._clear.get(term)) is None:
+            row = self._postings.get(term, Postings((), ()))
+            clear = [
+                (number, impact)
+                for number, impact in zip(row.tools, row.impacts, strict=True)
+                if impact >= CLEAR_IMPACT
+            ]
+            known = Postings(array("I", (number for number, _ in clear)), array("f", (impact for _, impact in clear)))
+            self._clear[term] = known
+        return known
 
     def rarity(self, count: int) -> float:
         """BM25's inverse document frequency of a term that `count` tools have; 0 for none."""

@@ -20,9 +20,9 @@ from scipy import sparse
 
 from mcp_bridge.downstream.search import associations as module
 from mcp_bridge.downstream.search import search as search_module
-from mcp_bridge.downstream.search.associations import LEAST_PLACE, Associations
+from mcp_bridge.downstream.search.associations import Associations
 from mcp_bridge.downstream.search.documents import fields
-from mcp_bridge.downstream.search.index import MOST_IMPACT
+from mcp_bridge.downstream.search.index import CLEAR_IMPACT, MOST_IMPACT
 from mcp_bridge.downstream.search.query import query_words
 from mcp_bridge.downstream.search.search import SearchIndex
 from mcp_bridge.downstream.search.words import is_stop_word, split, stem
@@ -92,12 +92,12 @@ def places(index: SearchIndex) -> tuple[list[str], Matrix]:
     words = {word for tool in index.tools for text in fields(tool).values() for word in split(text) if word.isalpha()}
     for term in sorted(map(stem, words)):
         found = index.inverted.postings(term)
-        if found is not None and max(found.impacts) >= LEAST_PLACE * MOST_IMPACT and not is_stop_word(term):
+        if found is not None and max(found.impacts) >= CLEAR_IMPACT and not is_stop_word(term):
             rows[term] = found
     matrix = np.zeros((len(index), len(rows)), np.float32)
     for column, found in enumerate(rows.values()):
         for number, impact in zip(found.tools, found.impacts, strict=True):
-            if impact >= LEAST_PLACE * MOST_IMPACT:
+            if impact >= CLEAR_IMPACT:
                 matrix[number, column] = impact / MOST_IMPACT
     return list(rows), matrix
 
