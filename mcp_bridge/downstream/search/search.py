@@ -122,12 +122,15 @@ class SearchIndex:
         if allowed is not None:
             scores = {number: score for number, score in scores.items() if allowed(self.tools[number])}
         ranked, likeness = self._by_name(words, wanted, scores)
+        most = math.inf
         if not strict:
             ranked = self._by_phrasings(words, wanted, ranked, likeness, allowed)
+            # What was learnt hides no tool that is found by the query's words.
+            most = max(ranked.values(), default=math.inf)
             ranked = self._by_associations(words, ranked, likeness, allowed)
         best = sorted(ranked, key=lambda number: (-round(ranked[number], 9), number))[:limit]
         hits = [Hit(self.tools[number], ranked[number]) for number in best]
-        return [hit for hit in hits if strict or hit.score >= _LEAST_SHARE * hits[0].score]
+        return [hit for hit in hits if strict or hit.score >= _LEAST_SHARE * min(most, hits[0].score)]
 
     def fused(self, hits: list[Hit], meaning: list[tuple[int, float]]) -> list[Hit]:
         """The hits of a search fused with the numbers of the tools that are near in meaning, each with its nearness."""
