@@ -491,10 +491,13 @@ async def test_a_machine_logs_in_by_itself_and_again_once_its_token_has_expired(
     spec = server_spec(protected_server, oauth=oauth)
     auth = open_auth(spec, access(state), TLS)
     assert await status_of(spec, auth) == ACCEPTED
-    assert len(authorization_server.events("granted", grant="client_credentials", resource=spec.url)) == 1
+    # On a busy machine a token can expire on its way, and another is granted.
+    granted = authorization_server.events("granted", grant="client_credentials")
+    assert granted
+    assert granted == authorization_server.events("granted", grant="client_credentials", resource=spec.url)
     await anyio.sleep(1.1)
     assert await status_of(spec, auth) == ACCEPTED
-    assert len(authorization_server.events("granted", grant="client_credentials")) == 2
+    assert len(authorization_server.events("granted", grant="client_credentials")) > len(granted)
     assert not state.exists()
 
 
