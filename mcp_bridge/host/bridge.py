@@ -20,7 +20,6 @@ from collections import OrderedDict
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -711,9 +710,8 @@ class Bridge:
     async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
         """As `SandboxRunner.sandboxed`."""
         if active.script.is_dry and active.script.live:
-            with TemporaryDirectory(prefix="mcp-bridge-dry-run-") as folder:
-                thrown_away = ArtifactWriter(Files(Path(folder)), active.script.execution, self.max_artifact_size)
-                record = await self._sandboxed(active, thrown_away)
+            thrown_away = ArtifactWriter(None, active.script.execution, self.max_artifact_size)
+            record = await self._sandboxed(active, thrown_away)
             if record.artifacts:
                 record.notices.append(f"dry run: {len(record.artifacts)} artifacts were not kept")
                 record.artifacts = []

@@ -368,6 +368,21 @@ async def test_a_cell_that_takes_longer_than_it_may_when_it_runs_again_is_not_to
         assert (await bridge.run("x", session="s")).value == "1"
 
 
+async def test_running_again_writes_no_file_that_a_killed_host_would_leave(sandboxes, tmp_path, monkeypatch):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(
+            "open('/workspace/out/a', 'w').write('x'); open('b', 'w').write('y'); artifact('b')", session="s"
+        )
+        kept = [path.stat().st_mtime_ns for path in sandboxes.settings.state_dir.glob("files/*/*")]
+        assert len(kept) == 2
+        put_away(bridge)
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+        assert (await bridge.run("1", session="s")).session["rebuilt"] == 1
+        replayed = await bridge.replay_execution(await bridge.lifecycle.stored(record.execution, "local"))
+        assert replayed.difference is None
+        assert [path.stat().st_mtime_ns for path in sandboxes.settings.state_dir.glob("files/*/*")] == kept
+
+
 async def test_a_fork_goes_on_from_its_cell_and_the_origin_does_not_notice(sandboxes):
     async with sandboxes.open() as bridge:
         for number in range(1, 6):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+from mcp_bridge.executions.artifacts import ArtifactWriter
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
@@ -195,12 +193,8 @@ class Rebuilding(Generic[S]):
         """
         # With more time than it had: the machine may be busier now.
         again = await recorded_cell(self._lifecycle, self._runner, stored, self._settings.max_timeout)
-        with tempfile.TemporaryDirectory(prefix="mcp-bridge-rebuilding-") as folder:
-            artifacts = ArtifactWriter(Files(Path(folder)), stored.id, self._runner.max_artifact_size)
-            try:
-                sandbox, record, has_finished = await self._run_in(sandbox, again.active, artifacts)
-            finally:
-                artifacts.abort()
+        artifacts = ArtifactWriter(None, stored.id, self._runner.max_artifact_size)
+        sandbox, record, has_finished = await self._run_in(sandbox, again.active, artifacts)
         if (error := record.error) is not None and error["code"] in UNSPENT_CODES:
             sandbox.end()
             # Not the cell's doing: the whole is tried again.
