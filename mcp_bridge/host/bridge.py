@@ -741,10 +741,7 @@ class Bridge:
             if job.cell is not None:
                 requests, record = await self._cells.run(active, artifacts, job.cell)
             else:
-                replays = bool(script.history.calls) or not script.live
-                # It asks for them again, and is told where one is there no more.
-                had_inputs = any(call.asked.kind == "input" for call in script.history.calls.values())
-                first = self._start_line(execution, job, replays=replays, had_inputs=had_inputs)
+                first = self.start_line(active)
                 make_run = functools.partial(self.run_in, active, artifacts)
                 process, acknowledgement, requests, record = await self.sandboxes.run(
                     execution, first, limit, make_run, packages=job.packages
@@ -848,9 +845,13 @@ class Bridge:
         """As `CellHost.limits_of`, for any script."""
         return self._check(job.code, job.timeout)
 
-    def cell_line(self, execution: str, job: Job, *, replays: bool) -> bytes:
-        """As `CellHost.cell_line`."""
-        return self._start_line(execution, job, replays=replays)
+    def start_line(self, active: ActiveScript) -> bytes:
+        """As `CellHost.start_line`, for any script."""
+        script = active.script
+        replays = bool(script.history.calls) or not script.live
+        # It asks for them again, and is told where one is there no more.
+        had_inputs = any(call.asked.kind == "input" for call in script.history.calls.values())
+        return self._start_line(script.execution, active.job, replays=replays, had_inputs=had_inputs)
 
     def _start_line(self, execution: str, job: Job, *, replays: bool = False, had_inputs: bool = False) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]
