@@ -11,6 +11,7 @@ import heapq
 import os
 import re
 import shutil
+import time
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ OUTPUT_SCHEME = "output"
 
 OUTPUT_PART_BYTES = 1 << 20
 """Most bytes of a stored output that are read at once."""
+
+INCOMPLETE_SECONDS = 3600.0
+"""After so long without a part, an incomplete artifact is one that a killed bridge has left."""
 
 MAX_POSITION = 1 << 62
 """Largest position in a file that every system accepts."""
@@ -291,20 +295,24 @@ class Files:
         if size:
             self.take(-size)
 
-    def sweep(self, before: float, wanted: Collection[str] = ()) -> None:
-        """Remove the files of executions that were last changed before a time.
+    def sweep(self, before: float | None, wanted: Collection[str] = ()) -> None:
+        """Remove the files of executions that were last changed before a time, and what killed bridges left incomplete.
 
         Args:
-            before: The time, in seconds since 1970.
+            before: The time, in seconds since 1970; None for no time.
             wanted: Executions whose files stay.
 
         Raises:
             OSError: A file can't be removed.
         """
+        for path in self._root.glob(f"*/{_PART_NAME}"):
+            with suppress(FileNotFoundError):
+                if path.lstat().st_mtime < time.time() - INCOMPLETE_SECONDS:
+                    path.unlink()
         for path in (*self._root.glob("*"), *self._outputs.glob("*")):
             # Another bridge may have been quicker.
             with suppress(FileNotFoundError):
-                if path.name not in wanted and path.stat().st_mtime < before:
+                if before is not None and path.name not in wanted and path.stat().st_mtime < before:
                     self._remove(path)
         self.recount()
 
