@@ -278,11 +278,13 @@ GROUPS: Final[tuple[Group, ...]] = (
             "Write the cell in the session's language, or give it a session of another name."),
         "session_lost": Description(
             "The session's sandbox is gone, and it can't be rebuilt: a cell did not do the same again, was interrupted "
-            "or is erased. The message names the cell, and has both sides.",
+            "or is erased. The message names the cell, and has both sides. Nor can a fork that needs that cell be "
+            "made.",
             "Fork the session before that cell, or end it to begin anew."),
         "session_not_rebuilt": Description(
-            "The session's sandbox is gone, and rebuilding it is switched off, or over its limits.",
-            "Have the operator change `[sessions]`, fork the session at an earlier cell, or end it."),
+            "The session's sandbox is gone, and rebuilding it is switched off, or over a limit.",
+            "Have the operator change `[sessions]` or the limit that the message names, fork the session at an earlier "
+            "cell, or end it."),
         "session_waiting": Description(
             "The session's last cell waits, for a person or an outcome.",
             "Ask for the same code to go on with it, cancel its execution, or end the session."),

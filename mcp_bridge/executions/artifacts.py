@@ -11,6 +11,7 @@ import heapq
 import os
 import re
 import shutil
+import time
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ OUTPUT_SCHEME = "output"
 
 OUTPUT_PART_BYTES = 1 << 20
 """Most bytes of a stored output that are read at once."""
+
+INCOMPLETE_SECONDS = 3600.0
+"""After so long without a part, an incomplete artifact is one that a killed bridge has left."""
 
 MAX_POSITION = 1 << 62
 """Largest position in a file that every system accepts."""
@@ -291,20 +295,24 @@ class Files:
         if size:
             self.take(-size)
 
-    def sweep(self, before: float, wanted: Collection[str] = ()) -> None:
-        """Remove the files of executions that were last changed before a time.
+    def sweep(self, before: float | None, wanted: Collection[str] = ()) -> None:
+        """Remove the files of executions that were last changed before a time, and what killed bridges left incomplete.
 
         Args:
-            before: The time, in seconds since 1970.
+            before: The time, in seconds since 1970; None for no time.
             wanted: Executions whose files stay.
 
         Raises:
             OSError: A file can't be removed.
         """
+        for path in self._root.glob(f"*/{_PART_NAME}"):
+            with suppress(FileNotFoundError):
+                if path.lstat().st_mtime < time.time() - INCOMPLETE_SECONDS:
+                    path.unlink()
         for path in (*self._root.glob("*"), *self._outputs.glob("*")):
             # Another bridge may have been quicker.
             with suppress(FileNotFoundError):
-                if path.name not in wanted and path.stat().st_mtime < before:
+                if before is not None and path.name not in wanted and path.stat().st_mtime < before:
                     self._remove(path)
         self.recount()
 
@@ -393,8 +401,8 @@ def _valid_name(name: str) -> bool:
 @dataclass(slots=True)
 class _Open:
     name: str
-    path: Path
-    file: IO[bytes]
+    file: IO[bytes] | None
+    """Where its content goes; None where nothing is kept."""
     size: int
     digest: hashlib._Hash
 
@@ -403,15 +411,15 @@ class ArtifactWriter:
     """Writes the artifacts of one run, each of which arrives in parts.
 
     Args:
-        files: The store.
+        files: The store; None for a run whose artifacts are thrown away: it is told the same, and nothing is written.
         execution: The execution's id.
         limit: Most bytes of all artifacts of the run together.
 
     Attributes:
-        written: The complete artifacts: `name`, `uri`, `path`, `size`, `sha256`.
+        written: The complete artifacts: `name`, `uri`, `path` (empty where nothing is kept), `size`, `sha256`.
     """
 
-    def __init__(self, files: Files, execution: str, limit: int) -> None:
+    def __init__(self, files: Files | None, execution: str, limit: int) -> None:
         self._files = files
         self._execution = execution
         self._limit = limit
@@ -454,36 +462,19 @@ class ArtifactWriter:
                 hint="Raise max_artifact_size.",
             )
         try:
-            size = len(data) + (FILE_BYTES if first else 0)
-            # What a killed bridge left incomplete is counted, and is replaced.
-            if not self._files.take(size - (self._files.incomplete(self._execution) if first else 0)):
-                self.abort()
-                raise self._files.full()
-            self._counted += size
+            file = None if self._files is None else self._room(self._files, len(data), first=first)
             if first:
-                # No artifact can have this name.
-                path = self._files.directory(self._execution) / _PART_NAME
-                self._open = _Open(
-                    name,
-                    path,
-                    open(path, "wb", opener=_private_opener),  # noqa: SIM115  (Path.open takes no opener; the parts follow)
-                    0,
-                    hashlib.sha256(),
-                )
+                self._open = _Open(name, file, 0, hashlib.sha256())
             part = self._open
             if part is None or part.name != name:
                 raise BridgeError("bad_artifact", "The parts of an artifact came out of order.")
-            part.file.write(data)
+            if part.file is not None:
+                part.file.write(data)
             part.digest.update(data)
             part.size += len(data)
             if not last:
                 return {}
-            part.file.close()
-            final = part.path.with_name(name)
-            # An artifact of that name is replaced.
-            self._counted = _bytes_of(final)
-            part.path.replace(final)
-            self._uncount()
+            path = "" if part.file is None else str(self._complete(part.name, part.file))
         except OSError as exc:
             self.abort()
             raise BridgeError("disk_full", f"The artifact {name!r} can't be written: {exc.strerror}.") from None
@@ -491,12 +482,46 @@ class ArtifactWriter:
         row = {
             "name": name,
             "uri": artifact_uri(self._execution, name),
-            "path": str(final),
+            "path": path,
             "size": part.size,
             "sha256": part.digest.hexdigest(),
         }
         self.written = [other for other in self.written if other["name"] != name] + [row]
         return row
+
+    def _room(self, files: Files, size: int, *, first: bool) -> IO[bytes] | None:
+        """Count a part; returns the file for an artifact that begins with it.
+
+        Raises:
+            BridgeError: `files_full`.
+            OSError: The file can't be made.
+        """
+        size += FILE_BYTES if first else 0
+        # What a killed bridge left incomplete is counted, and is replaced.
+        if not files.take(size - (files.incomplete(self._execution) if first else 0)):
+            self.abort()
+            raise files.full()
+        self._counted += size
+        if not first:
+            return None
+        # No artifact can have this name.
+        path = files.directory(self._execution) / _PART_NAME
+        return open(path, "wb", opener=_private_opener)
+
+    def _complete(self, name: str, file: IO[bytes]) -> Path:
+        """Give a complete artifact its name; returns its path.
+
+        Raises:
+            OSError: It can't be written.
+        """
+        file.close()
+        part = Path(file.name)
+        final = part.with_name(name)
+        # An artifact of that name is replaced.
+        self._counted = _bytes_of(final)
+        part.replace(final)
+        self._uncount()
+        return final
 
     def sync(self) -> None:
         """Make the written artifacts durable. Called before their names are answered.
@@ -504,7 +529,7 @@ class ArtifactWriter:
         Raises:
             BridgeError: `disk_full`.
         """
-        if not self.written:
+        if not self.written or self._files is None:
             return
         directory = self._files.directory(self._execution)
         try:
@@ -517,15 +542,15 @@ class ArtifactWriter:
 
     def abort(self) -> None:
         """Drop an artifact that is not complete."""
-        if self._open is not None:
+        if self._open is not None and self._open.file is not None:
             self._open.file.close()
-            self._open.path.unlink(missing_ok=True)
-            self._open = None
+            Path(self._open.file.name).unlink(missing_ok=True)
+        self._open = None
         with suppress(OSError):
             self._uncount()
 
     def _uncount(self) -> None:
-        if self._counted:
+        if self._counted and self._files is not None:
             self._files.take(-self._counted)
         self._counted = 0
 

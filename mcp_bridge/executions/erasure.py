@@ -103,12 +103,12 @@ async def erase_old(database: Database, files: Files, config: LedgerConfig) -> N
 async def sweep(database: Database, files: Files, config: LedgerConfig) -> None:
     """Remove artifacts and outputs that have passed their retention time, except those of unfinished executions.
 
+    Artifacts that a killed bridge left incomplete are removed, too.
+
     Raises:
         OSError: A file can't be removed.
         BridgeError: As `Database.read`.
     """
     before = retention.cutoff(config.keep_files_days)
-    if before is None:
-        return
     wanted = await retention.unfinished_executions(database)
     await anyio.to_thread.run_sync(files.sweep, before, wanted)

@@ -20,7 +20,6 @@ from collections import OrderedDict
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -711,9 +710,8 @@ class Bridge:
     async def sandboxed(self, active: ActiveScript, artifacts: ArtifactWriter | None = None) -> ExecutionRecord:
         """As `SandboxRunner.sandboxed`."""
         if active.script.is_dry and active.script.live:
-            with TemporaryDirectory(prefix="mcp-bridge-dry-run-") as folder:
-                thrown_away = ArtifactWriter(Files(Path(folder)), active.script.execution, self.max_artifact_size)
-                record = await self._sandboxed(active, thrown_away)
+            thrown_away = ArtifactWriter(None, active.script.execution, self.max_artifact_size)
+            record = await self._sandboxed(active, thrown_away)
             if record.artifacts:
                 record.notices.append(f"dry run: {len(record.artifacts)} artifacts were not kept")
                 record.artifacts = []
@@ -743,10 +741,7 @@ class Bridge:
             if job.cell is not None:
                 requests, record = await self._cells.run(active, artifacts, job.cell)
             else:
-                replays = bool(script.history.calls) or not script.live
-                # It asks for them again, and is told where one is there no more.
-                had_inputs = any(call.asked.kind == "input" for call in script.history.calls.values())
-                first = self._start_line(execution, job, replays=replays, had_inputs=had_inputs)
+                first = self.start_line(active)
                 make_run = functools.partial(self.run_in, active, artifacts)
                 process, acknowledgement, requests, record = await self.sandboxes.run(
                     execution, first, limit, make_run, packages=job.packages
@@ -850,9 +845,13 @@ class Bridge:
         """As `CellHost.limits_of`, for any script."""
         return self._check(job.code, job.timeout)
 
-    def cell_line(self, execution: str, job: Job, *, replays: bool) -> bytes:
-        """As `CellHost.cell_line`."""
-        return self._start_line(execution, job, replays=replays)
+    def start_line(self, active: ActiveScript) -> bytes:
+        """As `CellHost.start_line`, for any script."""
+        script = active.script
+        replays = bool(script.history.calls) or not script.live
+        # It asks for them again, and is told where one is there no more.
+        had_inputs = any(call.asked.kind == "input" for call in script.history.calls.values())
+        return self._start_line(script.execution, active.job, replays=replays, had_inputs=had_inputs)
 
     def _start_line(self, execution: str, job: Job, *, replays: bool = False, had_inputs: bool = False) -> bytes:
         servers = [{"name": name, "alias": alias} for name, alias in self._narrow(job.servers).items()]

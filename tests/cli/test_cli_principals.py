@@ -2,10 +2,12 @@
 
 import json
 
+import anyio
 import pytest
 from typer.testing import CliRunner
 
 from mcp_bridge.cli.app import app
+from mcp_bridge.governance.principals import Principal
 
 
 @pytest.fixture
@@ -43,3 +45,24 @@ def test_questions_of_all_principals_are_listed_and_those_of_one(desk):
     only = json.loads(run("approvals", "list", "--all", "--principal", "somebody else", "--json"))["approvals"]
     assert [row["execution"] for row in only] == [store.others]
     assert "asked by somebody else" in run("approvals", "show", f"{store.others}.1")
+
+
+async def test_a_session_is_shown_and_ended_for_the_principal_whose_it_is(sandboxes, tmp_path):
+    config = tmp_path / "mcp-bridge.toml"
+    config.write_text(f'state_dir = "{sandboxes.settings.state_dir}"\nclient_configs = false\n')
+    async with sandboxes.open() as bridge:
+        await bridge.for_principal(Principal("anna")).run("1", session="s")
+
+    async def run(*words):
+        return await anyio.to_thread.run_sync(
+            CliRunner().invoke, app, ["--config", str(config), "session", *words, "--json"]
+        )
+
+    for command in ("show", "end"):
+        refused = await run(command, "s")
+        assert refused.exit_code == 1
+        assert "There is no session 's' of local, but of anna." in refused.output
+        assert "--principal anna" in refused.output
+    assert json.loads((await run("show", "s", "--principal", "anna")).stdout)["cells"][0]["cell"] == 1
+    assert (await run("end", "s", "--principal", "anna")).exit_code == 0
+    assert json.loads((await run("list")).stdout) == {"sessions": []}

@@ -407,9 +407,15 @@ async def test_a_session_is_rebuilt_with_the_same_files_or_is_lost_and_says_why(
         error = await failure(bridge.run, "print(text)", session="s")
         assert (error.code, error.details["cell"], error.details["what"]) == ("session_lost", 1, "input")
         assert "input_changed" in error.message
+        assert "With the file put back" in error.hint
         path.write_text("before")
         assert printed(await bridge.run("print(text)", session="s")) == "before\n"
         await put_away()
+    for governance in (None, data.governed(b="a.txt")):
+        async with sandboxes.open(governance=governance) as bridge:
+            error = await failure(bridge.run, "print(text)", session="s")
+            assert (error.code, error.details["what"]) == ("session_lost", "input")
+            assert "can't be had now: There is no input 'a'" in error.message
 
 
 async def test_a_run_that_goes_on_from_its_record_is_stopped_where_its_input_has_changed(sandboxes, data):

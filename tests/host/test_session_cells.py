@@ -177,7 +177,7 @@ async def test_a_sandbox_that_nobody_has_any_more_is_ended(sandboxes, monkeypatc
         await until_none(sandboxes)
         assert (await cells("x")).value == "1"
         with monkeypatch.context() as patch:
-            patch.setattr(cells.bridge, "cell_line", lambda *_, **__: 1 / 0)
+            patch.setattr(cells.bridge, "start_line", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 await cells("x")
         await until_none(sandboxes)

@@ -254,6 +254,7 @@ async def test_a_session_whose_server_is_gone_is_lost_and_says_how_the_cell_has_
         assert (error.code, error.details["cell"], error.details["what"]) == ("session_lost", 1, "call")
         assert "was not made; it ended so: " in error.message
         assert "filesystem" in error.message.partition("it ended so: ")[2]
+        assert "Once what ended it now is mended, it is rebuilt." in error.hint
     async with sandboxes.open(server) as bridge:
         assert (await bridge.run("1", session="s")).session["rebuilt"] == 1
     assert made() == ["once"]
@@ -363,9 +364,99 @@ async def test_a_cell_that_takes_longer_than_it_may_when_it_runs_again_is_not_to
     async with sandboxes.open(state_dir=tmp_path / "state", timeout=1, max_timeout=1) as bridge:
         error = await refused(bridge.run, "x", session="s")
         assert error.code == "session_not_rebuilt"
-        assert "1 s, the limit" in error.message
+        assert "1 s" in error.message
+        assert "max_timeout" in error.hint
     async with sandboxes.open(state_dir=tmp_path / "state") as bridge:
         assert (await bridge.run("x", session="s")).value == "1"
+
+
+LARGE = {
+    "memory": ("b = b'x' * (200 << 20)", {"memory": 128 << 20}),
+    "max_output_size": ("print('x' * 300_000)", {"max_output_size": 1 << 17}),
+}
+
+
+@pytest.mark.parametrize("setting", LARGE)
+async def test_a_cell_for_which_the_limits_of_now_are_too_low_is_not_told_lost(sandboxes, tmp_path, setting):
+    code, low = LARGE[setting]
+    async with sandboxes.open(state_dir=tmp_path / "state") as bridge:
+        await bridge.run(code, session="s")
+    async with sandboxes.open(state_dir=tmp_path / "state", **low) as bridge:
+        error = await refused(bridge.run, "1", session="s")
+        assert (error.code, f"raise {setting}." in error.hint) == ("session_not_rebuilt", True)
+        assert [row["state"] for row in await bridge.listed_sessions()] == ["idle"]
+    async with sandboxes.open(state_dir=tmp_path / "state") as bridge:
+        assert (await bridge.run("1", session="s")).session == {"name": "s", "cell": 2, "rebuilt": 1}
+
+
+async def test_a_cell_that_fails_when_it_runs_again_is_told_with_its_error(sandboxes, tmp_path):
+    async with sandboxes.open(state_dir=tmp_path / "state") as bridge:
+        await bridge.run("open('a', 'w').write('x' * 3000); artifact('a')", session="s")
+    async with sandboxes.open(state_dir=tmp_path / "state", max_artifact_size=1000) as bridge:
+        error = await refused(bridge.run, "1", session="s")
+        assert (error.code, error.details["what"]) == ("session_lost", "status")
+        assert "is error; it ended so: The artifacts of this run are over 1000 bytes" in error.message
+
+
+async def test_running_again_writes_no_file_that_a_killed_host_would_leave(sandboxes, tmp_path, monkeypatch):
+    async with sandboxes.open() as bridge:
+        record = await bridge.run(
+            "open('/workspace/out/a', 'w').write('x'); open('b', 'w').write('y'); artifact('b')", session="s"
+        )
+        kept = [path.stat().st_mtime_ns for path in sandboxes.settings.state_dir.glob("files/*/*")]
+        assert len(kept) == 2
+        put_away(bridge)
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+        assert (await bridge.run("1", session="s")).session["rebuilt"] == 1
+        replayed = await bridge.replay_execution(await bridge.lifecycle.stored(record.execution, "local"))
+        assert replayed.difference is None
+        assert [path.stat().st_mtime_ns for path in sandboxes.settings.state_dir.glob("files/*/*")] == kept
+
+
+async def test_a_fork_by_name_alone_is_not_made_without_what_its_last_cell_has_left(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        await bridge.run("x = 2\nwhile True: pass", session="s", timeout=1)
+        error = await refused(bridge.run, "x", session="t", fork="s")
+        assert (error.code, error.details["cell"]) == ("session_lost", 2)
+        assert "fork='s@1'" in error.hint
+        assert (await bridge.run("x", session="s")).value == "2"
+
+
+async def test_a_fork_past_an_erased_cell_is_refused_by_the_sessions_name(sandboxes):
+    from mcp_bridge.executions.erasure import erase
+
+    async with sandboxes.open() as bridge:
+        for number in range(3):
+            record = await bridge.run(f"x = {number}", session="s")
+            if number == 1:
+                await erase(bridge.database, bridge.files, "execution", record.execution, by="test", reason=None)
+        for fork in ("s@1", "s@2"):
+            error = await refused(bridge.run, "x", session="t", fork=fork)
+            assert (error.code, "'s' can't be forked there" in error.message) == ("session_lost", True)
+        assert [row["name"] for row in await bridge.listed_sessions()] == ["s"]
+
+
+async def test_a_fork_that_could_not_be_made_leaves_its_name_for_another(sandboxes):
+    async with sandboxes.open(sessions=SessionSettings(max_sessions=2)) as bridge:
+        await bridge.run("x = 1", session="s")
+        await bridge.run("import time; print(time.time_ns())", session="s")
+        assert (await refused(bridge.run, "x", session="t", fork="s@2")).code == "session_lost"
+        fork = await bridge.run("x", session="t", fork="s@1")
+        assert (fork.value, fork.session) == ("1", {"name": "t", "cell": 2, "rebuilt": 1})
+        assert (await refused(bridge.run, "x", session="t", fork="s@1")).code == "session_exists"
+
+
+async def test_a_fork_that_is_made_again_is_not_given_what_came_of_the_first_one(sandboxes):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        waits = "await runtime.wait_event('go', timeout=1000)"
+        first = await bridge.run(waits, session="t", fork="s")
+        assert first.status == "suspended"
+        await bridge.end_session("t")
+        again = await bridge.run(waits, session="t", fork="s")
+        assert (again.status, again.execution != first.execution) == ("suspended", True)
+        assert (await bridge.run(waits, session="t")).execution == again.execution
 
 
 async def test_a_fork_goes_on_from_its_cell_and_the_origin_does_not_notice(sandboxes):

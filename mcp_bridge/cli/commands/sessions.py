@@ -13,6 +13,7 @@ from mcp_bridge.escaping import escape_invisible
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 
 if TYPE_CHECKING:
+    from mcp_bridge.errors import BridgeError
     from mcp_bridge.executions.sessions.sessions import SessionRow
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
@@ -72,14 +73,14 @@ def show(
 
     def work() -> int:
         async def found(database: Database) -> list[tuple[StoredExecution, str]]:
-            from mcp_bridge.executions.sessions.sessions import chain, unknown_session
+            from mcp_bridge.executions.sessions.sessions import chain
             from mcp_bridge.ledger.log.session_store import SessionStore
             from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
             store, whose = ProgramStore(database), principal or LOCAL_PRINCIPAL.name
             head = await SessionStore(database).head(whose, name)
             if not head:
-                raise unknown_session(name)
+                raise await _unknown(database, name, principal)
             cells = [stored async for stored in chain(store, whose, head)]
             return [(stored, await argument_decoding.short_id(store, stored.id)) for stored in reversed(cells)]
 
@@ -115,7 +116,7 @@ def end(
         async def ended(database: Database) -> None:
             from mcp_bridge.executions.idempotency.request_identity import Keys
             from mcp_bridge.executions.lifecycle import Lifecycle
-            from mcp_bridge.executions.sessions.sessions import end_session, unknown_session
+            from mcp_bridge.executions.sessions.sessions import end_session
             from mcp_bridge.ledger.log.recorder import SqliteRecorder
             from mcp_bridge.ledger.log.session_store import SessionStore
             from mcp_bridge.ledger.storage.execution_store import ProgramStore
@@ -123,7 +124,7 @@ def end(
             keys = Keys(database.master.requests, database.old_requests)
             lifecycle = Lifecycle(ProgramStore(database), SqliteRecorder(database), keys)
             if not await end_session(lifecycle, SessionStore(database), principal or LOCAL_PRINCIPAL.name, name):
-                raise unknown_session(name)
+                raise await _unknown(database, name, principal)
 
         run_with_database(configuration_loading.load(config or ctx.obj).settings, ended)
         if as_json:
@@ -133,6 +134,24 @@ def end(
         return exit_statuses.OK
 
     finish(work, as_json=as_json)
+
+
+async def _unknown(database: Database, name: str, principal: str | None) -> BridgeError:
+    """The error for a session that there isn't; it says whose there are of that name, unless a principal was named."""
+    from mcp_bridge.errors import BridgeError
+    from mcp_bridge.executions.sessions.sessions import session_rows, unknown_session
+    from mcp_bridge.ledger.log.session_store import SessionStore
+    from mcp_bridge.ledger.storage.execution_store import ProgramStore
+
+    rows = await session_rows(ProgramStore(database), SessionStore(database), principal)
+    whose = sorted(row.principal for row in rows if row.name == name)
+    if principal is not None or not whose:
+        return unknown_session(name)
+    return BridgeError(
+        "unknown_session",
+        f"There is no session {name!r:.100} of {LOCAL_PRINCIPAL.name}, but of {', '.join(whose)}.",
+        hint=f"Add --principal {whose[0]}.",
+    )
 
 
 def _cell(stored: StoredExecution) -> dict[str, Any]:

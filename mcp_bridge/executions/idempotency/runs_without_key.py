@@ -15,7 +15,7 @@ from mcp_bridge.executions.readiness import can_resume
 from mcp_bridge.executions.status import UNFINISHED, effective_status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from mcp_bridge.ledger.storage.blind_indexes import KeySpace
     from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
@@ -57,7 +57,11 @@ def names_of_code(request: str, servers: Iterable[str] | None, files: Iterable[s
 
 
 async def suspended_run_of_code(
-    store: ProgramStore, principal: str, space: KeySpace, names: list[str]
+    store: ProgramStore,
+    principal: str,
+    space: KeySpace,
+    names: list[str],
+    is_meant: Callable[[StoredExecution], Awaitable[bool]],
 ) -> StoredExecution | None:
     """A run of the same code that is suspended, or whose result nobody has been given.
 
@@ -66,8 +70,9 @@ async def suspended_run_of_code(
         principal: The run's owner.
         space: The space of its key.
         names: As `names_of_code` returns them.
+        is_meant: Whether the request can be for a run that has these names.
     """
-    suspended = await store.by_keys(principal, names, space)
+    suspended = [known for known in await store.by_keys(principal, names, space) if await is_meant(known)]
     for known in suspended:
         if effective_status(known) != "suspended" or await can_resume(store, known):
             return known

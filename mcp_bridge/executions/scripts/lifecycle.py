@@ -7,6 +7,7 @@ A run without a key that is suspended is given one (`runs_without_key`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import secrets
@@ -56,7 +57,7 @@ from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.scripts.settling import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, is_same_packages, require_in_session, require_language
-from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell
+from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell, chain
 from mcp_bridge.executions.status import OWN_END, UNFINISHED, effective_status, not_suspended
 from mcp_bridge.executions.waits.due import earliest_due, last_looked
 from mcp_bridge.executions.waits.events import untaken
@@ -214,7 +215,8 @@ class Scripts:
             if job.dry_run:
                 await self._withdraw_plans(job, names)
             else:
-                waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, names)
+                is_meant = functools.partial(self._is_of_session, job)
+                waiting = await suspended_run_of_code(self._store, self._principal, job.client.starter, names, is_meant)
             if waiting is not None and waiting.key is not None:
                 named = Key(waiting.key, job.client.starter)
         request: KeyedRequest[ActiveScript | ExecutionRecord] = _Request(self, job, named, requests)
@@ -231,6 +233,20 @@ class Scripts:
                     " the same code is run anew from now on"
                 )
         return record
+
+    async def _is_of_session(self, job: Job, known: StoredExecution) -> bool:
+        """Whether a cell is of the very session that a job goes on with; True for a job that is no cell.
+
+        Forks have the seed of their origin, so one of the same name that has ended looks the same.
+        """
+        place = Cell.of(known)
+        if job.cell is None or place is None:
+            return True
+        async for stored in chain(self._store, self._principal, job.head):
+            at = Cell.of(stored)
+            if stored.id == known.id or at is None or at.number <= place.number:
+                return stored.id == known.id
+        return False
 
     async def resume(self, stored: StoredExecution, client: Client) -> ExecutionRecord:
         """Go on with a script whose process has died, or for which something has come about that it waits for.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+from mcp_bridge.executions.artifacts import ArtifactWriter
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.replay_result import NOT_YET, Difference, Replayed, not_replayable
 from mcp_bridge.executions.scripts.call_history import CallHistory
@@ -90,9 +88,8 @@ async def replayed_script(
     gate.values.adopt(await store.values(stored.id))
     for _ in range(MAX_LOST + 1):
         script = ScriptRun(stored.id, store, reading, gate, "", history, live=False)
-        with tempfile.TemporaryDirectory(prefix="mcp-bridge-replay-") as folder:
-            artifacts = ArtifactWriter(Files(Path(folder)), stored.id, runner.max_artifact_size)
-            now = await runner.sandboxed(ActiveScript(script, gate, job), artifacts)
+        artifacts = ArtifactWriter(None, stored.id, runner.max_artifact_size)
+        now = await runner.sandboxed(ActiveScript(script, gate, job), artifacts)
         if not is_lost(now):
             break
     found = difference(entries, record, script, now, gate.values.values_behind)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.artifacts import ArtifactWriter, Files
+from mcp_bridge.executions.artifacts import ArtifactWriter
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.lifecycle import ActiveScript
@@ -23,7 +21,7 @@ from mcp_bridge.executions.scripts.replay import ReadingRecorder, difference
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
 from mcp_bridge.executions.sessions.cell import Cell
-from mcp_bridge.executions.sessions.sessions import chain, left_by, why_lost
+from mcp_bridge.executions.sessions.sessions import chain, left_by, lost_at, why_lost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +45,14 @@ MAX_LOOKED = 4
 
 MAX_SIDE_CHARS = 500
 """Most characters of each side of a difference in its message."""
+
+_LIMITS = {
+    "timeout": "Try again when the machine is less busy. The operator can raise max_timeout.",
+    "out_of_memory": "The operator can raise memory.",
+    "output_limit": "The operator can raise max_output_size.",
+    "call_limit": "The operator can raise max_calls and max_call_size.",
+}
+"""What to do about a cell that had ended by itself, and that a limit ends when it runs again, by its status then."""
 
 
 class RecordedCell(NamedTuple):
@@ -190,30 +196,26 @@ class Rebuilding(Generic[S]):
         """Run a cell against its record; returns its sandbox.
 
         Raises:
-            BridgeError: `session_lost`: it didn't do the same, with both sides; `session_not_rebuilt`: it took too
-                long; `sandbox_start_failed`: its sandbox was lost meanwhile, or not there in time.
+            BridgeError: `session_lost`: it didn't do the same, with both sides; `session_not_rebuilt`: a limit has
+                ended it; `sandbox_start_failed`: its sandbox was lost meanwhile, or not there in time.
         """
         # With more time than it had: the machine may be busier now.
         again = await recorded_cell(self._lifecycle, self._runner, stored, self._settings.max_timeout)
-        with tempfile.TemporaryDirectory(prefix="mcp-bridge-rebuilding-") as folder:
-            artifacts = ArtifactWriter(Files(Path(folder)), stored.id, self._runner.max_artifact_size)
-            try:
-                sandbox, record, has_finished = await self._run_in(sandbox, again.active, artifacts)
-            finally:
-                artifacts.abort()
+        artifacts = ArtifactWriter(None, stored.id, self._runner.max_artifact_size)
+        sandbox, record, has_finished = await self._run_in(sandbox, again.active, artifacts)
         if (error := record.error) is not None and error["code"] in UNSPENT_CODES:
             sandbox.end()
             # Not the cell's doing: the whole is tried again.
             raise BridgeError("sandbox_start_failed", f"While a session was rebuilt: {error['message']}")
-        if record.status == "timeout":
+        if record.status in _LIMITS:
             sandbox.end()
-            # It had ended by itself, so the machine is slower now: another time it may be in time.
+            # It had ended by itself, so there is less for it now than there was: another time there may be enough.
+            told = record.error["message"] if record.error is not None else record.status
             raise BridgeError(
                 "session_not_rebuilt",
-                f"To run the cell {again.place.number} of the session {again.place.session!r} ({stored.id}) again takes"
-                f" more than {self._settings.max_timeout:g} s, the limit.",
-                hint="Try again when the machine is less busy. The operator can raise max_timeout."
-                " Or fork it at an earlier cell.",
+                f"The cell {again.place.number} of the session {again.place.session!r} ({stored.id}), run again, was"
+                f" ended at a limit of now: {told}",
+                hint=f"{_LIMITS[record.status]} Or fork it at an earlier cell.",
             )
         try:
             await record.project(again.active.gate.values)
@@ -229,7 +231,8 @@ class Rebuilding(Generic[S]):
         sandbox.end()
         if found is None:
             raise lost_at(stored, f"run again, it ended its sandbox: {record.status}")
-        raise diverged(stored, found, record.error)
+        parted = again.active.script.course.divergence
+        raise diverged(stored, found, record.error if parted is None else parted.error().record())
 
 
 async def cells_to_rebuild(lifecycle: Lifecycle, principal: str, head: str, most: int) -> list[StoredExecution]:
@@ -269,36 +272,6 @@ async def cells_to_rebuild(lifecycle: Lifecycle, principal: str, head: str, most
     return found[::-1]
 
 
-def lost_at(stored: StoredExecution, why: str, **details: Any) -> BridgeError:
-    """The error for a session that can't be rebuilt past a cell.
-
-    Args:
-        stored: The cell.
-        why: The reason: a clause.
-        details: Both sides, of a difference.
-    """
-    place = Cell.of(stored)
-    if place is None:
-        return BridgeError(
-            "session_lost",
-            f"The session's sandbox is gone, and it can't be rebuilt: a cell of it ({stored.id}) has been lost: {why}.",
-            hint="End the session to begin anew: await runtime.end_session(name), or mcp-bridge session end NAME.",
-            **details,
-        )
-    before = place.number - 1
-    fork = f" A new session can go on from before it: fork={f'{place.session}@{before}'!r}." if before else ""
-    return BridgeError(
-        "session_lost",
-        f"The session {place.session!r} is lost from its cell {place.number} ({stored.id}) on. Its sandbox is gone,"
-        f" and it can't be rebuilt past that cell: {why}.",
-        hint=f"Nothing was done twice.{fork} To begin anew, end it: await runtime.end_session({place.session!r}).",
-        session=place.session,
-        cell=place.number,
-        execution=stored.id,
-        **details,
-    )
-
-
 def diverged(stored: StoredExecution, found: Difference, error: ErrorRecord | None) -> BridgeError:
     """The error for a cell that hasn't done what it did, with both sides.
 
@@ -308,21 +281,20 @@ def diverged(stored: StoredExecution, found: Difference, error: ErrorRecord | No
         error: The error with which it has ended now; or None.
     """
     expected, actual = _shown(found.expected), _shown(found.found)
-    if found.what == "input":
-        why = f"its input isn't what it was (input_changed): it was {expected}, and is {actual}"
-        return lost_at(stored, why, what=found.what, recorded=expected, actual=actual)
+    sides = {"what": found.what, "recorded": expected, "actual": actual}
+    if found.what == "input" and error is not None:
+        why = f"its input isn't what it was (input_changed). {error['message']}"
+        return lost_at(stored, why, "With the file put back, it is rebuilt.", **sides)
+    ended = f"; it ended so: {_shown(error['message'])}" if error is not None else ""
     if found.step and found.found is None:
-        ended = f"; it ended so: {_shown(error['message'])}" if error else ""
-        why = f"run again, it did not do the same: its call {found.step} was {expected}, and was not made{ended}"
-        return lost_at(stored, why, what=found.what, recorded=expected, actual=actual)
-    what = f"its call {found.step}" if found.step else f"its {found.what}"
-    return lost_at(
-        stored,
-        f"run again, it did not do the same: {what} was {expected}, and is {actual}",
-        what=found.what,
-        recorded=expected,
-        actual=actual,
-    )
+        why = f"its call {found.step} was {expected}, and was not made{ended}"
+    elif found.step:
+        why = f"its call {found.step} was {expected}, and is {actual}"
+    else:
+        why = f"its {found.what} was {expected}, and is {actual}{ended if found.what == 'status' else ''}"
+    # Perhaps by a server that can't be started at the moment, or a setting.
+    mend = "Once what ended it now is mended, it is rebuilt." if ended and ended in why else ""
+    return lost_at(stored, f"run again, it did not do the same: {why}", mend, **sides)
 
 
 def _shown(value: Any) -> str:
@@ -357,7 +329,8 @@ async def recorded_cell(
     except BridgeError as exc:
         if exc.code != "unknown_server":
             raise
-        raise lost_at(stored, f"it was given the server {exc.details['server']!r}, which isn't configured") from None
+        why = f"it was given the server {exc.details['server']!r}, which isn't configured"
+        raise lost_at(stored, why, "Once it is configured again, it is rebuilt.") from None
     gate.values.adopt(await lifecycle.store.values(stored.id))
     script = ScriptRun(stored.id, lifecycle.store, reading, gate, "", CallHistory(entries), live=False)
     return RecordedCell(stored, place, entries, ActiveScript(script, gate, job))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import anyio
 
@@ -70,7 +70,7 @@ class Sessions:
             )
         head = await self._last(session)
         if fork is not None:
-            if head is not None:
+            if head is not None and await self._has_begun(head):
                 # Perhaps by the same request, whose key has the answer, or whose cell waits.
                 exists = BridgeError(
                     "session_exists",
@@ -79,12 +79,13 @@ class Sessions:
                 )
                 return Turn(_place(head).after(head.id), head.id, exists)
             origin = await self.cell(fork)
-            return Turn(_place(origin).after(origin.id, session), "", await self._no_room())
+            place = _place(origin).after(origin.id, session)
+            return Turn(place, head.id) if head is not None else Turn(place, "", await self._no_room())
         if head is None:
             return Turn(Cell.first(session), "", await self._no_room())
         place, status = _place(head), effective_status(head)
-        if status == "refused" and not CallHistory(await self._lifecycle.recorder.read(head.id)).calls:
-            # It has done nothing: the next one has its place.
+        if await self._has_done_nothing(head):
+            # The next one has its place.
             return Turn(place, head.id)
         blocked = None
         if status == "suspended":
@@ -96,6 +97,20 @@ class Sessions:
                 execution=head.id,
             )
         return Turn(place.after(head.id), head.id, blocked)
+
+    async def _has_done_nothing(self, cell: StoredExecution) -> bool:
+        """Whether a cell was refused before it has asked for anything."""
+        is_refused = effective_status(cell) == "refused"
+        return is_refused and not CallHistory(await self._lifecycle.recorder.read(cell.id)).calls
+
+    async def _has_begun(self, head: StoredExecution) -> bool:
+        """Whether a session has done anything. If not, it may still be made a fork, or another one."""
+        if not await self._has_done_nothing(head):
+            return True
+        place = _place(head)
+        before = await self._lifecycle.store.execution(place.previous, self._principal) if place.previous else None
+        origin = None if before is None else Cell.of(before)
+        return origin is not None and origin.session == place.session
 
     async def _no_room(self) -> BridgeError | None:
         """Why there can be no further session; or None."""
@@ -128,7 +143,7 @@ class Sessions:
         )
 
     async def cell(self, named: str) -> StoredExecution:
-        """A cell of a session: `name@5`, or `name` for the last that is part of the namespace.
+        """A cell of a session: `name@5`, or `name` for the last that has left something.
 
         Raises:
             BridgeError: `unknown_session`, `unknown_cell`, `session_lost`.
@@ -139,10 +154,22 @@ class Sessions:
             raise unknown_session(session)
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0  # noqa: PLR2004
         async for stored in chain(self._lifecycle.store, self._principal, head):
-            if _place(stored).number == number if at else left_by(stored) == "names":
-                if left_by(stored) != "names":
-                    break
-                return stored
+            place, left = Cell.of(stored), left_by(stored)
+            if place is None:
+                raise BridgeError(
+                    "session_lost",
+                    f"The session {session!r} can't be forked there: its cell {stored.id} is erased, and with it which"
+                    " cells were before.",
+                    hint=f"mcp-bridge session show {session} lists the cells that are known. To begin anew, give the"
+                    " new session a name and no fork.",
+                )
+            if place.number == number if at else left != "nothing":
+                if left == "names":
+                    return stored
+                if not at:
+                    # The session has names of it, which a fork from before it would silently be without.
+                    raise lost_at(stored, why_lost(stored))
+                break
         raise BridgeError(
             "unknown_cell",
             f"The session {session!r} has no cell {text or 'that has ended'} to go on from.",
@@ -279,6 +306,42 @@ def why_lost(stored: StoredExecution) -> str:
     if not (stored.record or {}).get("session", {}).get("interrupted"):
         return "a value of it is erased"
     return "it was interrupted when its time was up, and what it had done by then can't be done again"
+
+
+def lost_at(stored: StoredExecution, why: str, mend: str = "", **details: Any) -> BridgeError:
+    """The error for a session that can't be rebuilt past a cell.
+
+    Args:
+        stored: The cell.
+        why: The reason: a clause.
+        mend: How it can be rebuilt all the same: a sentence; or nothing.
+        details: Both sides, of a difference.
+    """
+    place = Cell.of(stored)
+    if place is None:
+        return BridgeError(
+            "session_lost",
+            f"Without its sandbox, the session is lost: a cell of it ({stored.id}) can't run again: {why}.",
+            hint="End the session to begin anew: await runtime.end_session(name), or mcp-bridge session end NAME.",
+            **details,
+        )
+    before = place.number - 1
+    hints = [
+        "Nothing was done twice.",
+        mend,
+        f"A new session can go on from before it: fork={f'{place.session}@{before}'!r}." if before else "",
+        f"To begin anew, end it: await runtime.end_session({place.session!r}).",
+    ]
+    return BridgeError(
+        "session_lost",
+        f"Without its sandbox, the session {place.session!r} is lost from its cell {place.number} ({stored.id}) on."
+        f" It can't be rebuilt past that cell: {why.removesuffix('.')}.",
+        hint=" ".join(filter(None, hints)),
+        session=place.session,
+        cell=place.number,
+        execution=stored.id,
+        **details,
+    )
 
 
 async def chain(

@@ -33,7 +33,7 @@ class CellHost(SandboxRunner, Protocol):
     settings: Settings
     sandboxes: Sandboxes
 
-    def cell_line(self, execution: str, job: Job, *, replays: bool) -> bytes:
+    def start_line(self, active: ActiveScript) -> bytes:
         """The line that starts a cell."""
 
     def limits_of(self, job: Job) -> RunLimits:
@@ -156,7 +156,7 @@ class CellRunner:
     ) -> tuple[SessionSandbox, SandboxRun, Ran]:
         host, script, job = self._host, active.script, active.job
         limit = host.limits_of(job)
-        first = host.cell_line(script.execution, job, replays=bool(script.history.calls) or not script.live)
+        first = host.start_line(active)
         hash_seed = None if job.cell is None else job.cell.hash_seed
         made: list[tuple[SessionSandbox, SandboxRun]] = []
 

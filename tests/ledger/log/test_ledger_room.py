@@ -645,6 +645,20 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert files.used() == 40_000 + artifacts.FILE_BYTES
 
 
+def test_what_a_killed_bridge_left_incomplete_is_swept_and_what_is_under_way_is_not(tmp_path):
+    files = Files(tmp_path, 100_000)
+    row = kept_file(files, "a" * 16, "1", 10)
+    left = Path(row["path"]).with_name(".part")
+    left.write_bytes(b"x" * 1000)
+    os.utime(left, (0, time.time() - artifacts.INCOMPLETE_SECONDS - 1))
+    writer = ArtifactWriter(files, "b" * 16, 1 << 30)
+    writer.write("2", b"x", first=True, last=False)
+    files.sweep(None)
+    assert not left.exists()
+    assert Path(row["path"]).exists()
+    assert writer.write("2", b"x", first=False, last=True)["size"] == 2
+
+
 async def test_files_are_removed_after_a_week_but_those_of_what_can_go_on(tmp_path):
     files = Files(tmp_path, 1 << 30)
     async with Database(tmp_path / FILE_NAME) as database:
