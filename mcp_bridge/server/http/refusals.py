@@ -42,6 +42,14 @@ class RefusedRequest(Exception):  # noqa: N818 - it is an answer
         )
 
 
+class Unauthenticated(RefusedRequest):
+    """A request that isn't known to be from a principal, or not allowed to be.
+
+    `status` is 400 (contradictory credentials), 401 (none, or wrong ones), 403 (right ones that are not enough), 429
+    (too many wrong ones) or 503 (they can't be verified now). 401 and 403 have the header `WWW-Authenticate`.
+    """
+
+
 def refused(status: int, code: Code, message: str, hint: str | None = None, **headers: str) -> RefusedRequest:
     """A refusal with a new error."""
     return RefusedRequest(status, BridgeError(code, message, hint=hint), **headers)
