@@ -526,8 +526,8 @@ class Bridge:
         return self._package_rights(self._shared.install, self.principal)
 
     def _package_rights(self, now: InstallSettings, principal: Principal) -> PackageRights:
+        from mcp_bridge.sandbox.packages.allow_list import AllowList
         from mcp_bridge.sandbox.packages.installer import PackageRights
-        from mcp_bridge.sandbox.packages.requirements import AllowList
 
         start = self.settings.install
         lists = [AllowList(allow) for allow in dict.fromkeys((start.allow, now.allow))]
