@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
 
 
+RETRY_SECONDS = 5
+"""When a client that was refused for a lack of room, or for now, may try again."""
+
+
 class RefusedRequest(Exception):  # noqa: N818 - it is an answer
     """A request that is answered with an error status.
 
