@@ -16,7 +16,7 @@ from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.kernel import json_parsing, program_limits, retry, step_types, values
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.language import conditions, program_parser, references
-from mcp_bridge.kernel.language import program_schema as form
+from mcp_bridge.kernel.language import step_fields as form
 from mcp_bridge.settings import Settings
 
 TEXT = text_of("docs/program-language.md")
