@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.erasure import START_SECONDS, erase_old, finish, under_way
+from mcp_bridge.executions.erasure_with_files import START_SECONDS, erase_old, finish, under_way
 from mcp_bridge.ledger.storage import erasure, retention
 
 if TYPE_CHECKING:

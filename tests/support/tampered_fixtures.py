@@ -30,6 +30,7 @@ from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram, StoredExecution
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
+from mcp_bridge.ledger.storage.value_erasure import erase_behind
 
 ASKED, ENDED, ANNA, HOLDER, WAITING = (f"{number:032x}" for number in range(0xA1, 0xA6))
 """Executions: one that a person was asked about, one that ended, one that is erased, one of which a reference is, and
@@ -246,7 +247,7 @@ async def build(folder):  # noqa: PLR0915  (a long story, told once)
             writer = Writer(database)
             erase = {"by": "me", "reason": "asked to", "under_way": lambda status, owner: False}
             await erasure.erase(database, "subject", "anna", **erase)
-            await erasure.erase(database, "reference", REFERENCE, **erase)
+            await erase_behind(database, REFERENCE, **erase)
             await erasure.finish(database, lambda execution: None)
             await writer.resume(WAITING)
             await writer.ask(WAITING, 7)

@@ -9,7 +9,7 @@ import pytest
 from execution_fixtures import until
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.erasure import erase
+from mcp_bridge.executions.erasure_with_files import erase
 from mcp_bridge.executions.waits import script_waits, sending
 from mcp_bridge.executions.waits.automatic_resumption import AutomaticResumption, at_once
 from mcp_bridge.executions.waits.sending import executions_awaiting
