@@ -108,7 +108,7 @@ if TYPE_CHECKING:
     from mcp_bridge.sandbox.languages import Language
     from mcp_bridge.sandbox.packages.install_settings import InstallSettings
     from mcp_bridge.sandbox.packages.installer import PackageRights
-    from mcp_bridge.sandbox.packages.locked import PackageSet
+    from mcp_bridge.sandbox.packages.package_set import PackageSet
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)

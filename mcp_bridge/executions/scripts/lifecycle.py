@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.log.session_store import SessionStore
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
-    from mcp_bridge.sandbox.packages.locked import PackageSet
+    from mcp_bridge.sandbox.packages.package_set import PackageSet
 
 logger = logging.getLogger(__name__)
 

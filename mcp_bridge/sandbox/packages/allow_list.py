@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from packaging.specifiers import SpecifierSet
 
-    from mcp_bridge.sandbox.packages.locked import PackageSet
+    from mcp_bridge.sandbox.packages.package_set import PackageSet
     from mcp_bridge.sandbox.packages.requirements import PackageRequirement
 
 MAX_SHOWN = 20

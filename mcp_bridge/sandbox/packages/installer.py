@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.sandbox.packages.allow_list import AllowList
     from mcp_bridge.sandbox.packages.install_settings import InstallSettings
-    from mcp_bridge.sandbox.packages.locked import LockedPackage, PackageSet
+    from mcp_bridge.sandbox.packages.package_set import LockedPackage, PackageSet
     from mcp_bridge.sandbox.packages.requirements import PackageRequirement
     from mcp_bridge.sandbox.packages.wheel_tree import WheelFiles
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-    from mcp_bridge.sandbox.packages.locked import PackageSet
+    from mcp_bridge.sandbox.packages.package_set import PackageSet
 
 MAX_REQUIREMENTS = 50
 """Most requirements of one request."""
