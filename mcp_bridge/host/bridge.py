@@ -942,7 +942,7 @@ class Bridge:
         """
         from mcp_bridge.executions.readiness import can_resume
         from mcp_bridge.executions.trace_record import to_record
-        from mcp_bridge.executions.waits.sending import awaited_effect, wake_scripts
+        from mcp_bridge.executions.waits.event_sending import awaited_effect, wake_scripts
 
         stored = await self.lifecycle.stored(execution, self.principal.name)
         if stored.kind == "program":
