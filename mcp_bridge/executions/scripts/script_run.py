@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.runs_without_key import generated_key
-from mcp_bridge.executions.plans.listed_calls import ListedCalls
+from mcp_bridge.executions.plans.plan_limits import ListedCalls
 from mcp_bridge.executions.scripts.awaited_programs import AwaitedPrograms
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
