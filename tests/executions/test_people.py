@@ -28,7 +28,7 @@ from mcp_bridge.ledger.storage.erasure import erase
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.server.ui.app import build
-from mcp_bridge.server.ui.live import Live
+from mcp_bridge.server.ui.change_notifications import Live
 
 pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.timeout(600)]
 

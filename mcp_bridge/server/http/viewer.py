@@ -21,8 +21,8 @@ from mcp_bridge.server.http.refusals import RETRY_SECONDS, RefusedRequest, refus
 from mcp_bridge.server.http.request_admission import Endpoint
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, Viewer
 from mcp_bridge.server.ui.app import build_for_principals
+from mcp_bridge.server.ui.change_notifications import Live
 from mcp_bridge.server.ui.guard import API
-from mcp_bridge.server.ui.live import Live
 
 if TYPE_CHECKING:
     from starlette.requests import Request
