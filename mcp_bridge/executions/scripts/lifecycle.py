@@ -54,7 +54,7 @@ from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost,
 from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
-from mcp_bridge.executions.scripts.settling import cancel_script
+from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, is_same_packages, require_in_session, require_language
 from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell
 from mcp_bridge.executions.status import OWN_END, UNFINISHED, effective_status, not_suspended

@@ -13,7 +13,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.programs.program_run import ProgramRun
 from mcp_bridge.executions.programs.sandbox_programs import Session
-from mcp_bridge.executions.programs.settling import cancel_program, settle_program
+from mcp_bridge.executions.programs.settle_or_cancel import cancel_program, settle_program
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.gate.request_context import RequestContext
 from mcp_bridge.kernel.events import Outcome, Resume
