@@ -10,18 +10,18 @@ import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.status import is_under_way
-from mcp_bridge.ledger.storage import erasure, retention
-from mcp_bridge.ledger.storage.value_erasure import erase_behind
+from mcp_bridge.ledger.erasure import execution_erasure, retention
+from mcp_bridge.ledger.erasure.value_erasure import erase_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp_bridge.executions.artifacts import Files
     from mcp_bridge.ledger.config import LedgerConfig
+    from mcp_bridge.ledger.erasure.execution_erasure import Erased
     from mcp_bridge.ledger.storage.database import Database
-    from mcp_bridge.ledger.storage.erasure import Erased
 
-What = Literal[erasure.What, "reference"]
+What = Literal[execution_erasure.What, "reference"]
 """What a name is of: executions, or one value."""
 
 logger = logging.getLogger(__name__)
@@ -39,18 +39,18 @@ async def erase(
         database: The ledger.
         files: The store of artifacts and outputs.
         what: The kind of `name`.
-        name: As in `erasure.erase`; or of a value, the id of a reference to it.
-        by: As in `erasure.erase`.
-        reason: As in `erasure.erase`.
+        name: As in `execution_erasure.erase`; or of a value, the id of a reference to it.
+        by: As in `execution_erasure.erase`.
+        reason: As in `execution_erasure.erase`.
 
     Raises:
-        BridgeError: As `erasure.erase`; `erasure_unfinished`: files can't be removed.
+        BridgeError: As `execution_erasure.erase`; `erasure_unfinished`: files can't be removed.
     """
     is_under_way_now = under_way(database)
     if what == "reference":
         erased = await erase_behind(database, str(name), by=by, reason=reason, under_way=is_under_way_now)
     else:
-        erased = await erasure.erase(database, what, name, by=by, reason=reason, under_way=is_under_way_now)
+        erased = await execution_erasure.erase(database, what, name, by=by, reason=reason, under_way=is_under_way_now)
     await finish(database, files)
     return erased
 
@@ -66,13 +66,13 @@ async def finish(database: Database, files: Files, seconds: float | None = None)
     Args:
         database: The ledger.
         files: The store of artifacts and outputs.
-        seconds: As `erasure.finish`.
+        seconds: As `execution_erasure.finish`.
 
     Raises:
         BridgeError: `erasure_unfinished`.
     """
     try:
-        await erasure.finish(database, files.remove, seconds)
+        await execution_erasure.finish(database, files.remove, seconds)
     except OSError as exc:
         raise BridgeError(
             "erasure_unfinished",

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from mcp_bridge.executions import erasure_with_files
 from mcp_bridge.executions.artifacts import Files
-from mcp_bridge.ledger.storage import erasure
+from mcp_bridge.ledger.erasure import execution_erasure
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 POINTS = {
-    "the key destroyed": (erasure, "_erase", "after"),
-    "before it is recorded": (erasure, "append_erasure", "before"),
-    "before the commit": (erasure, "append_erasure", "after"),
-    "committed": (erasure, "empty_journal", "before"),
-    "before the journal is emptied": (erasure, "_truncate", "before"),
-    "the journal emptied": (erasure, "_truncate", "after"),
+    "the key destroyed": (execution_erasure, "_erase", "after"),
+    "before it is recorded": (execution_erasure, "append_erasure", "before"),
+    "before the commit": (execution_erasure, "append_erasure", "after"),
+    "committed": (execution_erasure, "empty_journal", "before"),
+    "before the journal is emptied": (execution_erasure, "_truncate", "before"),
+    "the journal emptied": (execution_erasure, "_truncate", "after"),
     "before the files": (Files, "remove", "before"),
     "after the files": (Files, "remove", "after"),
     "before it is taken for finished": (Database, "write", "before"),

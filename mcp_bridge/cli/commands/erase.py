@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_bridge.executions.erasure_with_files import What
+    from mcp_bridge.ledger.erasure.execution_erasure import Erased
     from mcp_bridge.ledger.storage.database import Database
-    from mcp_bridge.ledger.storage.erasure import Erased
 
 MAX_REASON_CHARS = 2000
 

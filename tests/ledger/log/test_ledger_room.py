@@ -33,6 +33,7 @@ from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.admin import offline_compaction
 from mcp_bridge.ledger.audit import ledger_copies, proving
 from mcp_bridge.ledger.config import LedgerConfig
+from mcp_bridge.ledger.erasure import execution_erasure, retention
 from mcp_bridge.ledger.log import deduplication, record_limit
 from mcp_bridge.ledger.log.deduplication import MIN_PIECE_BYTES, split
 from mcp_bridge.ledger.log.entries import Entry
@@ -46,7 +47,7 @@ from mcp_bridge.ledger.proofs.export_verification import verify_export
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.publish import target_state
 from mcp_bridge.ledger.storage import database as databases
-from mcp_bridge.ledger.storage import erasure, retention, vacuum
+from mcp_bridge.ledger.storage import vacuum
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 from mcp_bridge.ledger.storage.schema import FILE_NAME, MIGRATIONS
@@ -408,8 +409,8 @@ async def test_an_erasure_makes_the_file_smaller_by_what_was_erased(tmp_path):
 
 
 async def test_others_write_while_much_is_erased(tmp_path, monkeypatch):
-    monkeypatch.setattr(erasure, "STEP_BYTES", MEBIBYTE)
-    monkeypatch.setattr(erasure, "PAGES_A_STEP", 64)
+    monkeypatch.setattr(execution_erasure, "STEP_BYTES", MEBIBYTE)
+    monkeypatch.setattr(execution_erasure, "PAGES_A_STEP", 64)
     (one,) = await filled(tmp_path, 1, 8 * MEBIBYTE)
     async with Database(tmp_path / FILE_NAME) as database:
         written = []
@@ -439,7 +440,7 @@ async def test_an_erasure_that_is_cut_short_verifies_and_the_next_start_removes_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(erasure, "purge", dies)
+        patched.setattr(execution_erasure, "purge", dies)
         async with Database(path) as database:
             with pytest.raises(KeyboardInterrupt):
                 await erasure_with_files.erase(database, Files(tmp_path), "execution", one, by="me", reason=None)

@@ -17,10 +17,10 @@ import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.erasure import retention
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log_payloads import Erasure
 from mcp_bridge.ledger.log.payloads import to_entry
-from mcp_bridge.ledger.storage import retention
 from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, subject_macs
 from mcp_bridge.ledger.storage.old_references import forget_execution
 from mcp_bridge.ledger.storage.schema import ERASED, UNFINISHED

@@ -24,16 +24,16 @@ from mcp_bridge.host import upkeep
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.audit import ledger_copies, proving
 from mcp_bridge.ledger.config import LedgerConfig
+from mcp_bridge.ledger.erasure import execution_erasure, retention
+from mcp_bridge.ledger.erasure.value_erasure import erase_behind
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import notes, tlog_proof
 from mcp_bridge.ledger.proofs.export_verification import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.storage import erasure, retention
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
-from mcp_bridge.ledger.storage.value_erasure import erase_behind
 from mcp_bridge.policy.secrets.value_references import MemoryReferences
 from mcp_bridge.sandbox.ownership import host_id, owner_label
 from mcp_bridge.settings import Settings
@@ -240,7 +240,9 @@ def test_no_key_and_no_value_is_left_of_many_that_are_erased_in_any_order(tmp_pa
                 needles[name] = sealed(tmp_path, name, ("data_keys", "reference_values"))
             chosen.shuffle(names)
             for count, name in enumerate(names, 1):
-                await erasure.erase(database, "execution", name, by="me", reason=None, under_way=lambda *_: False)
+                await execution_erasure.erase(
+                    database, "execution", name, by="me", reason=None, under_way=lambda *_: False
+                )
                 if not count % 20:
                     found = places(tmp_path, [needle for gone in names[:count] for needle in needles[gone]])
                     assert not found, count
@@ -306,8 +308,8 @@ async def test_one_that_is_being_executed_is_refused_and_left_as_it_is(state):
         await writer.store.take(await writer.store.execution(ANNA), "another:1:2")
         how = {"by": "me", "reason": None, "under_way": lambda status, owner: status == "running"}
         for erasing in (
-            erasure.erase(database, "execution", ANNA, **how),
-            erasure.erase(database, "subject", "anna", **how),
+            execution_erasure.erase(database, "execution", ANNA, **how),
+            execution_erasure.erase(database, "subject", "anna", **how),
             erase_behind(database, "card", **how),
         ):
             with pytest.raises(BridgeError, match="being executed now"):
@@ -372,7 +374,7 @@ def test_age_erases_a_script_whose_process_died_if_it_can_t_go_on_and_none_under
 
 
 def test_age_erases_many_in_parts_and_others_write_in_between(state, monkeypatch):
-    monkeypatch.setattr(erasure, "EXECUTIONS_AN_ENTRY", 3)
+    monkeypatch.setattr(execution_erasure, "EXECUTIONS_AN_ENTRY", 3)
 
     async def work():
         async with Database(state / FILE_NAME) as database, Database(state / FILE_NAME) as other:
@@ -401,7 +403,7 @@ def test_age_erases_many_in_parts_and_others_write_in_between(state, monkeypatch
 
 @pytest.mark.parametrize("by", ["age", "room"])
 def test_what_executions_keep_is_removed_in_transactions_of_a_bounded_size(state, monkeypatch, by):
-    monkeypatch.setattr(erasure, "KEPT_BYTES", 2_000_000)
+    monkeypatch.setattr(execution_erasure, "KEPT_BYTES", 2_000_000)
     names = [f"{number:032x}" for number in range(6)]
 
     async def work():
@@ -413,13 +415,13 @@ def test_what_executions_keep_is_removed_in_transactions_of_a_bounded_size(state
                     name, {"execution": name, "stdout": os.urandom(900_000).hex()}
                 )
                 await writer.store.update(name, status="success", state=None, record=record, due=None)
-            await erasure.empty_journal(database)
+            await execution_erasure.empty_journal(database)
             grown, transact = [], database.transact
 
             async def noted(work):
                 done = await transact(work)
                 grown.append((state / f"{FILE_NAME}-wal").stat().st_size)
-                await erasure.empty_journal(database)
+                await execution_erasure.empty_journal(database)
                 return done
 
             monkeypatch.setattr(database, "transact", noted)
@@ -432,7 +434,7 @@ def test_what_executions_keep_is_removed_in_transactions_of_a_bounded_size(state
                 erased = []
                 while left := [name for name in names if name not in erased]:
                     under_way = erasure_with_files.under_way(database)
-                    now = await erasure.erase_ended(database, left, by="max_size", under_way=under_way)
+                    now = await execution_erasure.erase_ended(database, left, by="max_size", under_way=under_way)
                     erased += now.executions
             return sorted(erased), grown
 
@@ -600,7 +602,7 @@ async def test_of_two_who_erase_at_once_one_does(state):
 
 
 def test_a_reader_keeps_it_unfinished_and_the_next_start_finishes_it(state, monkeypatch, caplog):
-    monkeypatch.setattr(erasure, "CHECKPOINT_SECONDS", 0.1)
+    monkeypatch.setattr(execution_erasure, "CHECKPOINT_SECONDS", 0.1)
     monkeypatch.setattr(erasure_with_files, "START_SECONDS", 0.1)
     needles = sealed(state, ANNA, ("data_keys",))
     with closing(sqlite3.connect(state / FILE_NAME)) as reader:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.erasure.execution_erasure import Erased, append_erasure, empty_journal, running_of
 from mcp_bridge.ledger.log.log_payloads import Erasure
 from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, key_mac, subject_macs
-from mcp_bridge.ledger.storage.erasure import Erased, append_erasure, empty_journal, running_of
 from mcp_bridge.ledger.storage.old_references import erase_value
 from mcp_bridge.ledger.storage.sealed_rows import label_of, open_sealed
 
@@ -38,10 +38,10 @@ async def erase_behind(
         reference: The id of a reference to the value.
         by: Who asks for it.
         reason: Why, or None.
-        under_way: As `erasure.erase`.
+        under_way: As `execution_erasure.erase`.
 
     Raises:
-        BridgeError: As `erasure.erase`.
+        BridgeError: As `execution_erasure.erase`.
     """
     erasure = Erasure("reference", by, reason, time.time(), ())
     erased = await database.transact(lambda transaction: _erase_behind(transaction, reference, erasure, under_way))
