@@ -116,7 +116,7 @@ def run_with_database(
     import anyio
 
     from mcp_bridge.executions.artifacts import Files
-    from mcp_bridge.executions.erasure import tidy
+    from mcp_bridge.executions.erasure_with_files import tidy
     from mcp_bridge.ledger.admin.recorded_losses import is_behind
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.schema import FILE_NAME

@@ -17,8 +17,8 @@ from mcp_bridge.governance.program_files import (
     programs_config,
     read_file,
 )
+from mcp_bridge.kernel.language.format_faults import Fault
 from mcp_bridge.kernel.language.program_parser import MAX_BYTES, InvalidProgramError, Program, parse
-from mcp_bridge.kernel.language.program_schema import Fault
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.near_names import nearest

@@ -1,8 +1,8 @@
-"""Verdicts of `mcp-bridge audit verify`: as JSON, and as text for people."""
+"""Verdicts of `mcp-bridge audit verify`, as JSON and as text: verified, or only in agreement with itself."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, cast
 
 from mcp_bridge.cli import showing
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from mcp_bridge.ledger.proofs.export_verdict import Verdict
     from mcp_bridge.ledger.proofs.signing import Verifier
     from mcp_bridge.ledger.proofs.tlog_proof import Proved
+    from mcp_bridge.ledger.proofs.verified_log import VerifiedLog
     from mcp_bridge.ledger.publish.checkpoints_seen import TargetRecord
 
 
@@ -45,7 +45,7 @@ class LostKeyRecord(TypedDict):
 
 
 class LossRecord(TypedDict):
-    """A place where the log lacks what had been recorded, as `export_verdict.Lost`."""
+    """A place where the log lacks what had been recorded, as `verified_log.Lost`."""
 
     entry: int
     time: float
@@ -79,7 +79,7 @@ class VerdictRecord(TypedDict):
         origin, size, root: The name, number of entries and root hash (in hexadecimal) of the verified checkpoint.
         authenticated: Whether a trusted key has signed the checkpoint.
         keys: The keys that have signed it.
-        executions, disclosed, undisclosed, checkpoints, compared: Counts, as in `export_verdict.Verdict`.
+        executions, disclosed, undisclosed, checkpoints, compared: Counts, as in `verified_log.VerifiedLog`.
         witnesses: The newest checkpoint of each witness.
         silent: The given witness keys that have cosigned nothing of it.
         lost: The keys that were replaced as lost.
@@ -117,7 +117,7 @@ class VerdictRecord(TypedDict):
     payload: NotRequired[str | None]
 
 
-def log_record(file: Path, verdict: Verdict, keys: Sequence[Verifier] | None) -> VerdictRecord:
+def log_record(file: Path, verdict: VerifiedLog, keys: Sequence[Verifier] | None) -> VerdictRecord:
     """The verdict on a log, from a ledger or an export.
 
     Args:
@@ -178,6 +178,11 @@ def proof_record(file: Path, proved: Proved, keys: Sequence[Verifier] | None) ->
         "payload": None if payload is None else payload.decode(),
         "compared": proved.compared,
     }
+
+
+def verdict_status(record: VerdictRecord) -> Literal["verified", "unauthenticated"]:
+    """A verdict in a word: without a trusted key, a file only agrees with itself."""
+    return "verified" if record["authenticated"] else "unauthenticated"
 
 
 def verdict_lines(record: VerdictRecord) -> list[str]:

@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.erasure import START_SECONDS, erase_old, finish, under_way
-from mcp_bridge.ledger.storage import erasure, retention
+from mcp_bridge.executions.erasure_with_files import START_SECONDS, erase_old, finish, under_way
+from mcp_bridge.ledger.erasure import execution_erasure, retention
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ async def _make_room(database: Database, files: Files, config: LedgerConfig) -> 
 
 
 async def _erase_ended(database: Database, files: Files, chosen: Sequence[str]) -> Sequence[str]:
-    erased = await erasure.erase_ended(database, chosen, by="max_size", under_way=under_way(database))
+    erased = await execution_erasure.erase_ended(database, chosen, by="max_size", under_way=under_way(database))
     try:
         await finish(database, files, START_SECONDS)
     except BridgeError as exc:

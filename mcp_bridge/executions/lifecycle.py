@@ -20,7 +20,7 @@ import anyio
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.status import not_suspended, require_resumable
 from mcp_bridge.executions.usage import usage_from_history
-from mcp_bridge.executions.waits.due import last_looked
+from mcp_bridge.executions.waits.wake_times import last_looked
 from mcp_bridge.ledger.log.payloads import Resumption, ScriptSuspension, to_entry
 from mcp_bridge.ledger.storage.execution_store import StoredExecution
 from mcp_bridge.sandbox.ownership import owner_label

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
 from mcp_bridge.executions.status import effective_status
-from mcp_bridge.executions.waits.due import EVENT
+from mcp_bridge.executions.waits.wake_times import EVENT
 from mcp_bridge.kernel.machine import IN_DOUBT
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.early_erasure import make_room
-from mcp_bridge.executions.erasure import sweep as sweep_files
+from mcp_bridge.executions.erasure_with_files import sweep as sweep_files
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.principal_artifacts import OwnFiles
 from mcp_bridge.executions.scripts.script_to_run import Job
@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from mcp_bridge.sandbox.languages import Language
     from mcp_bridge.sandbox.packages.install_settings import InstallSettings
     from mcp_bridge.sandbox.packages.installer import PackageRights
-    from mcp_bridge.sandbox.packages.locked import PackageSet
+    from mcp_bridge.sandbox.packages.package_set import PackageSet
     from mcp_bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -525,8 +525,8 @@ class Bridge:
         return self._package_rights(self._shared.install, self.principal)
 
     def _package_rights(self, now: InstallSettings, principal: Principal) -> PackageRights:
+        from mcp_bridge.sandbox.packages.allow_list import AllowList
         from mcp_bridge.sandbox.packages.installer import PackageRights
-        from mcp_bridge.sandbox.packages.requirements import AllowList
 
         start = self.settings.install
         lists = [AllowList(allow) for allow in dict.fromkeys((start.allow, now.allow))]
@@ -941,7 +941,7 @@ class Bridge:
         """
         from mcp_bridge.executions.readiness import can_resume
         from mcp_bridge.executions.trace_record import to_record
-        from mcp_bridge.executions.waits.sending import awaited_effect, wake_scripts
+        from mcp_bridge.executions.waits.event_sending import awaited_effect, wake_scripts
 
         stored = await self.lifecycle.stored(execution, self.principal.name)
         if stored.kind == "program":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mcp_bridge.sandbox.image.store import ImageInfo
     from mcp_bridge.sandbox.isolation_flags import RuntimeChoice
     from mcp_bridge.sandbox.packages.installer import Installer
-    from mcp_bridge.sandbox.packages.locked import PackageSet
+    from mcp_bridge.sandbox.packages.package_set import PackageSet
     from mcp_bridge.sandbox.probe_report import ProbeReport
     from mcp_bridge.settings import Settings
 
@@ -135,7 +135,7 @@ async def prepare_with(
     """
     from mcp_bridge.sandbox.image.image import ImageRequest, ensure_image, image_reference
     from mcp_bridge.sandbox.open_driver import open_images
-    from mcp_bridge.sandbox.packages.set_images import make_room
+    from mcp_bridge.sandbox.packages.package_set_images import make_room
 
     require_own_image(settings)
     store = open_images(prepared.report.choice, settings.state_dir)

@@ -74,13 +74,13 @@ def _bundle(*, compiled: bool, javascript: bool = False) -> bytes:
     add("mcp_bridge._version", _ROOT / "_version.py", package=False)
     for part in (*PARTS, JAVASCRIPT) if javascript else PARTS:
         for file in (_ROOT / part).glob("*.py"):
-            if file.stem not in {"loader", "sources"}:
+            if file.stem not in {"loader", "module_texts"}:
                 is_package = file.stem == "__init__"
                 name = f"mcp_bridge.{part.replace('/', '.')}" + ("" if is_package else f".{file.stem}")
                 add(name, file, package=is_package)
     if javascript:
-        name = "mcp_bridge.guest.javascript.sources"
-        text = _javascript_sources()
+        name = "mcp_bridge.guest.javascript.module_texts"
+        text = _javascript_texts()
         modules[name] = (False, "source", text)
         if compiled:
             code = marshal.dumps(compile(text, f"<bridge>/{name}", "exec", dont_inherit=True), 4)
@@ -90,7 +90,7 @@ def _bundle(*, compiled: bool, javascript: bool = False) -> bytes:
     return b"%012d" % len(payload) + payload
 
 
-def _javascript_sources() -> bytes:
+def _javascript_texts() -> bytes:
     """The module that holds our modules in JavaScript as texts."""
     texts = {file.stem: file.read_text("utf-8") for file in sorted((_ROOT / JAVASCRIPT).glob("*.js"))}
     boot = texts.pop("boot")

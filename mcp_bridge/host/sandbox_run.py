@@ -15,7 +15,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.record import ExecutionRecord, Status
-from mcp_bridge.executions.scripts.outputs import OutputLimitError, Outputs
+from mcp_bridge.executions.scripts.limited_output import OutputLimitError, Outputs
 from mcp_bridge.host.channel import ChannelLimits, HostChannel, TooManyRequestsError
 from mcp_bridge.host.script_activity import ScriptActivity
 from mcp_bridge.host.script_clock import ScriptClock

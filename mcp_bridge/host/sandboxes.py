@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mcp_bridge.host.sandbox_run import RunLimits, SandboxRun
     from mcp_bridge.sandbox.engine import Engine, SandboxProcess
     from mcp_bridge.sandbox.packages.installer import Installer
-    from mcp_bridge.sandbox.packages.locked import PackageSet
+    from mcp_bridge.sandbox.packages.package_set import PackageSet
     from mcp_bridge.settings import Settings
 
     MakeRun = Callable[[SandboxProcess, bytes, RunLimits], tuple[SandboxRun, Requests]]

@@ -11,7 +11,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.early_erasure import keep_room
-from mcp_bridge.executions.erasure import sweep, tidy
+from mcp_bridge.executions.erasure_with_files import sweep, tidy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

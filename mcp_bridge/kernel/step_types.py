@@ -1,6 +1,6 @@
 """The kinds of steps: one type each, with the effect that a step of the kind asks for and what an outcome means to it.
 
-The parser makes a step from a row that it has found valid (`program_schema` defines the rows); nothing changes it
+The parser makes a step from a row that it has found valid (`step_fields` defines the rows); nothing changes it
 afterwards. What happens between steps (their order, retries, deadlines, limits) is in `program_flow`, `program_limits`
 and `step_execution`.
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 from mcp_bridge.kernel.allowed_outputs import NotAllowedError, accepted, without_answer
 from mcp_bridge.kernel.events import EffectKind
 from mcp_bridge.kernel.json_parsing import NotJSONError
-from mcp_bridge.kernel.language.program_schema import MAX_SECONDS
 from mcp_bridge.kernel.language.references import Template, TextTooLongError, dotted
+from mcp_bridge.kernel.language.step_fields import MAX_SECONDS
 from mcp_bridge.kernel.language.value_texts import quoted, written
 from mcp_bridge.kernel.retry import Retry
 from mcp_bridge.kernel.values import digest

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mcp_bridge.executions.approvals import ApprovalRequest
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.ledger.audit.execution_queries import EntryCounts
-    from mcp_bridge.ledger.audit.inclusion_evidence import Evidence
+    from mcp_bridge.ledger.audit.viewer_proofs import Evidence
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.storage.database import Database
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
@@ -203,7 +203,7 @@ class Overview:
 
     async def evidence(self, execution: StoredExecution, sequences: Sequence[int]) -> Evidence:
         """What shows that entries of an execution are in the log; those that aren't its own are left out."""
-        from mcp_bridge.ledger.audit.inclusion_evidence import gather  # noqa: PLC0415  (for the viewer alone)
+        from mcp_bridge.ledger.audit.viewer_proofs import gather  # noqa: PLC0415  (for the viewer alone)
 
         path, master = self.database.path, self.database.master
         return await anyio.to_thread.run_sync(gather, path, master, execution.id, sequences)

@@ -27,7 +27,7 @@ from mcp_bridge.downstream.search.phrasings import Phrasings, phrasings
 from mcp_bridge.downstream.search.query import concepts, query_words
 from mcp_bridge.downstream.search.search import SearchIndex, ordered
 from mcp_bridge.downstream.search.spelling import Spelling
-from mcp_bridge.downstream.search.thesaurus import thesaurus
+from mcp_bridge.downstream.search.synonyms import thesaurus
 from mcp_bridge.downstream.search.words import joined, split, stem
 
 

@@ -22,13 +22,13 @@ from script_hosts import HEAD, Hosts, ended, make_hosts, source  # noqa: F401  (
 from mcp_bridge.cli.terminal_prompts import login_name
 from mcp_bridge.executions import approvals
 from mcp_bridge.executions.trace_record import to_record
+from mcp_bridge.ledger.erasure.execution_erasure import erase
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.erasure import erase
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.server.ui.app import build
-from mcp_bridge.server.ui.live import Live
+from mcp_bridge.server.ui.change_notifications import Live
 
 pytestmark = [pytest.mark.usefixtures("whole_ledgers"), pytest.mark.timeout(600)]
 

@@ -18,7 +18,7 @@ from mcp_bridge.cli import exit_statuses
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.programs.replay import replayed_program, transitions_hash
-from mcp_bridge.executions.programs.settling import cancel_program, settle_program
+from mcp_bridge.executions.programs.settle_or_cancel import cancel_program, settle_program
 from mcp_bridge.executions.replay import replayed
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.language.program_parser import parse

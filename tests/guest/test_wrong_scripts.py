@@ -14,7 +14,7 @@ from echoing_server import STRING, echoing, tool
 from servers.specs import faulty
 
 from mcp_bridge.guest.advice.packages import DATA_PROFILE
-from mcp_bridge.sandbox.image.packages import image_directory
+from mcp_bridge.sandbox.image.package_profiles import image_directory
 from mcp_bridge.server.answers.render import Answer
 
 TABLE = yaml.safe_load((Path(__file__).parent / "wrong_scripts.yaml").read_text())

@@ -12,7 +12,7 @@ from servers.specs import faulty
 
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.erasure import erase
+from mcp_bridge.executions.erasure_with_files import erase
 from mcp_bridge.host import guest_bundle
 
 MEETING = ServerSpec(

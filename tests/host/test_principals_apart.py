@@ -9,7 +9,7 @@ from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests
-from mcp_bridge.executions.erasure import erase
+from mcp_bridge.executions.erasure_with_files import erase
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, PrincipalLimits
 from mcp_bridge.kernel.events import Resume

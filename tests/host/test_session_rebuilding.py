@@ -282,7 +282,7 @@ async def test_an_interrupted_cell_loses_the_session_once_its_sandbox_is_gone(sa
 
 
 async def test_an_erased_cell_loses_the_session_once_its_sandbox_is_gone(sandboxes):
-    from mcp_bridge.executions.erasure import erase
+    from mcp_bridge.executions.erasure_with_files import erase
 
     async with sandboxes.open() as bridge:
         first = await bridge.run("x = 1", session="s")
@@ -298,7 +298,7 @@ async def test_an_erased_cell_loses_the_session_once_its_sandbox_is_gone(sandbox
 
 
 async def test_a_session_whose_last_cell_is_erased_takes_no_place_and_can_be_ended(sandboxes):
-    from mcp_bridge.executions.erasure import erase
+    from mcp_bridge.executions.erasure_with_files import erase
 
     async with sandboxes.open(sessions=SessionSettings(max_sessions=1)) as bridge:
         told = await bridge.run("x = 1", session="s")
@@ -313,7 +313,7 @@ async def test_a_session_whose_last_cell_is_erased_takes_no_place_and_can_be_end
 
 
 async def test_a_cell_with_an_erased_value_loses_the_session_once_its_sandbox_is_gone(sandboxes, tmp_path):
-    from mcp_bridge.executions.erasure import erase
+    from mcp_bridge.executions.erasure_with_files import erase
 
     governance = load_governance({"projection": {"patterns": ["email"]}}, None, tmp_path, tmp_path)
     async with sandboxes.open(governance=governance) as bridge:

@@ -13,7 +13,7 @@ from golden import record, replay
 
 from mcp_bridge.executions.programs.program_run import ProgramRun
 from mcp_bridge.governance.governance import load_governance
-from mcp_bridge.kernel.language.program_schema import TYPES
+from mcp_bridge.kernel.language.step_fields import TYPES
 from mcp_bridge.kernel.state import dump
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from sample_steps import MINIMAL, OWN, SAMPLES, step_of, steps, tool
 
-from mcp_bridge.kernel.language import program_schema as form
 from mcp_bridge.kernel.language import program_warnings
+from mcp_bridge.kernel.language import step_fields as form
+from mcp_bridge.kernel.language.format_faults import Fault
 from mcp_bridge.kernel.language.program_parser import (
     MAX_BYTES,
     MAX_FAULTS,
@@ -430,7 +431,7 @@ def test_cycles_are_told_by_whoever_reads_programs_by_name():
     def resolve(name):
         if name in under_way:
             cycle = " → ".join([*under_way[under_way.index(name) :], name])
-            raise InvalidProgramError([form.Fault("", "program_cycle", f"{cycle} runs itself")])
+            raise InvalidProgramError([Fault("", "program_cycle", f"{cycle} runs itself")])
         under_way.append(name)
         try:
             return parse(sources[name], resolve)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.kernel.language import program_schema as kernel_format
 from mcp_bridge.kernel.language import program_warnings
+from mcp_bridge.kernel.language import step_fields as kernel_format
 from mcp_bridge.kernel.language.program_parser import InvalidProgramError, parse
 from mcp_bridge.models.config import ModelConfig
 from mcp_bridge.models.model import Completion, ModelError, Usage

@@ -15,7 +15,7 @@ from sandbox_fixtures import RUNTIME
 
 from mcp_bridge.governance import yaml_text
 from mcp_bridge.kernel.language.program_parser import parse
-from mcp_bridge.kernel.language.program_schema import TYPES
+from mcp_bridge.kernel.language.step_fields import TYPES
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -8,7 +8,7 @@ import yaml
 from pages import text_of
 
 from mcp_bridge.executions.idempotency import keys
-from mcp_bridge.executions.programs import lifecycle, sandbox_programs, waits
+from mcp_bridge.executions.programs import lifecycle, memory_bound, waits
 from mcp_bridge.governance import yaml_text
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.guest.programs import Trace
@@ -16,7 +16,7 @@ from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.kernel import json_parsing, program_limits, retry, step_types, values
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.language import conditions, program_parser, references
-from mcp_bridge.kernel.language import program_schema as form
+from mcp_bridge.kernel.language import step_fields as form
 from mcp_bridge.settings import Settings
 
 TEXT = text_of("docs/program-language.md")
@@ -148,6 +148,6 @@ def test_statuses_defaults_and_limits_are_those_of_the_code():
     assert (yaml_text.MAX_DEPTH, program_limits.MAX_WORK) == (64, 50_000)
     assert waits.LONGEST_WAIT_SECONDS == retry.BACKOFF_SECONDS == 30
     assert step_types.DEFAULT_MAX_STEPS == 10_000
-    assert 64 * mebi == sandbox_programs.MAX_HELD_BYTES
+    assert 64 * mebi == memory_bound.MAX_HELD_BYTES
     assert [form.PROGRAM[name][1] for name in ("name", "version")] == ["unnamed", "1.0"]
     assert (form.FIELDS["max_retries"][1], form.FIELDS["on_error"][1], form.FIELDS["as"][1]) == (3, "fail", "item")

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.image import image, packages, rootfs, store
+from mcp_bridge.sandbox.image import image, package_profiles, rootfs, store
 from mcp_bridge.sandbox.image.elf import read_elf
 from mcp_bridge.sandbox.image.host_tools import run_tool
 from mcp_bridge.sandbox.image.image import (
@@ -134,18 +134,18 @@ def test_an_unknown_profile_is_refused_with_the_nearest_name():
 )
 def test_only_a_plain_requirement_is_handed_to_an_installer(package):
     with pytest.raises(BridgeError) as caught:
-        packages.normalise_requirements([package])
+        package_profiles.normalise_requirements([package])
     assert caught.value.code == "packages_failed"
 
 
 def test_every_pin_of_a_profile_is_exact_and_hashed_and_names_no_host():
-    for name in packages.profile_names():
-        profile = packages.load_profile(name)
+    for name in package_profiles.profile_names():
+        profile = package_profiles.load_profile(name)
         text = profile.path.read_text()
         requirements = re.findall(r"^[a-z0-9].*(?:\n    --hash=sha256:[0-9a-f]{64}.*)+", text, re.MULTILINE)
         assert len(requirements) == len(profile.pins) == len(re.findall(r"^[a-z0-9]", text, re.MULTILINE))
         assert "://" not in text
-    assert {"numpy", "pandas", "scipy"} <= {pin.split("==")[0] for pin in packages.load_profile("data").pins}
+    assert {"numpy", "pandas", "scipy"} <= {pin.split("==")[0] for pin in package_profiles.load_profile("data").pins}
 
 
 # --- the base image
@@ -562,7 +562,7 @@ print(json.dumps(dict(groups=groups, root=round(root, 6), score=round(score, 6),
 
 
 def test_the_containerfile_agrees_with_what_the_host_builds():
-    text = (packages.image_directory() / "Containerfile").read_text()
+    text = (package_profiles.image_directory() / "Containerfile").read_text()
     instructions = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
     final = instructions[instructions.index("FROM scratch") :]
     declared = re.search(r"^ENV (.*)$", final, re.MULTILINE)

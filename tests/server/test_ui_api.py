@@ -23,7 +23,7 @@ from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, MAX_ROWS, Viewer
 from mcp_bridge.server.ui.app import Address, build, build_for_principals
-from mcp_bridge.server.ui.live import Live
+from mcp_bridge.server.ui.change_notifications import Live
 from mcp_bridge.server.ui.page_data import MAX_NAME_CHARS, MAX_SHOWN_CHARS, clipped
 
 BASE = "http://127.0.0.1:8808"

@@ -20,10 +20,10 @@ from ui_fixtures import CODE, EVIL, serving_viewer, viewing
 from mcp_bridge.escaping import escape_invisible
 from mcp_bridge.executions.approvals import approval_requests
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
+from mcp_bridge.ledger.erasure.execution_erasure import erase
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.proofs import merkle
-from mcp_bridge.ledger.storage.erasure import erase
 from mcp_bridge.ledger.storage.execution_store import ProgramStore
 from mcp_bridge.lookalikes import _IGNORABLE
 

@@ -6,23 +6,23 @@ import signal
 import sys
 from pathlib import Path
 
-from mcp_bridge.executions import erasure as executions_erasure
+from mcp_bridge.executions import erasure_with_files
 from mcp_bridge.executions.artifacts import Files
-from mcp_bridge.ledger.storage import erasure
+from mcp_bridge.ledger.erasure import execution_erasure
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
 POINTS = {
-    "the key destroyed": (erasure, "_erase", "after"),
-    "before it is recorded": (erasure, "_append", "before"),
-    "before the commit": (erasure, "_append", "after"),
-    "committed": (erasure, "empty_journal", "before"),
-    "before the journal is emptied": (erasure, "_truncate", "before"),
-    "the journal emptied": (erasure, "_truncate", "after"),
+    "the key destroyed": (execution_erasure, "_erase", "after"),
+    "before it is recorded": (execution_erasure, "append_erasure", "before"),
+    "before the commit": (execution_erasure, "append_erasure", "after"),
+    "committed": (execution_erasure, "empty_journal", "before"),
+    "before the journal is emptied": (execution_erasure, "_truncate", "before"),
+    "the journal emptied": (execution_erasure, "_truncate", "after"),
     "before the files": (Files, "remove", "before"),
     "after the files": (Files, "remove", "after"),
     "before it is taken for finished": (Database, "write", "before"),
-    "finished": (executions_erasure, "finish", "after"),
+    "finished": (erasure_with_files, "finish", "after"),
 }
 
 
@@ -55,7 +55,7 @@ def kill_at(point):
 async def main(state, execution, point):
     kill_at(point)
     async with Database(state / FILE_NAME) as database:
-        await executions_erasure.erase(database, Files(state), "execution", execution, by="me", reason=None)
+        await erasure_with_files.erase(database, Files(state), "execution", execution, by="me", reason=None)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A step of every type, with every field."""
 
-from mcp_bridge.kernel.language import program_schema as form
+from mcp_bridge.kernel.language import step_fields as form
 
 
 def steps(*rows, **fields):

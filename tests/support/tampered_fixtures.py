@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.admin import accepted_clock, key_rotation
 from mcp_bridge.ledger.audit.file_verification import verify_file
+from mcp_bridge.ledger.erasure import execution_erasure
+from mcp_bridge.ledger.erasure.value_erasure import erase_behind
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import decode, encode, leaf_hash
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
@@ -25,7 +27,6 @@ from mcp_bridge.ledger.proofs.notes import Checkpoint
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.publish.protocol import Published, TargetState
 from mcp_bridge.ledger.publish.target_state import PublishedLog
-from mcp_bridge.ledger.storage import erasure
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram, StoredExecution
 from mcp_bridge.ledger.storage.schema import FILE_NAME
@@ -245,9 +246,9 @@ async def build(folder):  # noqa: PLR0915  (a long story, told once)
         async with Database(kept.path) as database:
             writer = Writer(database)
             erase = {"by": "me", "reason": "asked to", "under_way": lambda status, owner: False}
-            await erasure.erase(database, "subject", "anna", **erase)
-            await erasure.erase(database, "reference", REFERENCE, **erase)
-            await erasure.finish(database, lambda execution: None)
+            await execution_erasure.erase(database, "subject", "anna", **erase)
+            await erase_behind(database, REFERENCE, **erase)
+            await execution_erasure.finish(database, lambda execution: None)
             await writer.resume(WAITING)
             await writer.ask(WAITING, 7)
             await writer.suspend(WAITING, b"second")

@@ -20,10 +20,10 @@ import pytest
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.host.bridge import open_bridge
+from mcp_bridge.ledger.erasure.execution_erasure import erase
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.erasure import erase
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.sandbox.ownership import owner_label

@@ -441,17 +441,17 @@ def test_the_package_is_no_program_of_python_m(module):
 
 async def test_installers_of_packages_take_nothing_from_the_folder(user, monkeypatch):
     from mcp_bridge.errors import BridgeError
-    from mcp_bridge.sandbox.image import packages
+    from mcp_bridge.sandbox.image import package_profiles
 
     work = user.tmp / "work"
     work.mkdir()
     # pip, by the interpreter itself: there is no uv on the PATH.
-    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: name == "pip" or None)
+    monkeypatch.setattr(package_profiles.importlib.util, "find_spec", lambda name: name == "pip" or None)
     for name in ("PIP_NO_INDEX", "PIP_DISABLE_PIP_VERSION_CHECK"):
         monkeypatch.setenv(name, "1")
     with contextlib.suppress(BridgeError):
-        profile = packages.load_profile("base")
-        await packages.install_packages(
+        profile = package_profiles.load_profile("base")
+        await package_profiles.install_packages(
             profile, ["evil"], python=Path(sys.executable), target=work / "site", work=work, progress=print
         )
     assert not user.checkout.marks

@@ -13,7 +13,7 @@ from mcp_bridge.atomic_files import create_private
 from mcp_bridge.cli import audit_verification, configuration_loading, exit_statuses, showing
 from mcp_bridge.cli.command_runner import finish, print_json, run_with_database
 from mcp_bridge.cli.options import Config, Json  # noqa: TC001  (typer reads the annotations)
-from mcp_bridge.cli.verdicts import verdict_lines
+from mcp_bridge.cli.verdicts import verdict_lines, verdict_status
 from mcp_bridge.errors import BridgeError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def verify(
                 file, keys, notes, lambda: configuration_loading.load(config or ctx.obj, folder=False).settings
             )
         if as_json:
-            print_json({"status": "verified" if facts["authenticated"] else "unauthenticated", **facts})
+            print_json({"status": verdict_status(facts), **facts})
         else:
             for line in verdict_lines(facts):
                 showing.echo(line)

@@ -11,8 +11,9 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mcp_bridge.executions.erasure_with_files import What
+    from mcp_bridge.ledger.erasure.execution_erasure import Erased
     from mcp_bridge.ledger.storage.database import Database
-    from mcp_bridge.ledger.storage.erasure import Erased, What
 
 MAX_REASON_CHARS = 2000
 
@@ -31,11 +32,11 @@ def erase(
     """Erase what is stored of an execution, a subject, or a reference; return the exit status.
 
     Raises:
-        BridgeError: `bad_argument`; as `executions.erasure.erase`.
+        BridgeError: `bad_argument`; as `erasure_with_files.erase`.
     """
     from mcp_bridge.cli.terminal_prompts import login_name
     from mcp_bridge.executions.artifacts import Files
-    from mcp_bridge.executions.erasure import erase as work
+    from mcp_bridge.executions.erasure_with_files import erase as work
     from mcp_bridge.ledger.storage.execution_store import ProgramStore
 
     targets: list[tuple[What, str]] = []

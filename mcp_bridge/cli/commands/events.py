@@ -60,7 +60,7 @@ def send(
 
         async def sent(bridge: Bridge) -> list[tuple[dict[str, Any], str]]:
             from mcp_bridge.cli.terminal_prompts import terminal
-            from mcp_bridge.executions.waits.sending import executions_awaiting
+            from mcp_bridge.executions.waits.event_sending import executions_awaiting
 
             store = bridge.programs.store
             if execution is None:

@@ -39,7 +39,7 @@ def ui(config: Path | None, asked: str | None, *, browser: bool) -> int:
     """
     from mcp_bridge.private_files import state_directory
     from mcp_bridge.server.ui.app import Address, build, serve
-    from mcp_bridge.server.ui.live import Live
+    from mcp_bridge.server.ui.change_notifications import Live
 
     host, port = address(asked or DEFAULT_ADDRESS)
     loaded = configuration_loading.load(config)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.search.thesaurus import thesaurus
+from mcp_bridge.downstream.search.synonyms import thesaurus
 from mcp_bridge.downstream.search.words import is_stop_word, split, stem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mcp_bridge.downstream.search.thesaurus import Term
+    from mcp_bridge.downstream.search.synonyms import Term
 
 # What a word without content counts in a phrase, beside another that is as frequent.
 _STOP_WORD = 0.25

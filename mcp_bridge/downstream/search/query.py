@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
-from mcp_bridge.downstream.search.thesaurus import thesaurus
+from mcp_bridge.downstream.search.synonyms import thesaurus
 from mcp_bridge.downstream.search.words import is_stop_word, joined, split, stem
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.search.index import InvertedIndex
     from mcp_bridge.downstream.search.spelling import Spelling
-    from mcp_bridge.downstream.search.thesaurus import Term
+    from mcp_bridge.downstream.search.synonyms import Term
 
 # Longer queries are cut: each word is looked up with all that may stand for it.
 WORDS_USED = 24

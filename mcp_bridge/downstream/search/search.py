@@ -13,7 +13,7 @@ from mcp_bridge.downstream.search.meaning import fused
 from mcp_bridge.downstream.search.phrasings import phrasings
 from mcp_bridge.downstream.search.query import WORDS_USED, concepts, query_words
 from mcp_bridge.downstream.search.spelling import Spelling
-from mcp_bridge.downstream.search.thesaurus import thesaurus
+from mcp_bridge.downstream.search.synonyms import thesaurus
 from mcp_bridge.downstream.search.words import is_stop_word, split, stem
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.executions.client import Client
-from mcp_bridge.executions.programs.settling import cancel_program, settle_program
+from mcp_bridge.executions.programs.settle_or_cancel import cancel_program, settle_program
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.ledger.storage.execution_store import StoredExecution
 

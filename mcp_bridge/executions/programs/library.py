@@ -17,8 +17,8 @@ from mcp_bridge.offload import off_loop, on_thread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from mcp_bridge.kernel.language.format_faults import Fault
     from mcp_bridge.kernel.language.program_parser import Program
-    from mcp_bridge.kernel.language.program_schema import Fault
     from mcp_bridge.ledger.storage.execution_store import ProgramHead, ProgramStore
 
 MAX_SAVED = 1000

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from mcp_bridge.gate.gate import Gate
-    from mcp_bridge.kernel.language.program_schema import Fault
+    from mcp_bridge.kernel.language.format_faults import Fault
 
 PLANNED_TOOLS = 40
 """Tools that a planner is told of: those nearest to the intent."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import anyio.lowlevel
 
 from mcp_bridge.errors import BridgeError, log_failure
 from mcp_bridge.executions.idempotency.keys import Key
+from mcp_bridge.executions.programs.memory_bound import HeldMemory, held_bytes
 from mcp_bridge.executions.programs.subjects import subject_of
 from mcp_bridge.executions.status import effective_status, not_suspended
 from mcp_bridge.executions.trace_record import to_record
@@ -19,7 +19,6 @@ from mcp_bridge.governance.denied_steps import DeniedStep, told_denied
 from mcp_bridge.kernel import state
 from mcp_bridge.kernel.events import Resume
 from mcp_bridge.kernel.language import program_parser as programs
-from mcp_bridge.kernel.language.references import measured
 from mcp_bridge.kernel.values import canonical
 from mcp_bridge.ledger.log.payloads import Transition, decoded
 from mcp_bridge.ledger.storage.execution_store import StoredExecution
@@ -27,7 +26,7 @@ from mcp_bridge.offload import off_loop
 from mcp_bridge.wire import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from mcp_bridge.executions.programs.library import Planner
     from mcp_bridge.executions.programs.lifecycle import Programs
@@ -40,15 +39,8 @@ logger = logging.getLogger(__name__)
 MAX_RUNS = 10_000
 """Most programs that one sandbox may drive at once."""
 
-MAX_HELD_BYTES = 64 << 20
-"""Most memory of all programs and contexts that one sandbox drives, as estimated by `_held_bytes`. A single program may
-take more: the limits of a program and a context bound it."""
-
 MAX_NOTICES = 20
 """Most warnings about programs in a script's record."""
-
-_VALUE_BYTES = 200
-"""Estimated memory of one value of any type, with what a program's machine makes of it."""
 
 _CLOSED_AT_ONCE = 32
 """How many programs that a sandbox leaves unfinished are undone and suspended at a time."""
@@ -89,8 +81,7 @@ class Session:
         self._ended = ended
         self._left = left
         self._runs: dict[str, ProgramRun] = {}
-        self._held: dict[object, int] = {}
-        """The estimated memory of each run, and of each that is being started."""
+        self._memory = HeldMemory()
         self._under_way: dict[str, int] = {}
         """For each run, the number of its effects in progress."""
         self._at_rest: dict[str, anyio.Event] = {}
@@ -121,32 +112,8 @@ class Session:
         """
         if len(self._runs) >= MAX_RUNS:
             raise BridgeError("too_many_programs", f"{MAX_RUNS} programs are under way.", hint="Await some of them.")
-        with await self._room_for([program, context]):
+        with await self._memory.room_for([program, context]):
             return await self._started(program, context, key, request, of_call=of_call)
-
-    async def _room_for(self, value: Any) -> contextlib.AbstractContextManager[None]:
-        """Reserve memory for a program that is being started; a context manager that releases it.
-
-        Raises:
-            BridgeError: `too_many_programs`.
-        """
-        size = await off_loop(value, _held_bytes, value)
-        held = sum(self._held.values())
-        if held and held + size > MAX_HELD_BYTES:
-            raise BridgeError(
-                "too_many_programs",
-                f"The programs that are under way take {held >> 20} MiB of the {MAX_HELD_BYTES >> 20} that they may.",
-                hint="Await some of them, or start fewer with large contexts at once.",
-            )
-        return self._counted(object(), size)
-
-    @contextlib.contextmanager
-    def _counted(self, what: object, size: int) -> Iterator[None]:
-        self._held[what] = size
-        try:
-            yield
-        finally:
-            del self._held[what]
 
     async def _started(
         self, program: Any, context: dict[str, Any], key: str | None, request: RequestContext, *, of_call: bool
@@ -190,7 +157,7 @@ class Session:
         if since is not None and (joined := await self._joined(execution, since)) is not None:
             return joined
         try:
-            with await self._room_for(payload):
+            with await self._memory.room_for(payload):
                 run = await self._service.resume(execution, Resume(payload), self._principal, self._effects)
         except BridgeError as exc:
             if exc.code == "unknown_trace":
@@ -213,10 +180,9 @@ class Session:
     async def _driven(self, run: ProgramRun) -> dict[str, Any]:
         """What a sandbox needs to drive a run: the program, and its machine's first state."""
         self._runs[run.execution] = run
-        held = [run.program.data, run.context]
-        size = await off_loop(held, _held_bytes, held)
+        size = await held_bytes([run.program.data, run.context])
         if run.execution in self._runs:
-            self._held[run.execution] = size
+            self._memory.hold(run.execution, size)
         self._service.store.hold(self._script, execution=run.execution)
         # Not the machine's context, which its first transition has changed: the sandbox's machine does the same.
         began: dict[str, Any] = {"context": run.context}
@@ -281,7 +247,7 @@ class Session:
 
     def _take(self, execution: str) -> ProgramRun | None:
         """Stop driving a run; returns it, or None if it wasn't driven."""
-        self._held.pop(execution, None)
+        self._memory.release(execution)
         return self._runs.pop(execution, None)
 
     def _of(self, execution: str) -> ProgramRun:
@@ -353,8 +319,3 @@ class Session:
 def _is_resumed(entry: Entry) -> bool:
     said = decoded(entry)
     return isinstance(said, Transition) and isinstance(said.event, Resume)
-
-
-def _held_bytes(value: Any) -> int:
-    characters, values = measured(value)
-    return characters + _VALUE_BYTES * values

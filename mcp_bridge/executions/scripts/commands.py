@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.executions.scripts.call_history import CallHistory
-from mcp_bridge.executions.scripts.settling import cancel_script, give, settle_script
+from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script, give, settle_script
 from mcp_bridge.executions.status import not_suspended, require_resumable
 from mcp_bridge.executions.trace_record import to_record
+from mcp_bridge.executions.waits.event_sending import send_event
 from mcp_bridge.executions.waits.events import WAIT_EVENT, event_name, open_event_waits
-from mcp_bridge.executions.waits.sending import send_event
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.client import Client

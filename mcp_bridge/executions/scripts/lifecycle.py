@@ -55,12 +55,12 @@ from mcp_bridge.executions.scripts.lost_sandboxes import UNSPENT_CODES, is_lost,
 from mcp_bridge.executions.scripts.record import goes_on, suspend
 from mcp_bridge.executions.scripts.script_run import ScriptRun
 from mcp_bridge.executions.scripts.script_to_run import Job
-from mcp_bridge.executions.scripts.settling import cancel_script
+from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, is_same_packages, require_in_session, require_language
 from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell, chain
 from mcp_bridge.executions.status import OWN_END, UNFINISHED, effective_status, not_suspended
-from mcp_bridge.executions.waits.due import earliest_due, last_looked
 from mcp_bridge.executions.waits.events import untaken
+from mcp_bridge.executions.waits.wake_times import earliest_due, last_looked
 from mcp_bridge.ledger.log.payloads import (
     Request,
     RequestIntent,
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from mcp_bridge.ledger.log.recorder import Recorder
     from mcp_bridge.ledger.log.session_store import SessionStore
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
-    from mcp_bridge.sandbox.packages.locked import PackageSet
+    from mcp_bridge.sandbox.packages.package_set import PackageSet
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from mcp_bridge.executions.scripts.outputs import Outputs
+    from mcp_bridge.executions.scripts.limited_output import Outputs
     from mcp_bridge.wire.messages import Stream
 
 logger = logging.getLogger(__name__)

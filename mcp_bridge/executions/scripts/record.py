@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.escaping import escape_name
 from mcp_bridge.executions.in_doubt import settle_command
-from mcp_bridge.executions.waits.due import EVENT
+from mcp_bridge.executions.waits.wake_times import EVENT
 from mcp_bridge.kernel.machine import IN_DOUBT
 
 if TYPE_CHECKING:

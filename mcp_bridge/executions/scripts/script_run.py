@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.idempotency.runs_without_key import generated_key
-from mcp_bridge.executions.plans.listed_calls import ListedCalls
+from mcp_bridge.executions.plans.plan_limits import ListedCalls
+from mcp_bridge.executions.scripts.awaited_programs import AwaitedPrograms
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-from mcp_bridge.executions.scripts.driven_programs import DrivenPrograms
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, hold_call, is_same
 from mcp_bridge.executions.scripts.recorded_answers import RecordedAnswers
 from mcp_bridge.executions.waits.events import untaken
@@ -82,7 +82,7 @@ class ScriptRun:
         self.has_unnamed = False
         self.hold = Hold()
         self.made_now: str | None = None
-        self.programs = DrivenPrograms(self)
+        self.programs = AwaitedPrograms(self)
         self.waits = ScriptWaits(self)
         self._left_open: list[tuple[CallRecorder, QuestionFields]] = []
         """The calls about which a client's person was asked, who has gone without an answer."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mcp_bridge.errors import BridgeError
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
     from mcp_bridge.sandbox.languages import Language
-    from mcp_bridge.sandbox.packages.locked import PackageSet
+    from mcp_bridge.sandbox.packages.package_set import PackageSet
 
 
 @dataclass(frozen=True, slots=True)

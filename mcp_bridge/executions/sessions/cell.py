@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.log.payloads import CellRef
 from mcp_bridge.sandbox.languages import SHOWN
-from mcp_bridge.sandbox.packages.locked import PackageSet
+from mcp_bridge.sandbox.packages.package_set import PackageSet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.call_history import CallHistory
-from mcp_bridge.executions.scripts.settling import cancel_script
+from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, Turn
 from mcp_bridge.executions.status import OWN_END, effective_status
 from mcp_bridge.ledger.storage.schema import ERASED

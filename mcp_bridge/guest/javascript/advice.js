@@ -1,7 +1,7 @@
 'use strict';
 // Advice on mistakes that models often make: a sentence that follows the error.
 const { builtinModules } = require('node:module');
-const { nearest } = require('./names');
+const { nearest } = require('./near_names');
 
 const OBJECTS = ['runtime', 'programs', 'traces'];
 

@@ -1,6 +1,6 @@
 'use strict';
 // A tool's arguments as scripts pass them: an object, or values in the order of the schema.
-const { suggestion } = require('./names');
+const { suggestion } = require('./near_names');
 
 const MAX_SHOWN_SIGNATURE = 1500;
 const MAX_SHOWN_NAMES = 20;

@@ -1,13 +1,13 @@
 'use strict';
 // Calls to the outside: named when they are made, sent at once, and told at the end if nobody has waited for them.
 const util = require('node:util');
-const { RequestError } = require('./wire');
-const { LocalError } = require('./values');
+const { RequestError } = require('./channel');
+const { LocalError } = require('./json_values');
 const { EventTimeoutError, MCPError, NotAwaitedError, ToolError } = require('./errors');
-const { planned } = require('./planned');
+const { planned } = require('./planned_values');
 const { shortened } = require('./blocks');
-const { lineOf } = require('./report');
-const lines = require('./lines');
+const { lineOf } = require('./failure_report');
+const lines = require('./call_ids');
 
 // The promise of a call, which knows whether anybody waits for it.
 class Call extends Promise {

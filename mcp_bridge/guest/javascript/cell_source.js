@@ -4,7 +4,7 @@
 // The text is that of an async function, line by line as it was written. What a module declares at its top level
 // becomes properties of the global object, where the cells after it, and functions of those before, find them:
 // declarations become assignments, imports are made first, and functions are there from the start, as in a module.
-const { parsedModule } = require('./source');
+const { parsedModule } = require('./script_source');
 
 const HANDLE = '__mcp_cell__';
 const FUNCTION = '__mcp_function_';

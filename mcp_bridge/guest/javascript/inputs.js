@@ -7,7 +7,7 @@ const path = require('node:path');
 const util = require('node:util');
 const { fileURLToPath } = require('node:url');
 const { MCPError } = require('./errors');
-const lines = require('./lines');
+const lines = require('./call_ids');
 const { rows } = require('./runtime');
 
 const FOLDER = '/workspace/in';

@@ -2,21 +2,21 @@
 // The guest in Node: receives an execution from the host, runs it, and reports how it ended.
 const nodeModule = require('node:module');
 const util = require('node:util');
-const { Channel } = require('./wire');
+const { Channel } = require('./channel');
 const { Calls } = require('./calls');
 const { Display, SHOWN } = require('./display');
 const { Inputs } = require('./inputs');
 const { Modules } = require('./modules');
 const { NotAwaitedError } = require('./errors');
 const { Runtime } = require('./runtime');
-const { SCRIPT, cut, described } = require('./report');
+const { SCRIPT, cut, described } = require('./failure_report');
 const { Servers } = require('./proxies');
-const { KEEP, prepared } = require('./source');
-const { NEED } = require('./needs');
+const { KEEP, prepared } = require('./script_source');
+const { NEED } = require('./dry_run_source');
 const { advice } = require('./advice');
-const lines = require('./lines');
+const lines = require('./call_ids');
 const output = require('./output');
-const planned = require('./planned');
+const planned = require('./planned_values');
 const waits = require('./waits');
 
 // A value of this length fits into a frame, whatever its characters.

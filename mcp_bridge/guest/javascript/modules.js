@@ -2,10 +2,10 @@
 // What scripts import: `mcp`, `mcp/servers`, `mcp/runtime`, `mcp/programs`, `mcp/traces`, and the script itself.
 const nodeModule = require('node:module');
 const { EventTimeoutError, MCPError, NotAwaitedError, ToolError } = require('./errors');
-const { SCRIPT } = require('./report');
-const { nearest } = require('./names');
+const { SCRIPT } = require('./failure_report');
+const { nearest } = require('./near_names');
 const programs = require('./programs');
-const lines = require('./lines');
+const lines = require('./call_ids');
 
 const BEGIN = 'mcp:begin';
 const HANDLE = '__mcp_modules__';

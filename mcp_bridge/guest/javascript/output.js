@@ -1,7 +1,7 @@
 'use strict';
 // Standard output and error: written to descriptors 1 and 2 at once, in order with each other and with what is shown.
 const { Writable } = require('node:stream');
-const { writeAll } = require('./wire');
+const { writeAll } = require('./channel');
 
 function follow(channel) {
   let current = 1;

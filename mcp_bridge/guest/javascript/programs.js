@@ -3,9 +3,9 @@
 // asked for, and shown.
 const util = require('node:util');
 const { MCPError } = require('./errors');
-const { LocalError, encodable } = require('./values');
-const { nearest, sameName } = require('./names');
-const { planned } = require('./planned');
+const { LocalError, encodable } = require('./json_values');
+const { nearest, sameName } = require('./near_names');
+const { planned } = require('./planned_values');
 const { offered, rows } = require('./runtime');
 
 // How many steps the text form of a trace shows: models pay for each. All are in `.steps`.

@@ -2,7 +2,7 @@
 // Servers as objects, and their tools as functions.
 const util = require('node:util');
 const { bind, takenSignal } = require('./arguments');
-const { nearest, sameName } = require('./names');
+const { nearest, sameName } = require('./near_names');
 
 const CALLS = new Set(['call', 'call_tool', 'callTool', 'execute', 'invoke', 'run', 'run_tool', 'use_tool']);
 const LISTS = new Set(['functions', 'get_tools', 'items', 'keys', 'list', 'list_tools', 'listTools', 'tools', 'values']);

@@ -2,7 +2,7 @@
 // `mcp/runtime`: what servers and tools there are, calls by name, and what is kept between runs.
 const util = require('node:util');
 const vm = require('node:vm');
-const { nearest, sameName } = require('./names');
+const { nearest, sameName } = require('./near_names');
 const { signature, takenSignal, typescript } = require('./arguments');
 const { asWritten } = require('./cell_source');
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.image.packages import load_profile, profile_names
+from mcp_bridge.sandbox.image.package_profiles import load_profile, profile_names
 from mcp_bridge.sandbox.packages.import_names import missing_module, package_of
 from mcp_bridge.sandbox.packages.requirements import parse_requirement
 

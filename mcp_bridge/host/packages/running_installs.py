@@ -9,7 +9,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import MAX_POSITION
-from mcp_bridge.sandbox.packages.locked import LockedPackage, PackageSet
+from mcp_bridge.sandbox.packages.package_set import LockedPackage, PackageSet
 from mcp_bridge.sandbox.packages.requirements import bad_package, parse_requirement, parse_requirements
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mcp_bridge.kernel.language import program_schema as form
+from mcp_bridge.kernel.language import format_faults
+from mcp_bridge.kernel.language import step_fields as form
 from mcp_bridge.kernel.language.conditions import ConditionSyntaxError, condition
-from mcp_bridge.kernel.language.program_schema import Fault
+from mcp_bridge.kernel.language.format_faults import Fault
 from mcp_bridge.kernel.language.references import STANDALONE
 from mcp_bridge.kernel.step_types import (
     ApprovalStep,
@@ -148,7 +149,7 @@ class _Parser:
     def program(self, data: dict[str, Any]) -> Program:
         properties = {name: fragment for name, (fragment, _) in form.PROGRAM.items()}
         fragment = {"properties": properties, "required": ["steps"], "additionalProperties": False}
-        self._add(form.faults(data, fragment, ""))
+        self._add(format_faults.faults(data, fragment, ""))
         rows = data.get("steps")
         rows = rows if isinstance(rows, list) and len(rows) <= form.MAX_STEPS else []
         self._index = {row["id"]: index for index, row in reversed(list(enumerate(rows))) if _has_id(row)}
@@ -176,7 +177,7 @@ class _Parser:
             if place != "map" and "id" not in row:
                 self._fault(path, "missing_field", "'id' is missing")
             return None
-        self._add(_in_context(form.faults(row, form.step_fragment(kind, place), path), row, kind, path, place))
+        self._add(_in_context(format_faults.faults(row, form.step_fragment(kind, place), path), row, kind, path, place))
         if (one_of := form.TYPES[kind].one_of) and all(row.get(name) is None for name in one_of):
             self._fault(path, "missing_field", f"a {kind} step needs {' or '.join(map(repr, one_of))}")
         if row.get("seconds") is not None and row.get("event") is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.kernel.language.program_schema import Fault
+from mcp_bridge.kernel.language.format_faults import Fault
 from mcp_bridge.kernel.language.references import NAME, names_of
 from mcp_bridge.kernel.step_types import END, ApprovalStep, ConditionStep
 

@@ -9,8 +9,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.erasure.execution_erasure import empty_journal
 from mcp_bridge.ledger.storage import live_bridges
-from mcp_bridge.ledger.storage.erasure import empty_journal
 from mcp_bridge.ledger.storage.vacuum import TIMES_FREE, vacuum
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from mcp_bridge.ledger.proofs.export_verdict import Verdict
     from mcp_bridge.ledger.proofs.export_verification import Progress
     from mcp_bridge.ledger.proofs.signing import Verifier
+    from mcp_bridge.ledger.proofs.verified_log import VerifiedLog
     from mcp_bridge.ledger.storage.position_file import PositionFile
     from mcp_bridge.ledger.storage.sealing import MasterKey
 
@@ -38,7 +38,7 @@ class FileVerdict:
             master key.
     """
 
-    log: Verdict
+    log: VerifiedLog
     erased: int
     opened: bool
 

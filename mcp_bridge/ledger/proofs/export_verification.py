@@ -27,7 +27,7 @@ from mcp_bridge.ledger.proofs.export_format import (
     ReadEntry,
     entry_line,
 )
-from mcp_bridge.ledger.proofs.export_verdict import Cosigned, Lost, Verdict
+from mcp_bridge.ledger.proofs.verified_log import Cosigned, Lost, VerifiedLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -83,7 +83,7 @@ def verify_export(
     against: Sequence[str] = (),
     picked: Picked | None = None,
     progress: Progress | None = None,
-) -> Verdict:
+) -> VerifiedLog:
     """Verify an export while it is read. Memory grows only with the number of executions.
 
     Args:
@@ -131,7 +131,7 @@ class _Reader:
         self._erased: set[str] = set()
         self._losses: list[Lost] = []
 
-    def read(self, against: Sequence[str]) -> Verdict:
+    def read(self, against: Sequence[str]) -> VerifiedLog:
         with self._at_line():
             origin, size = self._header()
         self._keys = KeyHistory(origin, self._given)
@@ -172,7 +172,7 @@ class _Reader:
             hashes = merkle.inclusion_proof(self._picked.sequence, best.checkpoint.size, self._node)
             self._picked.hashes, self._picked.note = tuple(hashes), best.note
             self._picked.keys = tuple(by for by, _ in best.signers if by.is_of_log(origin))
-        return Verdict(
+        return VerifiedLog(
             origin=origin,
             size=size,
             root=last.root,

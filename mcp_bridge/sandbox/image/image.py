@@ -21,7 +21,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.build_dir import build_directory
 from mcp_bridge.sandbox.image.host_tools import disk_full
 from mcp_bridge.sandbox.image.node import node_executable, node_identity
-from mcp_bridge.sandbox.image.packages import (
+from mcp_bridge.sandbox.image.package_profiles import (
     install_packages,
     installed_packages,
     load_profile,

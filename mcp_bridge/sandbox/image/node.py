@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.image.packages import image_directory, install_pinned
+from mcp_bridge.sandbox.image.package_profiles import image_directory, install_pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,7 +29,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.file_locks import try_lock
 from mcp_bridge.private_files import state_directory
 from mcp_bridge.sandbox.image.rootfs import running_interpreter
-from mcp_bridge.sandbox.packages.locked import LockedPackage, PackageSet
+from mcp_bridge.sandbox.packages.package_set import LockedPackage, PackageSet
 from mcp_bridge.sandbox.packages.uv import Uv, failure
 from mcp_bridge.sandbox.packages.wheel_tree import TREE, WheelFiles, cleaned, read_manifest, write_manifest
 

@@ -15,7 +15,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.sandbox.image.host_tools import disk_full
 from mcp_bridge.sandbox.image.rootfs import running_interpreter
 from mcp_bridge.sandbox.packages.cache import WheelCache, request_hash
-from mcp_bridge.sandbox.packages.requirements import AllowList, exact_version, meets, parse_requirement
+from mcp_bridge.sandbox.packages.requirements import exact_version, meets, parse_requirement
 from mcp_bridge.sandbox.packages.resolver import resolve
 from mcp_bridge.sandbox.packages.uv import Uv
 from mcp_bridge.sandbox.packages.wheel_tree import lay_over, write_archive
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from mcp_bridge.sandbox.packages.allow_list import AllowList
     from mcp_bridge.sandbox.packages.install_settings import InstallSettings
-    from mcp_bridge.sandbox.packages.locked import LockedPackage, PackageSet
+    from mcp_bridge.sandbox.packages.package_set import LockedPackage, PackageSet
     from mcp_bridge.sandbox.packages.requirements import PackageRequirement
     from mcp_bridge.sandbox.packages.wheel_tree import WheelFiles
 

@@ -11,7 +11,7 @@ from packaging.tags import sys_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.sandbox.packages.locked import LockedPackage, PackageSet
+from mcp_bridge.sandbox.packages.package_set import LockedPackage, PackageSet
 from mcp_bridge.sandbox.packages.uv import failure, too_large
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mcp_bridge.sandbox.packages.locked import LockedPackage
+    from mcp_bridge.sandbox.packages.package_set import LockedPackage
 
 MAX_FILES = 50_000
 """Most files of one wheel."""

@@ -250,7 +250,7 @@ async def serve_http(
                     listening()
                     logger.info("%s: leaving", (await anext(signals)).name)
                     endpoint.draining = True
-                    await drain(calls, endpoint, settings.drain_timeout, signals)
+                    await drain(calls, lambda: endpoint.is_idle, settings.drain_timeout, signals)
                     endpoint.close()
                     if viewer is not None:
                         viewer.end()

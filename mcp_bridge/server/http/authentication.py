@@ -27,9 +27,10 @@ from mcp_bridge.governance.principal_tokens import PREFIX, TokenRecord, TokenSto
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, load_principals, restricted
 from mcp_bridge.server.http.access_tokens import AccessTokens, BadAccessTokenError
 from mcp_bridge.server.http.authentication_settings import MAX_VALUE_CHARS, load_authentication
-from mcp_bridge.server.http.rate_limits import RateLimits, client_site
-from mcp_bridge.server.http.refusals import RefusedRequest
+from mcp_bridge.server.http.rate_limits import RateLimits
+from mcp_bridge.server.http.refusals import Unauthenticated
 from mcp_bridge.server.http.signing_keys import KeysUnavailableError, SigningKeys
+from mcp_bridge.server.http.wrong_credentials import WrongCredentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,13 +47,6 @@ logger = logging.getLogger(__name__)
 MAX_TOKEN_CHARS = 16 << 10
 """Access tokens with many claims have a few KiB."""
 
-FAILURES_PER_MINUTE = 10
-"""Wrong credentials from one address that are answered as such, and logged one by one; then 429. Right ones always
-pass: an address may be a proxy's, and whoever guesses behind it must not keep the others out."""
-
-MAX_ADDRESSES = 10_000
-"""How many addresses' failures are remembered."""
-
 LOOK_SECONDS = 1.0
 """How long the stream of a token that was revoked may go on."""
 
@@ -62,14 +56,6 @@ _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 """RFC 6750, section 2.1."""
 
 _CREDENTIAL = "mcp_bridge.credential"
-
-
-class Unauthenticated(RefusedRequest):
-    """A request that isn't known to be from a principal, or not allowed to be.
-
-    `status` is 400 (contradictory credentials), 401 (none, or wrong ones), 403 (right ones that are not enough), 429
-    (too many wrong ones) or 503 (they can't be verified now). 401 and 403 have the header `WWW-Authenticate`.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +97,7 @@ class Authenticator:
         self._proxy = config.proxy
         self._clock = clock
         self._access_tokens = _access_tokens(config.oauth) if config.oauth else None
-        self._failures = RateLimits(MAX_ADDRESSES)
+        self._wrong_credentials = WrongCredentials()
         self._problems = RateLimits(1)
         self._required = bool(principals or config.oauth or config.proxy)
         self._stamp: object | None = None
@@ -150,7 +136,7 @@ class Authenticator:
         except Unauthenticated as refusal:
             if refusal.error.code == "credentials_needed" or refusal.status >= _SERVER_ERROR:
                 raise
-            raise self._counted(request, refusal) from None
+            raise self._wrong_credentials.count(request, refusal) from None
         request.scope[_CREDENTIAL] = credential
         return credential.principal
 
@@ -315,18 +301,6 @@ class Authenticator:
                     self._records = await anyio.to_thread.run_sync(self._tokens.read)
                     self._stamp = stamp
         return self._records
-
-    def _counted(self, request: HTTPConnection, refusal: Unauthenticated) -> Unauthenticated:
-        """Count and log a failure; what is answered."""
-        address = client_site(request.client.host if request.client else "")
-        wait = self._failures.take(address, FAILURES_PER_MINUTE)
-        if not wait:
-            logger.warning("a request from %s is refused (%d %s)", address, refusal.status, refusal.error.code)
-            return refusal
-        error = BridgeError(
-            "too_many_failures", "There were too many wrong credentials from this address.", hint="Wait a minute."
-        )
-        return Unauthenticated(429, error, retry_after=str(math.ceil(wait)))
 
     def _log_problem(self, problem: str) -> None:
         """Log what the operator has to mend, at most once a minute: requests could fill the disk with it."""

@@ -1,19 +1,25 @@
-"""The end of a server over HTTP: running calls have a limited time to be answered."""
+"""The end of a server over HTTP: running calls have a limited time to be answered.
+
+Meanwhile calls and sessions that begin are refused with 503. What belongs to one that is there already is let in.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mcp_bridge.server.http.refusals import RETRY_SECONDS, refused
+
 if TYPE_CHECKING:
     import signal
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
-    from mcp_bridge.server.http.request_admission import Endpoint
+    from mcp_bridge.server.http.refusals import RefusedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +51,16 @@ class RunningCalls:
 
 
 async def drain(
-    calls: RunningCalls, endpoint: Endpoint, seconds: float, signals: AsyncIterator[signal.Signals]
+    calls: RunningCalls, is_idle: Callable[[], bool], seconds: float, signals: AsyncIterator[signal.Signals]
 ) -> None:
-    """Wait until the running calls have been answered, at most so long, and at most until another signal."""
+    """Wait until the running calls have been answered.
+
+    Args:
+        calls: The calls.
+        is_idle: Whether no request is in progress that could be one.
+        seconds: The longest to wait.
+        signals: The next one ends the wait, too.
+    """
     with anyio.move_on_after(seconds) as limit:
         async with anyio.create_task_group() as tasks:
 
@@ -55,7 +68,7 @@ async def drain(
                 idle_since = anyio.current_time()
                 while anyio.current_time() < idle_since + QUIET_SECONDS:
                     await anyio.sleep(LOOK_SECONDS)
-                    if calls.count or not endpoint.is_idle:
+                    if calls.count or not is_idle():
                         idle_since = anyio.current_time()
                 tasks.cancel_scope.cancel()
 
@@ -64,3 +77,34 @@ async def drain(
             tasks.cancel_scope.cancel()
     if limit.cancelled_caught:
         logger.warning("calls that were running after %g s are ended", seconds)
+
+
+def refuse_what_begins(body: bytes) -> None:
+    """Refuse a message that begins a call or a session.
+
+    Raises:
+        RefusedRequest: 503.
+    """
+    if _begins(body):
+        raise ending()
+
+
+def _begins(body: bytes) -> bool:
+    """Whether a message begins a call or a session. All others belong to what is there already, or take no time.
+
+    A call with a request state goes on with one that has asked its client something.
+    """
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    method = message.get("method") if isinstance(message, dict) else None
+    if method == "tools/call":
+        params = message.get("params")
+        return not isinstance(params, dict) or "requestState" not in params
+    return method == "initialize"
+
+
+def ending() -> RefusedRequest:
+    """The refusal of a request because the bridge is being stopped."""
+    return refused(503, "bridge_ending", "The bridge is being stopped.", "Ask again.", retry_after=str(RETRY_SECONDS))

@@ -38,7 +38,7 @@ from mcp_bridge.host.pool_report import report_of
 from mcp_bridge.server.http.refusals import RefusedRequest, refused
 from mcp_bridge.telemetry import measurements
 from mcp_bridge.telemetry.measurements import MAX_PRINCIPALS, BoundedNames
-from mcp_bridge.views.ledger_figures import LedgerFigures, ledger_figures
+from mcp_bridge.views.ledger_metrics import LedgerFigures, ledger_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from mcp_bridge.error_codes import Code
 
 
+RETRY_SECONDS = 5
+"""When a client that was refused for a lack of room, or for now, may try again."""
+
+
 class RefusedRequest(Exception):  # noqa: N818 - it is an answer
     """A request that is answered with an error status.
 
@@ -40,6 +44,14 @@ class RefusedRequest(Exception):  # noqa: N818 - it is an answer
             {"connection": "close", "cache-control": "no-store"} | headers,
             media_type="application/json",
         )
+
+
+class Unauthenticated(RefusedRequest):
+    """A request that isn't known to be from a principal, or not allowed to be.
+
+    `status` is 400 (contradictory credentials), 401 (none, or wrong ones), 403 (right ones that are not enough), 429
+    (too many wrong ones) or 503 (they can't be verified now). 401 and 403 have the header `WWW-Authenticate`.
+    """
 
 
 def refused(status: int, code: Code, message: str, hint: str | None = None, **headers: str) -> RefusedRequest:

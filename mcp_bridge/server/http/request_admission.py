@@ -6,7 +6,6 @@ era it is of: up to 2025-11-25 it belongs to a session; from 2026-07-28 on it st
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from typing import TYPE_CHECKING
@@ -17,8 +16,9 @@ from mcp.server.auth.provider import AccessToken
 from starlette.requests import HTTPConnection
 
 from mcp_bridge.server.app import PRINCIPAL_KEY
+from mcp_bridge.server.http.draining import ending, refuse_what_begins
 from mcp_bridge.server.http.rate_limits import RateLimits
-from mcp_bridge.server.http.refusals import RefusedRequest, refused
+from mcp_bridge.server.http.refusals import RETRY_SECONDS, RefusedRequest, refused
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -38,9 +38,6 @@ MAX_RATES = 10_000
 
 REVOCATION_SECONDS = 1.0
 """After how long it is looked whether the credential of a request is still good."""
-
-RETRY_SECONDS = 5
-"""When a client that was refused for a lack of room may try again."""
 
 MAX_DISCARDED_BYTES, DISCARD_SECONDS = 16 << 20, 1.0
 """How much of a refused request is read, and for how long, before it is answered."""
@@ -123,7 +120,7 @@ class Endpoint:
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if self.closed:
-                raise _ending()
+                raise ending()
             principal = await self._authenticator.principal(HTTPConnection(scope))
             self._admit(principal)
         except RefusedRequest:
@@ -131,8 +128,8 @@ class Endpoint:
             raise
         body = await self._body(scope, receive)
         try:
-            if self.draining and scope["method"] == "POST" and _begins(body):
-                raise _ending()
+            if self.draining and scope["method"] == "POST":
+                refuse_what_begins(body)
             scope[PRINCIPAL_KEY] = principal
             # The SDK compares the user with the one that has opened the session.
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.name, scopes=[]))
@@ -226,7 +223,7 @@ class Endpoint:
                 self._scopes.discard(tasks.cancel_scope)
             tasks.cancel_scope.cancel()
         if self.closed and not answered:
-            raise _ending()
+            raise ending()
 
     async def _cancel_when_revoked(self, scope: Scope, tasks: anyio.CancelScope) -> None:
         # The credential was good a moment ago, and most requests take no longer.
@@ -257,26 +254,6 @@ async def _cancel_when_disconnected(receive: Receive, scope: anyio.CancelScope) 
 
 def _has_session(scope: Scope) -> bool:
     return any(name == SESSION_HEADER for name, _ in scope["headers"])
-
-
-def _begins(body: bytes) -> bool:
-    """Whether a message begins a call or a session. All others belong to what is there already, or take no time.
-
-    A call with a request state goes on with one that has asked its client something.
-    """
-    try:
-        message = json.loads(body)
-    except (ValueError, RecursionError):
-        return False
-    method = message.get("method") if isinstance(message, dict) else None
-    if method == "tools/call":
-        params = message.get("params")
-        return not isinstance(params, dict) or "requestState" not in params
-    return method == "initialize"
-
-
-def _ending() -> RefusedRequest:
-    return refused(503, "bridge_ending", "The bridge is being stopped.", "Ask again.", retry_after=str(RETRY_SECONDS))
 
 
 def _no_room() -> RefusedRequest:

@@ -17,12 +17,12 @@ from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.http_settings import VIEWER_PATH
 from mcp_bridge.server.app import PRINCIPAL_KEY
 from mcp_bridge.server.http.rate_limits import VIEWER_REQUESTS_AT_A_TIME, VIEWER_REQUESTS_PER_MINUTE, AtATime
-from mcp_bridge.server.http.refusals import RefusedRequest, refused
-from mcp_bridge.server.http.request_admission import RETRY_SECONDS, Endpoint
+from mcp_bridge.server.http.refusals import RETRY_SECONDS, RefusedRequest, refused
+from mcp_bridge.server.http.request_admission import Endpoint
 from mcp_bridge.server.ui.api import MAX_BODY_BYTES, Viewer
 from mcp_bridge.server.ui.app import build_for_principals
+from mcp_bridge.server.ui.change_notifications import Live
 from mcp_bridge.server.ui.guard import API
-from mcp_bridge.server.ui.live import Live
 
 if TYPE_CHECKING:
     from starlette.requests import Request

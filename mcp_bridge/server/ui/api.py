@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from mcp_bridge.governance.principals import Principal
-    from mcp_bridge.server.ui.live import Live
+    from mcp_bridge.server.ui.change_notifications import Live
 
 logger = logging.getLogger(__name__)
 

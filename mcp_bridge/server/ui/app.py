@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp
 
-    from mcp_bridge.server.ui.live import Live
+    from mcp_bridge.server.ui.change_notifications import Live
 
 STATIC = Path(__file__).parent / "static"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.approvals import ApprovalRequest
     from mcp_bridge.ledger.audit.execution_queries import EntryCounts
-    from mcp_bridge.ledger.audit.inclusion_evidence import Evidence
+    from mcp_bridge.ledger.audit.viewer_proofs import Evidence
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.ledger.storage.execution_store import StoredExecution
     from mcp_bridge.views.timeline import TimelineRow

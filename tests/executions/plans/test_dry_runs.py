@@ -12,7 +12,7 @@ from execution_fixtures import printed
 from mcp_bridge.downstream.configuration.spec import ServerSpec
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.approvals import approval_requests, decide
-from mcp_bridge.executions.erasure import erase
+from mcp_bridge.executions.erasure_with_files import erase
 from mcp_bridge.executions.plans.plan import NOTHING_LISTED
 from mcp_bridge.gate.planned_calls import RELISTED, UNPLANNED
 from mcp_bridge.governance.governance import load_governance

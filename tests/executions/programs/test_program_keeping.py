@@ -13,7 +13,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.in_doubt import Settlement
 from mcp_bridge.executions.programs.program_run import ProgramRun
 from mcp_bridge.executions.programs.sandbox_programs import Session
-from mcp_bridge.executions.programs.settling import cancel_program, settle_program
+from mcp_bridge.executions.programs.settle_or_cancel import cancel_program, settle_program
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.gate.request_context import RequestContext
 from mcp_bridge.kernel.events import Outcome, Resume
@@ -224,7 +224,7 @@ async def test_one_run_that_fails_to_be_kept_leaves_the_others_of_its_sandbox_ke
 
 
 async def test_what_a_sandbox_has_under_way_is_bounded_together(service, monkeypatch):
-    monkeypatch.setattr("mcp_bridge.executions.programs.sandbox_programs.MAX_HELD_BYTES", 24_000)
+    monkeypatch.setattr("mcp_bridge.executions.programs.memory_bound.MAX_HELD_BYTES", 24_000)
     program, large = {"steps": [step("a")]}, {"text": "x" * 9_000}
     async with anyio.create_task_group() as tasks:
         session = Session(service(tasks), "script", "me", Tools(), None)

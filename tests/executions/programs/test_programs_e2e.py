@@ -8,7 +8,7 @@ from servers.specs import faulty
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import Files
-from mcp_bridge.executions.erasure import erase
+from mcp_bridge.executions.erasure_with_files import erase
 from mcp_bridge.ledger.config import LedgerConfig
 
 pytestmark = pytest.mark.usefixtures("whole_ledgers")

@@ -24,7 +24,7 @@ from mcp_bridge.executions.idempotency.request_identity import Keys
 from mcp_bridge.executions.lifecycle import Lifecycle
 from mcp_bridge.executions.replay import replayed
 from mcp_bridge.executions.scripts.lifecycle import Scripts
-from mcp_bridge.executions.scripts.settling import cancel_script
+from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
 from mcp_bridge.executions.status import effective_status
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.ledger.log.recorder import MemoryRecorder

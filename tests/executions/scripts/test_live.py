@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from execution_fixtures import printed
 
+from mcp_bridge.executions.scripts.limited_output import Outputs
 from mcp_bridge.executions.scripts.live_output import LiveOutput
-from mcp_bridge.executions.scripts.outputs import Outputs
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.wire.messages import OutputWrite
 

@@ -22,7 +22,7 @@ from mcp_bridge.executions.scripts.lifecycle import Scripts
 from mcp_bridge.executions.scripts.lost_sandboxes import MAX_LOST
 from mcp_bridge.executions.scripts.record import suspend
 from mcp_bridge.executions.scripts.script_to_run import Job
-from mcp_bridge.executions.scripts.settling import cancel_script, settle_script
+from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script, settle_script
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.recorder import SqliteRecorder

@@ -9,10 +9,10 @@ import pytest
 from execution_fixtures import until
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.erasure import erase
-from mcp_bridge.executions.waits import script_waits, sending
+from mcp_bridge.executions.erasure_with_files import erase
+from mcp_bridge.executions.waits import event_sending, script_waits
 from mcp_bridge.executions.waits.automatic_resumption import AutomaticResumption, at_once
-from mcp_bridge.executions.waits.sending import executions_awaiting
+from mcp_bridge.executions.waits.event_sending import executions_awaiting
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.governance.principals import Principal
 from mcp_bridge.host import script_activity
@@ -314,7 +314,7 @@ async def test_an_event_reaches_no_other_principals_script(sandboxes):
 
 
 async def test_events_that_nobody_takes_are_bounded(sandboxes, monkeypatch):
-    monkeypatch.setattr(sending, "MAX_KEPT", 3)
+    monkeypatch.setattr(event_sending, "MAX_KEPT", 3)
     async with sandboxes.open() as bridge:
         record = await bridge.run(WAIT, key="k")
         for _ in range(3):
@@ -412,14 +412,14 @@ async def test_what_somebody_with_other_servers_has_gone_on_with_is_theirs(sandb
 async def test_an_event_that_is_sent_as_its_script_ends_is_refused_and_not_recorded(sandboxes, monkeypatch):
     async with sandboxes.open() as bridge:
         record = await bridge.run(f"{WAIT}\nawait runtime.wait_event('more')", key="k")
-        checked = sending.checked_payload
+        checked = event_sending.checked_payload
 
         async def ends(payload):
             # Its status was looked at before.
             await bridge.cancel_execution(record.execution, "enough")
             return await checked(payload)
 
-        monkeypatch.setattr(sending, "checked_payload", ends)
+        monkeypatch.setattr(event_sending, "checked_payload", ends)
         with pytest.raises(BridgeError) as caught:
             await bridge.send_event(record.execution, "go", 1, "OPERATOR", and_resume=False)
         assert caught.value.code == "not_suspended"

@@ -5,9 +5,9 @@ import pytest
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.host.packages.running_installs import RunningInstalls
+from mcp_bridge.sandbox.packages.allow_list import AllowList
 from mcp_bridge.sandbox.packages.installer import PackageRights
-from mcp_bridge.sandbox.packages.locked import PackageSet
-from mcp_bridge.sandbox.packages.requirements import AllowList
+from mcp_bridge.sandbox.packages.package_set import PackageSet
 
 pytestmark = pytest.mark.anyio
 

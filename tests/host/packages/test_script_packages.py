@@ -17,7 +17,7 @@ from mcp_bridge.ledger.log.payloads import ScriptStart, understood
 from mcp_bridge.sandbox.image.store import LABEL_SET
 from mcp_bridge.sandbox.open_driver import open_images
 from mcp_bridge.sandbox.packages.install_settings import InstallSettings
-from mcp_bridge.sandbox.packages.locked import LockedPackage, PackageSet
+from mcp_bridge.sandbox.packages.package_set import LockedPackage, PackageSet
 
 pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.timeout(300)]
 

@@ -8,10 +8,11 @@ import pytest
 from jsonschema import Draft202012Validator
 from sample_steps import MINIMAL, OWN, SAMPLES, step_of, steps
 
-from mcp_bridge.kernel.language import program_schema as form
+from mcp_bridge.kernel.language import step_fields as form
 from mcp_bridge.kernel.language.program_parser import MAX_NESTED_PROGRAMS, InvalidProgramError, parse
+from mcp_bridge.kernel.language.program_schema import json_schema
 
-SCHEMA = form.json_schema()
+SCHEMA = json_schema()
 VALIDATOR = Draft202012Validator(SCHEMA)
 NOT_OF_FORM = {
     "unknown_step",
@@ -49,7 +50,7 @@ def test_it_is_a_schema():
 def test_making_it_changes_nothing_that_the_validator_reads():
     before = copy.deepcopy((form.FIELDS, form.PROGRAM, form.TYPES))
     fragments = [copy.deepcopy(form.step_fragment(kind)) for kind in form.TYPES]
-    assert form.json_schema() == form.json_schema() == SCHEMA
+    assert json_schema() == json_schema() == SCHEMA
     assert before == (form.FIELDS, form.PROGRAM, form.TYPES)
     assert [form.step_fragment(kind) for kind in form.TYPES] == fragments
 

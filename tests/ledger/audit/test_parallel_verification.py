@@ -14,6 +14,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger.audit import parallel_verification
 from mcp_bridge.ledger.audit.file_verification import verify_file
 from mcp_bridge.ledger.audit.table_audit import TableAudit
+from mcp_bridge.ledger.erasure import execution_erasure
 from mcp_bridge.ledger.keys.master_key_sources import master_key
 from mcp_bridge.ledger.log.entries import Entry
 from mcp_bridge.ledger.log.entry_encoding import decode, encode, leaf_hash
@@ -21,7 +22,6 @@ from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import merkle
 from mcp_bridge.ledger.proofs.export_format import STRETCH
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.storage import erasure
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
@@ -46,8 +46,8 @@ async def _fill(path):
             await writer.effect(run, large=True)
             await writer.end(run)
         erase = {"by": "me", "reason": "asked to", "under_way": lambda status, owner: False}
-        await erasure.erase(database, "subject", "anna", **erase)
-        await erasure.finish(database, lambda execution: None)
+        await execution_erasure.erase(database, "subject", "anna", **erase)
+        await execution_erasure.finish(database, lambda execution: None)
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,7 @@ from ledger_fixtures import large_says, small_says
 from tampered_fixtures import ANNA, ASKED, ENDED, HOLDER, WAITING, Writer, verdict
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions import artifacts, early_erasure
-from mcp_bridge.executions import erasure as executions_erasure
+from mcp_bridge.executions import artifacts, early_erasure, erasure_with_files
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.scripts.call_history import CallHistory
@@ -34,6 +33,7 @@ from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.admin import offline_compaction
 from mcp_bridge.ledger.audit import ledger_copies, proving
 from mcp_bridge.ledger.config import LedgerConfig
+from mcp_bridge.ledger.erasure import execution_erasure, retention
 from mcp_bridge.ledger.log import deduplication, record_limit
 from mcp_bridge.ledger.log.deduplication import MIN_PIECE_BYTES, split
 from mcp_bridge.ledger.log.entries import Entry
@@ -47,7 +47,7 @@ from mcp_bridge.ledger.proofs.export_verification import verify_export
 from mcp_bridge.ledger.proofs.signing import COSIGNATURE, Signer, Verifier
 from mcp_bridge.ledger.publish import target_state
 from mcp_bridge.ledger.storage import database as databases
-from mcp_bridge.ledger.storage import erasure, retention, vacuum
+from mcp_bridge.ledger.storage import vacuum
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, SavedProgram
 from mcp_bridge.ledger.storage.schema import FILE_NAME, MIGRATIONS
@@ -126,7 +126,7 @@ async def test_another_execution_has_its_own_and_an_erasure_takes_one_s_alone(tm
             await writer.start(one)
             await writer.recorder.append(outcome(one, 1, value), outcome(one, 2, value))
             await writer.end(one)
-        await executions_erasure.erase(database, Files(tmp_path), "execution", ENDED, by="me", reason=None)
+        await erasure_with_files.erase(database, Files(tmp_path), "execution", ENDED, by="me", reason=None)
         assert [row.entry.payload.get("erased") is None for row in await writer.recorder.read(ENDED)] == [False] * 4
         assert (await writer.recorder.read(ASKED))[2].entry.payload["value"]["value"] == value
     with closing(sqlite3.connect(path)) as connection:
@@ -401,7 +401,7 @@ async def test_an_erasure_makes_the_file_smaller_by_what_was_erased(tmp_path):
     assert before > 6 * MEBIBYTE
     async with Database(path) as database:
         for one in names[:5]:
-            await executions_erasure.erase(database, Files(tmp_path), "execution", one, by="me", reason=None)
+            await erasure_with_files.erase(database, Files(tmp_path), "execution", one, by="me", reason=None)
         # While it is in use, too.
         assert size_of(path) < before - 4.9 * MEBIBYTE
     assert size_of(path) < 1.5 * MEBIBYTE
@@ -409,8 +409,8 @@ async def test_an_erasure_makes_the_file_smaller_by_what_was_erased(tmp_path):
 
 
 async def test_others_write_while_much_is_erased(tmp_path, monkeypatch):
-    monkeypatch.setattr(erasure, "STEP_BYTES", MEBIBYTE)
-    monkeypatch.setattr(erasure, "PAGES_A_STEP", 64)
+    monkeypatch.setattr(execution_erasure, "STEP_BYTES", MEBIBYTE)
+    monkeypatch.setattr(execution_erasure, "PAGES_A_STEP", 64)
     (one,) = await filled(tmp_path, 1, 8 * MEBIBYTE)
     async with Database(tmp_path / FILE_NAME) as database:
         written = []
@@ -426,7 +426,7 @@ async def test_others_write_while_much_is_erased(tmp_path, monkeypatch):
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(write)
-            await executions_erasure.erase(database, Files(tmp_path), "execution", one, by="me", reason=None)
+            await erasure_with_files.erase(database, Files(tmp_path), "execution", one, by="me", reason=None)
             tasks.cancel_scope.cancel()
     assert written[-1] == 0 or len(written) > 3
     whole(tmp_path / FILE_NAME)
@@ -440,14 +440,14 @@ async def test_an_erasure_that_is_cut_short_verifies_and_the_next_start_removes_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(erasure, "purge", dies)
+        patched.setattr(execution_erasure, "purge", dies)
         async with Database(path) as database:
             with pytest.raises(KeyboardInterrupt):
-                await executions_erasure.erase(database, Files(tmp_path), "execution", one, by="me", reason=None)
+                await erasure_with_files.erase(database, Files(tmp_path), "execution", one, by="me", reason=None)
     whole(path)
     assert size_of(path) > 2 * MEBIBYTE
     async with Database(path) as database:
-        await executions_erasure.tidy(database, Files(tmp_path), LedgerConfig())
+        await erasure_with_files.tidy(database, Files(tmp_path), LedgerConfig())
         assert len(await SqliteRecorder(database).read(other)) == 3
     assert size_of(path) < 1.5 * MEBIBYTE
     whole(path)
@@ -459,7 +459,7 @@ async def test_an_erasure_that_is_cut_short_verifies_and_the_next_start_removes_
 async def tidied(folder, config=None, quota=None):
     config = config or LedgerConfig()
     async with Database(folder / FILE_NAME, quota=quota) as database:
-        await executions_erasure.tidy(database, Files(folder), config)
+        await erasure_with_files.tidy(database, Files(folder), config)
         return {one.id: one.status for one in await ProgramStore(database).executions(None, 100)}
 
 
@@ -670,9 +670,9 @@ async def test_files_are_removed_after_a_week_but_those_of_what_can_go_on(tmp_pa
         for one in (WAITING, ENDED):
             kept_file(files, one, "a", 10)
             os.utime(tmp_path / "files" / one, (0, time.time() - 8 * DAY))
-        await executions_erasure.sweep(database, files, LedgerConfig(keep_files_days="forever"))
+        await erasure_with_files.sweep(database, files, LedgerConfig(keep_files_days="forever"))
         assert (tmp_path / "files" / ENDED).exists()
-        await executions_erasure.sweep(database, files, LedgerConfig())
+        await erasure_with_files.sweep(database, files, LedgerConfig())
     assert not (tmp_path / "files" / ENDED).exists()
     assert (tmp_path / "files" / WAITING / "a").exists()
     assert files.used() == 10 + artifacts.FILE_BYTES
@@ -780,7 +780,7 @@ async def test_a_ledger_of_0_1_0_is_read_written_and_erased(old):
         await writer.recorder.append(outcome(WAITING, 1, value), outcome(WAITING, 2, value))
         await writer.resume(WAITING)
         await writer.end(WAITING)
-        await executions_erasure.erase(database, Files(old), "execution", ENDED, by="me", reason=None)
+        await erasure_with_files.erase(database, Files(old), "execution", ENDED, by="me", reason=None)
         assert (await writer.recorder.read(WAITING))[-3].entry.payload["value"]["value"] == value
     assert version(path) == len(MIGRATIONS)
     vkey, _ = whole(path)
@@ -810,7 +810,7 @@ async def test_a_large_ledger_of_0_1_0_gives_space_back_when_it_was_compacted(ol
         await writer.start("f" * 32)
         await writer.recorder.append(outcome("f" * 32, 1, noise(3 * MEBIBYTE)))
         await writer.end("f" * 32)
-        await executions_erasure.erase(database, Files(old), "execution", "f" * 32, by="me", reason=None)
+        await erasure_with_files.erase(database, Files(old), "execution", "f" * 32, by="me", reason=None)
         assert not (await database.measure()).gives_back
         assert size_of(path) > 3 * MEBIBYTE
         async with Database(path, owner="somebody:1:2"):

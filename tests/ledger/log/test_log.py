@@ -12,6 +12,7 @@ import pytest
 from cli_fixtures import tool
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.erasure.execution_erasure import erase
 from mcp_bridge.ledger.keys.master_key_sources import FILE_NAME as MASTER_FILE
 from mcp_bridge.ledger.keys.signing_key_files import KEY_FILE, PUBLIC_KEY_FILE
 from mcp_bridge.ledger.log import log as log_module
@@ -24,7 +25,6 @@ from mcp_bridge.ledger.proofs.notes import open_checkpoint
 from mcp_bridge.ledger.proofs.signing import Verifier
 from mcp_bridge.ledger.storage import file_opening, schema
 from mcp_bridge.ledger.storage.database import Database
-from mcp_bridge.ledger.storage.erasure import erase
 from mcp_bridge.ledger.storage.execution_store import ProgramStore, StoredExecution
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 
@@ -152,7 +152,7 @@ APPEND = """
 import asyncio, pathlib, sys
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry
-from mcp_bridge.ledger.storage.erasure import erase
+from mcp_bridge.ledger.erasure.execution_erasure import erase
 from mcp_bridge.ledger.log.recorder import SqliteRecorder
 
 async def main(path, name, count):

@@ -25,7 +25,7 @@ import pytest
 from tampered_fixtures import ANNA, HOLDER, Writer, dump, verdict
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions import erasure
+from mcp_bridge.executions import erasure_with_files
 from mcp_bridge.executions.client import Client
 from mcp_bridge.executions.idempotency.request_identity import Keys, script_macs
 from mcp_bridge.governance.governance import load_governance
@@ -88,7 +88,7 @@ async def bridge_in(folder, limits=None, **ledger):
 
 
 async def erase(bridge, what, name):
-    return await erasure.erase(bridge._database, bridge.files, what, name, by="me", reason=None)
+    return await erasure_with_files.erase(bridge._database, bridge.files, what, name, by="me", reason=None)
 
 
 def whole(state):

@@ -17,10 +17,11 @@ import pytest
 from package_index import wheel
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.sandbox.packages.allow_list import AllowList
 from mcp_bridge.sandbox.packages.install_settings import InstallSettings
 from mcp_bridge.sandbox.packages.installer import Installer, PackageRights
-from mcp_bridge.sandbox.packages.locked import PackageSet
-from mcp_bridge.sandbox.packages.requirements import AllowList, parse_requirements
+from mcp_bridge.sandbox.packages.package_set import PackageSet
+from mcp_bridge.sandbox.packages.requirements import parse_requirements
 from mcp_bridge.sandbox.packages.wheel_tree import lay_over
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(200)]
@@ -108,7 +109,8 @@ async def test_two_processes_share_one_download(index, made, tmp_path):
         "import anyio, sys\nfrom pathlib import Path\n"
         "from mcp_bridge.sandbox.packages.install_settings import InstallSettings\n"
         "from mcp_bridge.sandbox.packages.installer import Installer, PackageRights\n"
-        "from mcp_bridge.sandbox.packages.requirements import AllowList, parse_requirements\n"
+        "from mcp_bridge.sandbox.packages.allow_list import AllowList\n"
+        "from mcp_bridge.sandbox.packages.requirements import parse_requirements\n"
         "async def main():\n"
         "    one = Installer(Path(sys.argv[1]), InstallSettings())\n"
         "    found = await one.resolve(parse_requirements(['shop']), PackageRights((AllowList(['shop']),)))\n"
@@ -365,7 +367,7 @@ async def test_a_host_that_is_killed_while_it_fetches_leaves_nothing_half_writte
         "import anyio, json, sys\nfrom pathlib import Path\n"
         "from mcp_bridge.sandbox.packages.install_settings import InstallSettings\n"
         "from mcp_bridge.sandbox.packages.installer import Installer\n"
-        "from mcp_bridge.sandbox.packages.locked import PackageSet\n"
+        "from mcp_bridge.sandbox.packages.package_set import PackageSet\n"
         "anyio.run(Installer(Path(sys.argv[1]), InstallSettings()).fetch, PackageSet.from_rows(json.loads(sys.argv[2])))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(made.state), json.dumps(packages.rows())])  # noqa: ASYNC220

@@ -32,9 +32,10 @@ from starlette.routing import Route
 
 from mcp_bridge.server.http import signing_keys
 from mcp_bridge.server.http.access_tokens import LEEWAY_SECONDS, AccessTokens, BadAccessTokenError
-from mcp_bridge.server.http.authentication import FAILURES_PER_MINUTE, Unauthenticated
 from mcp_bridge.server.http.authentication_settings import OAuthResource
+from mcp_bridge.server.http.refusals import Unauthenticated
 from mcp_bridge.server.http.signing_keys import KeysUnavailableError, SigningKeys
+from mcp_bridge.server.http.wrong_credentials import FAILURES_PER_MINUTE
 
 AUDIENCE = "https://bridge.example.com/mcp"
 

@@ -13,8 +13,9 @@ from starlette.requests import HTTPConnection
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import Principal, PrincipalLimits
-from mcp_bridge.server.http.authentication import FAILURES_PER_MINUTE, Unauthenticated
 from mcp_bridge.server.http.rate_limits import RateLimits
+from mcp_bridge.server.http.refusals import Unauthenticated
+from mcp_bridge.server.http.wrong_credentials import FAILURES_PER_MINUTE
 
 ANNA = "[principals.anna]\n[principals.ben]\n"
 

@@ -1,4 +1,4 @@
-"""The programs that a script drives, and what happens to the script when one of them has to wait.
+"""The programs that a script awaits: their records are the outcomes of its calls, or it waits with them, suspended.
 
 The outcome of the call that starts a program, or has it go on, is the program's record, when the program has ended.
 For a program that is suspended the script waits in its turn, and is suspended too, unless it may deliver what the
@@ -31,7 +31,7 @@ class DrivingRun(HoldingRun, Protocol):
     key: str | None
 
 
-class DrivenPrograms:
+class AwaitedPrograms:
     """The programs of one run of a script.
 
     Args:

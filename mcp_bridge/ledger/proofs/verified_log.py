@@ -1,4 +1,4 @@
-"""The verdict about an export or a ledger's file: what it was found to be, by which keys, and what it lacks."""
+"""What verification has found of a log, in an export or a ledger's file: its size, by which keys, and what it lacks."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Cosigned(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What an export was found to be.
+class VerifiedLog:
+    """What a log was found to be.
 
     Attributes:
         origin: The log.

@@ -11,20 +11,19 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.ledger.erasure import retention
 from mcp_bridge.ledger.log.entry_encoding import LEDGER
 from mcp_bridge.ledger.log.log_payloads import Erasure
 from mcp_bridge.ledger.log.payloads import to_entry
-from mcp_bridge.ledger.storage import retention
-from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, key_mac, subject_macs
-from mcp_bridge.ledger.storage.old_references import erase_value, forget_execution
+from mcp_bridge.ledger.storage.blind_indexes import FORGETTABLE, OF_REQUEST, held_execution_mac, subject_macs
+from mcp_bridge.ledger.storage.old_references import forget_execution
 from mcp_bridge.ledger.storage.schema import ERASED, UNFINISHED
-from mcp_bridge.ledger.storage.sealed_rows import label_of, open_sealed
 from mcp_bridge.ledger.storage.write_lock import in_turn
 
 if TYPE_CHECKING:
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 
     from mcp_bridge.ledger.log.transaction import Transaction
     from mcp_bridge.ledger.storage.database import Database
-    from mcp_bridge.ledger.storage.sealing import DataKey, MasterKey
+    from mcp_bridge.ledger.storage.sealing import MasterKey
 
-What = Literal["execution", "subject", "reference", "age"]
+What = Literal["execution", "subject", "age"]
 
 EXECUTIONS_AN_ENTRY = 100
 """In one entry, and in one transaction of an erasure by age."""
@@ -73,9 +72,6 @@ _KEPT = (
 )
 """The bytes that `_erase` removes of an execution."""
 
-_REFERENCE = "vault://ref/"
-"""Followed by an id, replaces a value that was written out in code."""
-
 _POLL_SECONDS = 0.05
 _TRY_MS = 100
 
@@ -102,13 +98,12 @@ async def erase(
     reason: str | None,
     under_way: Callable[[str, str], bool],
 ) -> Erased:
-    """Erase executions or a value. Returns when nothing of them is left in the file.
+    """Erase executions. Returns when nothing of them is left in the file.
 
     Args:
         database: The store.
         what: The kind of `name`.
-        name: An execution's id, a subject, the id of a reference to the value, or the time (seconds since 1970) before
-            which executions have ended.
+        name: An execution's id, a subject, or the time (seconds since 1970) before which executions have ended.
         by: Who asks for it.
         reason: Why, or None.
         under_way: Whether an execution of a status and an owner is being executed now.
@@ -121,10 +116,8 @@ async def erase(
     erasure = Erasure(what, by, reason, time.time(), ())
 
     def work(transaction: Transaction) -> Erased:
-        if what == "reference":
-            return _erase_reference(transaction, str(name), erasure, under_way)
         chosen = _chosen(transaction, database, what, str(name))
-        if running := _running(transaction, chosen, under_way):
+        if running := running_of(transaction, chosen, under_way):
             raise BridgeError(
                 "execution_running",
                 f"{running[0]} is being executed now.",
@@ -140,7 +133,7 @@ async def erase(
         erased = await _erase_old(database, float(name), erasure, under_way)
     else:
         erased = await database.transact(work)
-    if erased.executions or erased.references:
+    if erased.executions:
         await purge(database, erased.executions)
         await empty_journal(database)
     return erased
@@ -159,7 +152,7 @@ async def _erase_old(
         ) -> tuple[tuple[float, str] | None, list[str]]:
             rows = retention.ended_before(transaction.connection, before, after, EXECUTIONS_AN_ENTRY)
             found = [execution for _, execution in rows]
-            running = set(_running(transaction, found, under_way))
+            running = set(running_of(transaction, found, under_way))
             chosen = [one for one in found if one not in running and not retention.is_needed(transaction, one)]
             now = _at_once(transaction, chosen)
             _erase_all(transaction, now, erasure)
@@ -197,7 +190,7 @@ async def erase_ended(
 
     def work(transaction: Transaction) -> list[str]:
         found = [one for one in chosen if retention.has_ended(transaction, one)]
-        running = set(_running(transaction, found, under_way))
+        running = set(running_of(transaction, found, under_way))
         going = [one for one in found if one not in running and not retention.is_needed(transaction, one)]
         going = _at_once(transaction, going)
         _erase_all(transaction, going, erasure)
@@ -360,7 +353,8 @@ def _at_once(transaction: Transaction, executions: list[str]) -> list[str]:
     return executions
 
 
-def _running(transaction: Transaction, executions: Iterable[str], under_way: Callable[[str, str], bool]) -> list[str]:
+def running_of(transaction: Transaction, executions: Iterable[str], under_way: Callable[[str, str], bool]) -> list[str]:
+    """Those of some executions that are being executed now."""
     found = []
     for execution in executions:
         query = "SELECT id, status, owner FROM executions WHERE id = ?"
@@ -373,7 +367,7 @@ def _erase_all(transaction: Transaction, executions: Sequence[str], erasure: Era
     for execution in executions:
         _erase(transaction, execution)
     for at in range(0, len(executions), EXECUTIONS_AN_ENTRY):
-        _append(transaction, replace(erasure, executions=executions[at : at + EXECUTIONS_AN_ENTRY]))
+        append_erasure(transaction, replace(erasure, executions=executions[at : at + EXECUTIONS_AN_ENTRY]))
 
 
 def _erase(transaction: Transaction, execution: str) -> None:
@@ -395,97 +389,7 @@ def _erase(transaction: Transaction, execution: str) -> None:
     transaction.log.erased(execution)
 
 
-def _erase_reference(
-    transaction: Transaction, reference: str, erasure: Erasure, under_way: Callable[[str, str], bool]
-) -> Erased:
-    """Erase the value behind a reference, with all references to it, in every execution."""
-    found = _equal(transaction, reference)
-    if not found:
-        raise BridgeError(
-            "nothing_to_erase",
-            f"Nothing is kept behind the reference {reference!r:.80}.",
-            hint="References stand in what mcp-bridge execution show tells, as vault://ref/….",
-        )
-    if running := _running(transaction, dict.fromkeys(execution for execution, _, _ in found), under_way):
-        raise BridgeError(
-            "execution_running",
-            f"{running[0]} is being executed now, and knows the value.",
-            hint="Erase it when it has ended.",
-            executions=running,
-        )
-    for execution, name, value in found:
-        _forget_value(transaction, execution, name, str(value))
-    for text in {str(value) for _, _, value in found}:
-        _forget_subject(transaction, subject_macs(transaction.log.master, text)[1])
-    tokens = [erase_value(transaction.connection, transaction.log, execution, name) for execution, name, _ in found]
-    _append(transaction, replace(erasure, references=sorted(tokens)))
-    return Erased((), len({execution for execution, _, _ in found}))
-
-
-def _equal(transaction: Transaction, reference: str) -> list[tuple[str, str, Any]]:
-    """Executions with references, and the values behind them, that equal the value behind one reference."""
-    do, master = transaction.connection.execute, transaction.log.master
-    values = (
-        "SELECT execution, id, value, wrapped FROM reference_values JOIN data_keys USING (execution)"
-        " WHERE value IS NOT NULL AND wrapped IS NOT NULL"
-    )
-    keys: dict[str, DataKey] = {}
-
-    def opened(execution: str, name: str, sealed: bytes, wrapped: bytes) -> Any:
-        if execution not in keys:
-            keys[execution] = master.open(execution, wrapped)
-        return open_sealed(keys[execution], sealed, label_of("value", execution, name))
-
-    named = [(opened(*row), len(row[2])) for row in do(f"{values} AND id = ?", (reference,)).fetchall()]
-    found = []
-    for length in {length for _, length in named}:
-        wanted = {(type(value), value) for value, _ in named}
-        # Sealing keeps lengths: most other values needn't be opened.
-        for row in do(f"{values} AND length(value) = ?", (length,)):
-            value = opened(*row)
-            if (type(value), value) in wanted:
-                found.append((row[0], row[1], value))
-    return found
-
-
-def _forget_value(transaction: Transaction, execution: str, name: str, text: str) -> None:
-    """Remove from an execution's row what tells about a value: the request's MAC, and the value written out in code."""
-    do = transaction.connection.execute
-    row = do(
-        "SELECT bundle, wrapped, principal, executions.key FROM executions JOIN data_keys ON id = execution"
-        " WHERE id = ?",
-        (execution,),
-    ).fetchone()
-    if row is None:
-        return
-    master = transaction.log.master
-    key, label = master.open(execution, row[1]), label_of(execution, "bundle")
-    kept, found_by = open_sealed(key, row[0], label), row[3] or ""
-    is_made_of_it = found_by.startswith(FORGETTABLE)
-    if kept is not None and isinstance(code := kept["bundle"].get("code"), str) and text in code:
-        is_made_of_it = is_made_of_it or found_by.startswith(OF_REQUEST)
-        kept["bundle"]["code"] = code.replace(text, _REFERENCE + name)
-    if is_made_of_it and kept is not None:
-        # By its key as it is shown, without the value, its starter can still resume it.
-        found_by = key_mac(master, row[2], kept["key"], kept.get("space", ""))
-    do(
-        "UPDATE executions SET request = '', program = CASE kind WHEN 'script' THEN '' ELSE program END,"
-        " key = ?, bundle = ? WHERE id = ?",
-        (found_by or None, None if kept is None else key.seal(json.dumps(kept).encode(), label), execution),
-    )
-    transaction.authenticate(("executions", "id = ?", (execution,)))
-
-
-def _forget_subject(transaction: Transaction, subject: str) -> None:
-    """Remove the MACs of an erased name, on which guesses could be tested. No data is found by it any more."""
-    do, master = transaction.connection.execute, transaction.log.master
-    for execution, wrapped in do("SELECT execution, wrapped FROM data_keys WHERE subject = ?", (subject,)).fetchall():
-        mac = master.mac("data_keys", execution, "", wrapped)
-        do("UPDATE data_keys SET subject = '', mac = ? WHERE execution = ?", (mac, execution))
-    do("DELETE FROM holders WHERE subject = ?", (subject,))
-
-
-def _append(transaction: Transaction, erasure: Erasure) -> None:
+def append_erasure(transaction: Transaction, erasure: Erasure) -> None:
     """Append an entry, and note what is to be done after the transaction."""
     sequence = transaction.log.checkpoint().size
     transaction.append(to_entry(erasure, LEDGER))

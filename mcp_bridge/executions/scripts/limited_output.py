@@ -1,4 +1,4 @@
-"""What a script printed and showed, gathered in order, with a limit."""
+"""What a script prints and shows, gathered in order up to a limit: a script that goes beyond it is ended."""
 
 from __future__ import annotations
 

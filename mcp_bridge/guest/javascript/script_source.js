@@ -1,8 +1,8 @@
 'use strict';
 // The script's text as a module: types are stripped, and the last expression's value is kept.
 const nodeModule = require('node:module');
-const { source } = require('./report');
-const { needs } = require('./needs');
+const { source } = require('./failure_report');
+const { needs } = require('./dry_run_source');
 
 const KEEP = '__mcp_value__';
 const FENCE = /^\s*```[\w-]*[ \t]*\n([\s\S]*?)\n?```\s*$/;

@@ -6,7 +6,7 @@
 // that begins, which is answered by the same on 5; ? asks to be interrupted.
 const fs = require('node:fs');
 const net = require('node:net');
-const { LocalError, check, encodable, parse } = require('./values');
+const { LocalError, check, encodable, parse } = require('./json_values');
 
 const IN = 3;
 const OUT = 4;

@@ -7,7 +7,7 @@ const CONTAINER_WEIGHT = 3;
 
 const { isRawJSON, parse: parseJson, rawJSON } = JSON;
 const { types } = require('node:util');
-const { textOf } = require('./planned');
+const { textOf } = require('./planned_values');
 // Made by `host/guest_bundle` of `wire/messages`: of each method the parameters' types, and which may be left out.
 const PARAMETERS = require('./parameters');
 

@@ -1,4 +1,4 @@
-"""Words and phrases that people use for others: a thesaurus of tools' vocabulary."""
+"""Synonyms: words and phrases that people use for others, a thesaurus of tools' vocabulary."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def thesaurus() -> Thesaurus:
     """The thesaurus that ships with the package; read once."""
     others: dict[Term, dict[Term, float]] = {}
     words: set[str] = set()
-    for line in _data("thesaurus.txt"):
+    for line in _data("synonyms.txt"):
         said, directed, meant = line.partition(">")
         from_terms = [_term(entry, words) for entry in said.split(",")]
         to_terms = [_term(entry, words) for entry in meant.split(",")] if directed else from_terms

@@ -1,24 +1,28 @@
-"""Erases what executions have left, in the store and beside it: on request, and by age."""
+"""Erasure of executions in the ledger together with the files that they have left: on request, and by age."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 import anyio.to_thread
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.status import is_under_way
-from mcp_bridge.ledger.storage import erasure, retention
+from mcp_bridge.ledger.erasure import execution_erasure, retention
+from mcp_bridge.ledger.erasure.value_erasure import erase_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp_bridge.executions.artifacts import Files
     from mcp_bridge.ledger.config import LedgerConfig
+    from mcp_bridge.ledger.erasure.execution_erasure import Erased
     from mcp_bridge.ledger.storage.database import Database
-    from mcp_bridge.ledger.storage.erasure import Erased, What
+
+What = Literal[execution_erasure.What, "reference"]
+"""What a name is of: executions, or one value."""
 
 logger = logging.getLogger(__name__)
 
@@ -29,20 +33,24 @@ START_SECONDS = 1.0
 async def erase(
     database: Database, files: Files, what: What, name: str | float, *, by: str, reason: str | None
 ) -> Erased:
-    """Erase executions with their artifacts and outputs.
+    """Erase executions with their artifacts and outputs, or one value.
 
     Args:
         database: The ledger.
         files: The store of artifacts and outputs.
-        what: As in `erasure.erase`.
-        name: As in `erasure.erase`.
-        by: As in `erasure.erase`.
-        reason: As in `erasure.erase`.
+        what: The kind of `name`.
+        name: As in `execution_erasure.erase`; or of a value, the id of a reference to it.
+        by: As in `execution_erasure.erase`.
+        reason: As in `execution_erasure.erase`.
 
     Raises:
-        BridgeError: As `erasure.erase`; `erasure_unfinished`: files can't be removed.
+        BridgeError: As `execution_erasure.erase`; `erasure_unfinished`: files can't be removed.
     """
-    erased = await erasure.erase(database, what, name, by=by, reason=reason, under_way=under_way(database))
+    is_under_way_now = under_way(database)
+    if what == "reference":
+        erased = await erase_behind(database, str(name), by=by, reason=reason, under_way=is_under_way_now)
+    else:
+        erased = await execution_erasure.erase(database, what, name, by=by, reason=reason, under_way=is_under_way_now)
     await finish(database, files)
     return erased
 
@@ -58,13 +66,13 @@ async def finish(database: Database, files: Files, seconds: float | None = None)
     Args:
         database: The ledger.
         files: The store of artifacts and outputs.
-        seconds: As `erasure.finish`.
+        seconds: As `execution_erasure.finish`.
 
     Raises:
         BridgeError: `erasure_unfinished`.
     """
     try:
-        await erasure.finish(database, files.remove, seconds)
+        await execution_erasure.finish(database, files.remove, seconds)
     except OSError as exc:
         raise BridgeError(
             "erasure_unfinished",

@@ -1,4 +1,4 @@
-"""Inclusion proofs with their entries and a signed checkpoint, for a reader who verifies them.
+"""Inclusion proofs for the viewer: with their entries and a signed checkpoint, for a browser that verifies them.
 
 Nothing is verified here, and nothing that was changed is held back: the reader finds it.
 """

@@ -18,18 +18,19 @@ from erasing_host import POINTS
 from tampered_fixtures import Writer, verdict
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions import erasure as executions_erasure
+from mcp_bridge.executions import erasure_with_files
 from mcp_bridge.executions.artifacts import Files
 from mcp_bridge.host import upkeep
 from mcp_bridge.host.bridge import open_bridge
 from mcp_bridge.ledger.audit import ledger_copies, proving
 from mcp_bridge.ledger.config import LedgerConfig
+from mcp_bridge.ledger.erasure import execution_erasure, retention
+from mcp_bridge.ledger.erasure.value_erasure import erase_behind
 from mcp_bridge.ledger.log.entries import TOMBSTONE, Entry
 from mcp_bridge.ledger.log.reading import open_ledger
 from mcp_bridge.ledger.proofs import notes, tlog_proof
 from mcp_bridge.ledger.proofs.export_verification import verify_export
 from mcp_bridge.ledger.proofs.signing import Verifier
-from mcp_bridge.ledger.storage import erasure, retention
 from mcp_bridge.ledger.storage.database import Database
 from mcp_bridge.ledger.storage.schema import FILE_NAME
 from mcp_bridge.ledger.storage.sealing import MasterKey
@@ -103,7 +104,7 @@ def erased(state, what, name, **more):
 
     async def work():
         async with Database(state / FILE_NAME) as database:
-            return await executions_erasure.erase(database, Files(state), what, name, by="me", reason=None, **more)
+            return await erasure_with_files.erase(database, Files(state), what, name, by="me", reason=None, **more)
 
     return asyncio.run(work())
 
@@ -113,7 +114,7 @@ def started(state, config=None):
 
     async def work():
         async with Database(state / FILE_NAME) as database:
-            await executions_erasure.tidy(database, Files(state), config or LedgerConfig())
+            await erasure_with_files.tidy(database, Files(state), config or LedgerConfig())
 
     asyncio.run(work())
 
@@ -202,7 +203,7 @@ def test_a_reference_deep_within_a_value_resolves_to_nothing_once_it_is_erased(s
             await writer.start(NESTED, before.values_behind(nested))
             await writer.recorder.append(Entry("outcome", NESTED, {"effect": 1, "status": "ok", "value": nested}))
             await writer.end(NESTED)
-            await executions_erasure.erase(database, Files(state), "reference", name, by="me", reason=None)
+            await erasure_with_files.erase(database, Files(state), "reference", name, by="me", reason=None)
             rows = await writer.recorder.read(NESTED)
             return rows[1].entry.payload["value"], await writer.store.values(NESTED)
 
@@ -239,7 +240,9 @@ def test_no_key_and_no_value_is_left_of_many_that_are_erased_in_any_order(tmp_pa
                 needles[name] = sealed(tmp_path, name, ("data_keys", "reference_values"))
             chosen.shuffle(names)
             for count, name in enumerate(names, 1):
-                await erasure.erase(database, "execution", name, by="me", reason=None, under_way=lambda *_: False)
+                await execution_erasure.erase(
+                    database, "execution", name, by="me", reason=None, under_way=lambda *_: False
+                )
                 if not count % 20:
                     found = places(tmp_path, [needle for gone in names[:count] for needle in needles[gone]])
                     assert not found, count
@@ -303,11 +306,14 @@ async def test_one_that_is_being_executed_is_refused_and_left_as_it_is(state):
     async with Database(state / FILE_NAME) as database:
         writer = Writer(database)
         await writer.store.take(await writer.store.execution(ANNA), "another:1:2")
-        for what, name in (("execution", ANNA), ("subject", "anna"), ("reference", "card")):
+        how = {"by": "me", "reason": None, "under_way": lambda status, owner: status == "running"}
+        for erasing in (
+            execution_erasure.erase(database, "execution", ANNA, **how),
+            execution_erasure.erase(database, "subject", "anna", **how),
+            erase_behind(database, "card", **how),
+        ):
             with pytest.raises(BridgeError, match="being executed now"):
-                await erasure.erase(
-                    database, what, name, by="me", reason=None, under_way=lambda status, owner: status == "running"
-                )
+                await erasing
         assert (await writer.store.values(ANNA))["card"] == "4111 1111"
     whole(state)
 
@@ -368,7 +374,7 @@ def test_age_erases_a_script_whose_process_died_if_it_can_t_go_on_and_none_under
 
 
 def test_age_erases_many_in_parts_and_others_write_in_between(state, monkeypatch):
-    monkeypatch.setattr(erasure, "EXECUTIONS_AN_ENTRY", 3)
+    monkeypatch.setattr(execution_erasure, "EXECUTIONS_AN_ENTRY", 3)
 
     async def work():
         async with Database(state / FILE_NAME) as database, Database(state / FILE_NAME) as other:
@@ -385,7 +391,7 @@ def test_age_erases_many_in_parts_and_others_write_in_between(state, monkeypatch
 
             monkeypatch.setattr(database, "transact", noted)
             more = {"by": "me", "reason": None}
-            erased = await executions_erasure.erase(database, Files(state), "age", time.time() + 1, **more)
+            erased = await erasure_with_files.erase(database, Files(state), "age", time.time() + 1, **more)
             return len(erased.executions), len(parts)
 
     erased, parts = asyncio.run(work())
@@ -397,7 +403,7 @@ def test_age_erases_many_in_parts_and_others_write_in_between(state, monkeypatch
 
 @pytest.mark.parametrize("by", ["age", "room"])
 def test_what_executions_keep_is_removed_in_transactions_of_a_bounded_size(state, monkeypatch, by):
-    monkeypatch.setattr(erasure, "KEPT_BYTES", 2_000_000)
+    monkeypatch.setattr(execution_erasure, "KEPT_BYTES", 2_000_000)
     names = [f"{number:032x}" for number in range(6)]
 
     async def work():
@@ -409,26 +415,26 @@ def test_what_executions_keep_is_removed_in_transactions_of_a_bounded_size(state
                     name, {"execution": name, "stdout": os.urandom(900_000).hex()}
                 )
                 await writer.store.update(name, status="success", state=None, record=record, due=None)
-            await erasure.empty_journal(database)
+            await execution_erasure.empty_journal(database)
             grown, transact = [], database.transact
 
             async def noted(work):
                 done = await transact(work)
                 grown.append((state / f"{FILE_NAME}-wal").stat().st_size)
-                await erasure.empty_journal(database)
+                await execution_erasure.empty_journal(database)
                 return done
 
             monkeypatch.setattr(database, "transact", noted)
             if by == "age":
                 more = {"by": "me", "reason": None}
                 erased = (
-                    await executions_erasure.erase(database, Files(state), "age", time.time() + 1, **more)
+                    await erasure_with_files.erase(database, Files(state), "age", time.time() + 1, **more)
                 ).executions
             else:
                 erased = []
                 while left := [name for name in names if name not in erased]:
-                    under_way = executions_erasure.under_way(database)
-                    now = await erasure.erase_ended(database, left, by="max_size", under_way=under_way)
+                    under_way = erasure_with_files.under_way(database)
+                    now = await execution_erasure.erase_ended(database, left, by="max_size", under_way=under_way)
                     erased += now.executions
             return sorted(erased), grown
 
@@ -543,7 +549,7 @@ async def test_one_that_holds_something_of_it_and_is_being_executed_keeps_it(sta
         await writer.start("d" * 32, owner=owner_label())
         await writer.hold("d" * 32, execution=ANNA)
         with pytest.raises(BridgeError, match="is being executed now"):
-            await executions_erasure.erase(database, Files(state), "execution", ANNA, by="me", reason=None)
+            await erasure_with_files.erase(database, Files(state), "execution", ANNA, by="me", reason=None)
         assert (await writer.store.execution(ANNA)).status == "suspended"
 
 
@@ -569,7 +575,7 @@ async def test_whoever_has_it_open_writes_nothing_of_it_again(state):
         for database in (two, one):
             await Writer(database).recorder.append(Entry("violation", ANNA, {"message": "SECRET"}))
         needles = sealed(state, ANNA)
-        await executions_erasure.erase(one, Files(state), "execution", ANNA, by="me", reason=None)
+        await erasure_with_files.erase(one, Files(state), "execution", ANNA, by="me", reason=None)
         assert not places(state, needles)
         for database in (one, two):
             writer = Writer(database)
@@ -586,7 +592,7 @@ async def test_of_two_who_erase_at_once_one_does(state):
     async with Database(state / FILE_NAME) as one, Database(state / FILE_NAME) as two:
         results = await asyncio.gather(
             *(
-                executions_erasure.erase(database, Files(state), "execution", ANNA, by="me", reason=None)
+                erasure_with_files.erase(database, Files(state), "execution", ANNA, by="me", reason=None)
                 for database in (one, two)
             ),
             return_exceptions=True,
@@ -596,8 +602,8 @@ async def test_of_two_who_erase_at_once_one_does(state):
 
 
 def test_a_reader_keeps_it_unfinished_and_the_next_start_finishes_it(state, monkeypatch, caplog):
-    monkeypatch.setattr(erasure, "CHECKPOINT_SECONDS", 0.1)
-    monkeypatch.setattr(executions_erasure, "START_SECONDS", 0.1)
+    monkeypatch.setattr(execution_erasure, "CHECKPOINT_SECONDS", 0.1)
+    monkeypatch.setattr(erasure_with_files, "START_SECONDS", 0.1)
     needles = sealed(state, ANNA, ("data_keys",))
     with closing(sqlite3.connect(state / FILE_NAME)) as reader:
         reader.execute("BEGIN")

@@ -12,7 +12,7 @@ from mcp_bridge.executions.record import ExecutionRecord
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.record import call_row, suspend
 from mcp_bridge.executions.status import effective_status
-from mcp_bridge.executions.waits.due import earliest_due, last_looked
+from mcp_bridge.executions.waits.wake_times import earliest_due, last_looked
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.log.payloads import (
     NOT_DONE,

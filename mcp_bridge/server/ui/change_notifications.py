@@ -1,4 +1,4 @@
-"""Notifies all viewers of changes, with one query to the store a second, however many there are."""
+"""Change notifications of the viewer's pages: one query to the store a second, however many pages are open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls that a dry run lists instead of making them, and how many there may be."""
+"""How many calls a dry run may list instead of making them: they are counted as they are listed."""
 
 from __future__ import annotations
 
