@@ -157,21 +157,21 @@ class Display:
         with open(path, "rb") as file:
             uri = self._keep(file, name)
             if _is_used(OUT):
-                from mcp_bridge.guest.files.outputs import key_of
+                from mcp_bridge.guest.files.left_files import key_of
 
                 self._left_files().was_kept(path, key_of(os.fstat(file.fileno())))
             return uri
 
     def _keep(self, file: Any, name: str) -> str:
         # Imported late: most scripts keep no file.
-        from mcp_bridge.guest.files.outputs import keep_file
+        from mcp_bridge.guest.files.left_files import keep_file
 
         return keep_file(self._channel, file, name)
 
     def _left_files(self) -> Any:
         if self._left is None:
             # Imported late: most scripts leave nothing.
-            from mcp_bridge.guest.files.outputs import LeftFiles
+            from mcp_bridge.guest.files.left_files import LeftFiles
 
             self._left = LeftFiles(self._keep)
         return self._left

@@ -30,7 +30,7 @@ from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.client import Client
-from mcp_bridge.executions.early_erasure import make_room
+from mcp_bridge.executions.erasure_for_room import make_room
 from mcp_bridge.executions.erasure_with_files import sweep as sweep_files
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.principal_artifacts import OwnFiles

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions.early_erasure import keep_room
+from mcp_bridge.executions.erasure_for_room import keep_room
 from mcp_bridge.executions.erasure_with_files import sweep, tidy
 
 if TYPE_CHECKING:

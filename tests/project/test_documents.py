@@ -144,7 +144,7 @@ def test_every_configuration_in_a_page_is_valid(page, text, tmp_path):
     from mcp_bridge.downstream.configuration.own_entries import spec_from_toml
     from mcp_bridge.governance.governance import load_governance
     from mcp_bridge.governance.principals import load_principals
-    from mcp_bridge.server.http.authentication_settings import load_authentication
+    from mcp_bridge.server.http.authentication.authentication_settings import load_authentication
 
     file = tmp_path / "mcp-bridge.toml"
     example = REPOSITORY / "examples/payment"

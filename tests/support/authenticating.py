@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from mcp_bridge import settings
 from mcp_bridge.governance.principal_tokens import TokenStore
-from mcp_bridge.server.http.authentication import open_authenticator
+from mcp_bridge.server.http.authentication.authenticator import open_authenticator
 from mcp_bridge.server.http.refusals import RefusedRequest
 
 SECONDS = 30

@@ -13,7 +13,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_bridge.http_settings import HttpSettings
 from mcp_bridge.server.app import build_server
 from mcp_bridge.server.http.app import HttpApp
-from mcp_bridge.server.http.authentication import open_authenticator
+from mcp_bridge.server.http.authentication.authenticator import open_authenticator
 from mcp_bridge.server.http.request_admission import Endpoint
 from mcp_bridge.server.http.sessions import Sessions
 from mcp_bridge.settings import Layer

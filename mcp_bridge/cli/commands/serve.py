@@ -280,7 +280,7 @@ def serve_http(
     postpone("mcp", "mcp.server")
     with deferred_models():
         from mcp_bridge.server.http.app import Tls, serve_http
-    from mcp_bridge.server.http.authentication import open_authenticator
+    from mcp_bridge.server.http.authentication.authenticator import open_authenticator
 
     authenticator = open_authenticator(files.layers, first.settings.state_dir)
     tls = Tls(certificate, key) if certificate else None

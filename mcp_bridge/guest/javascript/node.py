@@ -15,7 +15,7 @@ import signal
 
 from mcp_bridge.guest.channel import OWN_IDS, READ_BYTES, Channel
 from mcp_bridge.guest.files import inputs, unfetched_inputs
-from mcp_bridge.guest.files.outputs import FOLDER, LeftFiles, keep_file
+from mcp_bridge.guest.files.left_files import FOLDER, LeftFiles, keep_file
 from mcp_bridge.guest.host_requests import MCPError
 from mcp_bridge.guest.javascript.module_texts import BOOT, MODULES
 from mcp_bridge.guest.output import Capture

@@ -1,1 +1,1 @@
-"""MCP over streamable HTTP: the application, its sessions, who a request is from, what bounds clients; metrics."""
+"""MCP over streamable HTTP: the application, its sessions, what bounds clients; metrics."""

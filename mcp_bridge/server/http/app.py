@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mcp_bridge.http_settings import HttpSettings
     from mcp_bridge.server.bridge_supervisor import BridgeSupervisor
     from mcp_bridge.server.configuration_reload import Configured, Source
-    from mcp_bridge.server.http.authentication import Authenticator
+    from mcp_bridge.server.http.authentication.authenticator import Authenticator
     from mcp_bridge.server.http.viewer import HttpViewer
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from mcp_bridge.errors import BridgeError
 if TYPE_CHECKING:
     import socket
 
-    from mcp_bridge.server.http.authentication import Authenticator
+    from mcp_bridge.server.http.authentication.authenticator import Authenticator
 
 
 def _is_loopback(listener: socket.socket) -> bool:

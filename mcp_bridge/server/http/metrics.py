@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from mcp_bridge.host.bridge import Bridge
-    from mcp_bridge.server.http.authentication import Authenticator
+    from mcp_bridge.server.http.authentication.authenticator import Authenticator
 
 logger = logging.getLogger(__name__)
 

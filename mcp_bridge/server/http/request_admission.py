@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.governance.principals import Principal
     from mcp_bridge.http_settings import HttpSettings
-    from mcp_bridge.server.http.authentication import Authenticator
+    from mcp_bridge.server.http.authentication.authenticator import Authenticator
 
 logger = logging.getLogger(__name__)
 

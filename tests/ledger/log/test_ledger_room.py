@@ -22,7 +22,7 @@ from ledger_fixtures import large_says, small_says
 from tampered_fixtures import ANNA, ASKED, ENDED, HOLDER, WAITING, Writer, verdict
 
 from mcp_bridge.errors import BridgeError
-from mcp_bridge.executions import artifacts, early_erasure, erasure_with_files
+from mcp_bridge.executions import artifacts, erasure_for_room, erasure_with_files
 from mcp_bridge.executions.artifacts import ArtifactWriter, Files
 from mcp_bridge.executions.memories import Memories
 from mcp_bridge.executions.scripts.call_history import CallHistory
@@ -495,13 +495,13 @@ async def test_a_full_ledger_erases_what_takes_much_and_then_what_ended_first(tm
     names = await filled(tmp_path, 5, 300_000)
     quota = Quota(max_bytes=8 * MEBIBYTE)
     config = LedgerConfig(max_size="8m")
-    monkeypatch.setattr(early_erasure, "LARGE_SHARE", 4)
+    monkeypatch.setattr(erasure_for_room, "LARGE_SHARE", 4)
     monkeypatch.setattr(retention, "EXECUTIONS_AT_ONCE", 1)
     async with Database(path, quota=quota) as database:
         files = Files(tmp_path)
 
         async def reclaim():
-            await early_erasure.make_room(database, files, config)
+            await erasure_for_room.make_room(database, files, config)
 
         database.reclaim = reclaim
         writer = Writer(database)
@@ -535,7 +535,7 @@ async def test_a_full_ledger_erases_nothing_if_forever_was_said(tmp_path):
         files = Files(tmp_path)
 
         async def reclaim():
-            await early_erasure.make_room(database, files, config)
+            await erasure_for_room.make_room(database, files, config)
 
         database.reclaim = reclaim
         with pytest.raises(BridgeError) as caught:

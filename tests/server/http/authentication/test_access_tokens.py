@@ -30,12 +30,12 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from mcp_bridge.server.http import signing_keys
-from mcp_bridge.server.http.access_tokens import LEEWAY_SECONDS, AccessTokens, BadAccessTokenError
-from mcp_bridge.server.http.authentication_settings import OAuthResource
+from mcp_bridge.server.http.authentication import signing_keys
+from mcp_bridge.server.http.authentication.access_tokens import LEEWAY_SECONDS, AccessTokens, BadAccessTokenError
+from mcp_bridge.server.http.authentication.authentication_settings import OAuthResource
+from mcp_bridge.server.http.authentication.signing_keys import KeysUnavailableError, SigningKeys
+from mcp_bridge.server.http.authentication.wrong_credentials import FAILURES_PER_MINUTE
 from mcp_bridge.server.http.refusals import Unauthenticated
-from mcp_bridge.server.http.signing_keys import KeysUnavailableError, SigningKeys
-from mcp_bridge.server.http.wrong_credentials import FAILURES_PER_MINUTE
 
 AUDIENCE = "https://bridge.example.com/mcp"
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import jwt
 
-from mcp_bridge.server.http.authentication_settings import MAX_VALUE_CHARS
+from mcp_bridge.server.http.authentication.authentication_settings import MAX_VALUE_CHARS
 
 if TYPE_CHECKING:
-    from mcp_bridge.server.http.authentication_settings import OAuthResource
-    from mcp_bridge.server.http.signing_keys import SigningKeys
+    from mcp_bridge.server.http.authentication.authentication_settings import OAuthResource
+    from mcp_bridge.server.http.authentication.signing_keys import SigningKeys
 
 LEEWAY_SECONDS = 30.0
 """How far the clocks of the issuer and of this machine may be apart."""

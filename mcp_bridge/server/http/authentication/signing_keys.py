@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mcp_bridge.downstream.oauth.authorization_client import AuthorizationClient
-    from mcp_bridge.server.http.authentication_settings import Algorithm
+    from mcp_bridge.server.http.authentication.authentication_settings import Algorithm
 
 logger = logging.getLogger(__name__)
 

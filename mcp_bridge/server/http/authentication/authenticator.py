@@ -25,12 +25,12 @@ from starlette.routing import Route
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principal_tokens import PREFIX, TokenRecord, TokenStore, find
 from mcp_bridge.governance.principals import LOCAL_PRINCIPAL, Principal, load_principals, restricted
-from mcp_bridge.server.http.access_tokens import AccessTokens, BadAccessTokenError
-from mcp_bridge.server.http.authentication_settings import MAX_VALUE_CHARS, load_authentication
+from mcp_bridge.server.http.authentication.access_tokens import AccessTokens, BadAccessTokenError
+from mcp_bridge.server.http.authentication.authentication_settings import MAX_VALUE_CHARS, load_authentication
+from mcp_bridge.server.http.authentication.signing_keys import KeysUnavailableError, SigningKeys
+from mcp_bridge.server.http.authentication.wrong_credentials import WrongCredentials
 from mcp_bridge.server.http.rate_limits import RateLimits
 from mcp_bridge.server.http.refusals import Unauthenticated
-from mcp_bridge.server.http.signing_keys import KeysUnavailableError, SigningKeys
-from mcp_bridge.server.http.wrong_credentials import WrongCredentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,11 @@ if TYPE_CHECKING:
     from starlette.requests import HTTPConnection, Request
 
     from mcp_bridge.error_codes import Code
-    from mcp_bridge.server.http.authentication_settings import Authentication, OAuthResource, TrustedProxy
+    from mcp_bridge.server.http.authentication.authentication_settings import (
+        Authentication,
+        OAuthResource,
+        TrustedProxy,
+    )
     from mcp_bridge.settings import Layer
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from starlette.requests import HTTPConnection
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.principals import Principal, PrincipalLimits
+from mcp_bridge.server.http.authentication.wrong_credentials import FAILURES_PER_MINUTE
 from mcp_bridge.server.http.rate_limits import RateLimits
 from mcp_bridge.server.http.refusals import Unauthenticated
-from mcp_bridge.server.http.wrong_credentials import FAILURES_PER_MINUTE
 
 ANNA = "[principals.anna]\n[principals.ben]\n"
 
@@ -497,7 +497,7 @@ def test_no_header_is_a_fault_of_ours_and_none_but_the_proxys_lets_anybody_in(he
 @contextlib.asynccontextmanager
 async def authenticating_without_http(folder, config):
     from mcp_bridge import settings as configuration
-    from mcp_bridge.server.http.authentication import open_authenticator
+    from mcp_bridge.server.http.authentication.authenticator import open_authenticator
 
     file = folder / "config.toml"
     file.write_text(config)
