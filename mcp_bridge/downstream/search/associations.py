@@ -3,12 +3,14 @@
 The thesaurus and the phrasings were written by hand, and know what is said for what. These weights were learnt from
 queries and the tools that are right for them (`tests/support/tool_search/learning.py`), as a translation of a query's
 words into tools': A. Berger, J. Lafferty: Information Retrieval as Statistical Translation (SIGIR 1999), but trained to
-tell right tools from wrong ones. What is learnt from some tools says little about others, so weak evidence is left out.
+tell right tools from wrong ones. What is learnt from some tools says little about others: weak evidence is left out,
+and the names of the tools that something was learnt of are kept beside the weights.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from mcp_bridge.downstream.search.index import MOST_IMPACT
 from mcp_bridge.downstream.search.words import stem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator
 
     from mcp_bridge.downstream.search.index import InvertedIndex
 
@@ -32,15 +34,16 @@ class Associations:
 
     Args:
         weights: Of each pair how much; 1 is as much as the best tool's words.
+        tools: Of each tool that this was learnt from the stems of its name.
     """
 
-    def __init__(self, weights: Mapping[str, Mapping[str, float]]) -> None:
+    def __init__(self, weights: Mapping[str, Mapping[str, float]], tools: Iterable[Iterable[str]] = ()) -> None:
         self._weights = weights
-        self._known = {term for row in weights.values() for term in row}
+        self._tools = {_key(name) for name in tools}
 
     def knows(self, name: Iterable[str]) -> bool:
-        """Whether something is known of every stem of a tool's name."""
-        return self._known.issuperset(name)
+        """Whether something was learnt of a tool with these stems in its name."""
+        return _key(name) in self._tools
 
     def evidence(self, words: Iterable[str], index: InvertedIndex) -> dict[int, float]:
         """What the words of a query say for the tools of an index, by their numbers, beside the best tool's words."""
@@ -58,19 +61,41 @@ class Associations:
         return {number: more for number, sum_ in found.items() if (more := sum_ / MOST_IMPACT - none) > 0}
 
 
+class _Rows(Mapping[str, Mapping[str, float]]):
+    """The rows of the file by their first words, each read when it is asked for: together they would be 10 MB."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._entries: dict[str, str] = {}
+        for line in lines:
+            part, _, entries = line.partition(" ")
+            self._entries[part] = entries
+
+    def __getitem__(self, part: str) -> Mapping[str, float]:
+        row: dict[str, float] = {}
+        weight = 0.0
+        # A number holds for the words after it.
+        for entry in self._entries[part].split():
+            if entry.lstrip("-").isdigit():
+                weight = int(entry) / _UNIT
+            else:
+                row[entry] = weight
+        return row
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
 @functools.cache
 def associations() -> Associations:
     """The weights that ship with the package; read once."""
-    weights: dict[str, dict[str, float]] = {}
-    for line in resources.files(__package__).joinpath("associations.txt").read_text("utf-8").splitlines():
-        if line[:1] != "#":
-            part, *entries = line.split()
-            row = weights[part] = {}
-            weight = 0.0
-            # A number holds for the words after it.
-            for entry in entries:
-                if entry.lstrip("-").isdigit():
-                    weight = int(entry) / _UNIT
-                else:
-                    row[entry] = weight
-    return Associations(weights)
+    lines = resources.files(__package__).joinpath("associations.txt").read_text("utf-8").splitlines()
+    tools = [line[1:].split() for line in lines if line[0] == "="]
+    return Associations(_Rows(line for line in lines if line[0] not in "#="), tools)
+
+
+def _key(name: Iterable[str]) -> str:
+    """The stems of a name as one text, whatever their order."""
+    return " ".join(sorted(name))

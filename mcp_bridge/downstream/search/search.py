@@ -50,6 +50,8 @@ _DEPRECATED_CHARS = 10_000
 _PHRASING = 2.0
 _NAME_ASKED_FOR = 0.8
 _PLACE_POWER = 1.5
+# What the words of a tool that nothing was learnt of count beside what was learnt of others.
+_OF_UNKNOWN = 1.2
 # What a second need that a tool meets adds.
 _SECOND_NEED = 0.3
 
@@ -80,7 +82,7 @@ class SearchIndex:
         self.tools = ordered(tools)
         self.inverted = InvertedIndex.of(self.tools) if inverted is None else inverted
         self._spelling = Spelling(dict.fromkeys([*self.inverted.surfaces, *sorted(thesaurus().words)]))
-        self._names = [_name_stems(tool) for tool in self.tools]
+        self._names = [name_stems(tool) for tool in self.tools]
         self._server_words = [frozenset(map(stem, split(tool.server))) for tool in self.tools]
         self._actions = [action_of(tool) for tool in self.tools]
         self._deprecated = ["deprecated" in tool.description[:_DEPRECATED_CHARS].lower() for tool in self.tools]
@@ -294,7 +296,7 @@ class SearchIndex:
             most = max(found.values()) / max(1.0, ranked[best])
             for number, score in ranked.items():
                 if not learnt.knows(self._names[number]):
-                    found[number] = max(most * score, found.get(number, 0.0))
+                    found[number] = max(_OF_UNKNOWN * most * score, found.get(number, 0.0))
         share = 1 - _NAME_ASKED_FOR * likeness.get(best, 0.0)
         scores = dict(ranked)
         for number, evidence in found.items():
@@ -351,7 +353,7 @@ def ordered(tools: Iterable[ToolInfo]) -> list[ToolInfo]:
     return sorted(tools, key=lambda tool: (tool.server, tool.name))
 
 
-def _name_stems(tool: ToolInfo) -> tuple[str, ...]:
+def name_stems(tool: ToolInfo) -> tuple[str, ...]:
     """The stems of a name's words that say something, without its server's, unless these are all."""
     stems = tuple(dict.fromkeys(stem(word) for word in split(tool.name)))
     server = {stem(word) for word in [*split(tool.server), *split(tool.server_alias)]}

@@ -63,8 +63,10 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.search.search import Hit
 
 HERE = Path(__file__).parent
-STYLES = ("noun phrase", "question", "request", "goal")
-"""The styles in which the paraphrases of every tool were written, one each."""
+STYLES = ("noun phrase", "question", "request", "goal", "keywords", "free")
+"""The styles in which the paraphrases of tools were written, one each: the first four, or all."""
+
+_FIRST = "paraphrase_queries.tsv.gz"
 
 TOP = 3
 """A right tool among the first so many counts."""
@@ -89,9 +91,9 @@ class Query:
     tool: str = ""
 
 
-def tools() -> list[ToolInfo]:
-    """The tools of all servers."""
-    listed = json.loads(gzip.decompress((HERE / "tools.json.gz").read_bytes()))
+def tools(which: str = "tools") -> list[ToolInfo]:
+    """The tools of all servers, or `other_tools`: those of others."""
+    listed = json.loads(gzip.decompress((HERE / f"{which}.json.gz").read_bytes()))
     aliases = assign(listed, lower=True)
     return [tool for name, row in listed.items() for tool in listing_from_wire(name, aliases[name], row["tools"]).tools]
 
@@ -105,12 +107,18 @@ def queries(file: str = "queries.tsv") -> list[Query]:
     ]
 
 
-def paraphrases() -> list[Query]:
-    """The paraphrases of every tool (`paraphrase_queries.tsv.gz`); those for one tool of five are held out."""
-    text = gzip.decompress((HERE / "paraphrase_queries.tsv.gz").read_bytes()).decode()
+def paraphrases(file: str = _FIRST) -> list[Query]:
+    """The paraphrases of every tool; of those of the first file, the ones for one tool of five are held out."""
+    text = gzip.decompress((HERE / file).read_bytes()).decode()
     rows = [line.split("\t") for line in text.splitlines() if line[:1] != "#"]
     return [
-        Query(kind, query, frozenset(right.split()), hashlib.sha256(tool.encode()).digest()[0] % 5 == 0, tool)
+        Query(
+            kind,
+            query,
+            frozenset(right.split()),
+            file == _FIRST and hashlib.sha256(tool.encode()).digest()[0] % 5 == 0,
+            tool,
+        )
         for kind, query, right in rows
         for tool in right.split()[:1]
     ]
@@ -131,7 +139,7 @@ def phrases() -> list[Query]:
 def sets() -> dict[str, list[Query]]:
     """All queries, by what they were to those who changed the search."""
     own, of_tools = queries(), paraphrases()
-    files = ("blind", "unseen", "drawn", "kept_back", "fresh", "late", "free")
+    files = ("blind", "unseen", "drawn", "kept_back", "fresh", "late", "free", "judged")
     named = {name.replace("_", " "): queries(f"{name}_queries.tsv") for name in files}
     return named | {
         "tuned to": [query for query in own if not query.held_out],

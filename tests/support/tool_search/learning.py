@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +23,14 @@ from mcp_bridge.downstream.search import associations as module
 from mcp_bridge.downstream.search import search as search_module
 from mcp_bridge.downstream.search.associations import Associations
 from mcp_bridge.downstream.search.documents import fields
-from mcp_bridge.downstream.search.index import CLEAR_IMPACT, MOST_IMPACT
+from mcp_bridge.downstream.search.index import MOST_IMPACT
 from mcp_bridge.downstream.search.query import query_words
-from mcp_bridge.downstream.search.search import SearchIndex
+from mcp_bridge.downstream.search.search import SearchIndex, name_stems
 from mcp_bridge.downstream.search.words import is_stop_word, split, stem
 from tests.support import tool_search
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tests.support.tool_search import Query
 
@@ -38,15 +39,16 @@ Matrix = Any
 
 HEAD = """\
 # What a query's words tell of the tools that are meant, as stems: a word of queries, and words of tools that it speaks for,
-# or against, in fortieths of what the best tool's words are worth. Learnt: `tests/support/tool_search/learning.py`.
+# or against, in fortieths of what the best tool's words are worth; first, after "=", the names of the tools that it was
+# learnt from. Learnt: `tests/support/tool_search/learning.py`.
 """
 # What the search says beside what is learnt, and how small weights are kept.
 _SURE = 4.0
 _SMALL = 0.0009
 _STEPS, _STEP = 30, 0.1
 # The least weight of a pair that is kept, the most pairs of a word, and by how much these make up for the others.
-_LEAST = 0.09
-_PAIRS = 22
+_LEAST = 0.05
+_PAIRS = 60
 _KEPT = 1.25
 _UNIT = 40
 # These stop words tell something.
@@ -54,17 +56,21 @@ _TELLING = frozenset(["who", "how", "which", "what", "where", "when", "why", "al
 _FOLDS = 5
 
 
-def training() -> list[Query]:
-    """The queries from which is learnt: none that anybody is to be judged by."""
+def training() -> dict[str, list[Query]]:
+    """The queries from which is learnt, by the tools that they are for: none that anybody is to be judged by."""
     sets = tool_search.sets()
     known = [query for which in ("tuned to", "drawn", "unseen", "paraphrases") for query in sets[which]]
-    return known + tool_search.phrases()
+    return {
+        "tools": known + tool_search.phrases() + tool_search.paraphrases("more_paraphrase_queries.tsv.gz"),
+        "other_tools": tool_search.paraphrases("other_paraphrase_queries.tsv.gz"),
+    }
 
 
 class Data:
-    """Queries as matrices: their words, what the search without associations gives each tool, and which are right."""
+    """Queries for the same tools as matrices: their words, what the search without associations gives each tool, which
+    are right, and what terms the tools have."""
 
-    def __init__(self, index: SearchIndex, queries: Sequence[Query], parts: dict[str, int]) -> None:
+    def __init__(self, index: SearchIndex, queries: Sequence[Query], parts: dict[str, int], terms: list[str]) -> None:
         numbers = {f"{tool.server}.{tool.name}": number for number, tool in enumerate(index.tools)}
         words = np.zeros((len(queries), len(parts)), np.float32)
         self.base = np.zeros((len(queries), len(numbers)), np.float32)
@@ -78,6 +84,13 @@ class Data:
             for name in query.right:
                 self.right[row, numbers[name]] = 1
         self.words = sparse.csr_matrix(words)
+        self.has = having(index, terms)
+
+    def some(self, rows: Matrix) -> Data:
+        """That of some of the queries alone."""
+        data = object.__new__(Data)
+        data.words, data.base, data.right, data.has = self.words[rows], self.base[rows], self.right[rows], self.has
+        return data
 
 
 def stems(text: str) -> list[str]:
@@ -85,44 +98,46 @@ def stems(text: str) -> list[str]:
     return [stem(word) for word in query_words(text) if word.isalpha() and (word in _TELLING or not is_stop_word(word))]
 
 
-def places(index: SearchIndex) -> tuple[list[str], Matrix]:
-    """The terms that tools have clearly, and by tool and term how clearly."""
-    rows = {}
+def clear_terms(index: SearchIndex) -> set[str]:
+    """The terms that tools have clearly."""
     # No identifier of several words: that is one tool.
     words = {word for tool in index.tools for text in fields(tool).values() for word in split(text) if word.isalpha()}
-    for term in sorted(map(stem, words)):
-        found = index.inverted.postings(term)
-        if found is not None and max(found.impacts) >= CLEAR_IMPACT and not is_stop_word(term):
-            rows[term] = found
-    matrix = np.zeros((len(index), len(rows)), np.float32)
-    for column, found in enumerate(rows.values()):
+    return {term for term in map(stem, words) if not is_stop_word(term) and index.inverted.clear_postings(term).tools}
+
+
+def having(index: SearchIndex, terms: Sequence[str]) -> Matrix:
+    """By tool and term how clearly the tool has it."""
+    matrix = np.zeros((len(index), len(terms)), np.float32)
+    for column, term in enumerate(terms):
+        found = index.inverted.clear_postings(term)
         for number, impact in zip(found.tools, found.impacts, strict=True):
-            if impact >= CLEAR_IMPACT:
-                matrix[number, column] = impact / MOST_IMPACT
-    return list(rows), matrix
+            matrix[number, column] = impact / MOST_IMPACT
+    return matrix
 
 
-def fitted(data: Data, rows: Matrix, has: Matrix, allowed: Matrix) -> Matrix:
-    """The weights of the allowed pairs, by rows of the data: of each word of queries and term of tools."""
-    words, base, right = data.words[rows], data.base[rows] * _SURE, data.right[rows]
-    of_words, of_tools = words.T.tocsr(), sparse.csr_matrix(has.T)
+def fitted(corpora: Sequence[Data], allowed: Matrix) -> Matrix:
+    """The weights of the allowed pairs: of each word of queries and term of tools."""
     weights, mean, square = (np.zeros(allowed.shape, np.float32) for _ in range(3))
+    prepared = [(data, data.base * _SURE, data.words.T.tocsr(), sparse.csr_matrix(data.has.T)) for data in corpora]
     for step in range(1, _STEPS + 1):
-        scores = base + (words @ weights) @ of_tools
-        likely = np.exp(scores - scores.max(1, keepdims=True))
-        of_right = likely * right
-        likely /= likely.sum(1, keepdims=True)
-        of_right /= np.maximum(of_right.sum(1, keepdims=True), 1e-20)
-        gradient = (of_words @ ((likely - of_right) @ has) / 1000 + _SMALL * weights) * allowed
+        gradient = _SMALL * weights
+        for data, base, of_words, of_tools in prepared:
+            scores = base + (data.words @ weights) @ of_tools
+            likely = np.exp(scores - scores.max(1, keepdims=True))
+            of_right = likely * data.right
+            likely /= likely.sum(1, keepdims=True)
+            of_right /= np.maximum(of_right.sum(1, keepdims=True), 1e-20)
+            gradient += of_words @ ((likely - of_right) @ data.has) / 1000
+        gradient *= allowed
         mean = 0.9 * mean + 0.1 * gradient
         square = 0.99 * square + 0.01 * gradient**2
         weights -= _STEP * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.99**step)) + 1e-4)
     return weights
 
 
-def learnt(data: Data, rows: Matrix, has: Matrix) -> Matrix:
+def learnt(corpora: Sequence[Data]) -> Matrix:
     """The weights that are kept, in units."""
-    weights = fitted(data, rows, has, (data.words[rows].T @ data.right[rows]) @ has > 0)
+    weights = fitted(corpora, sum((data.words.T @ data.right) @ data.has for data in corpora) > 0)
     order = np.argsort(np.argsort(-np.abs(weights), axis=1, kind="stable"), axis=1, kind="stable")
     kept = (np.abs(weights) >= _LEAST) & (order < _PAIRS)
     return np.round(weights * kept * _KEPT * _UNIT / _SURE).astype(int)
@@ -137,9 +152,9 @@ def as_mapping(weights: Matrix, parts: Sequence[str], terms: Sequence[str]) -> d
     }
 
 
-def written(weights: dict[str, dict[str, int]]) -> str:
+def written(weights: dict[str, dict[str, int]], tools: Iterable[Sequence[str]]) -> str:
     """The text of the file."""
-    lines = []
+    lines = sorted({"= " + " ".join(name) for name in tools})
     for part, row in sorted(weights.items()):
         by_weight: dict[int, list[str]] = {}
         for term, weight in sorted(row.items(), key=lambda item: (-item[1], item[0])):
@@ -148,10 +163,20 @@ def written(weights: dict[str, dict[str, int]]) -> str:
     return HEAD + "\n".join(lines) + "\n"
 
 
+def group(query: Query, by: str) -> str:
+    """The tool that a query was written for, or that one's server."""
+    return query.tool if by == "tool" else query.tool.partition(".")[0]
+
+
 def fold(query: Query, by: str) -> int:
     """The part that a query belongs to, by the tool that it was written for or by that one's server."""
-    key = query.tool if by == "tool" else query.tool.partition(".")[0]
-    return hashlib.sha256(f"fold {key}".encode()).digest()[0] % _FOLDS
+    return hashlib.sha256(f"fold {group(query, by)}".encode()).digest()[0] % _FOLDS
+
+
+def names(index: SearchIndex, queries: Sequence[Query]) -> list[tuple[str, ...]]:
+    """The stems of the names of the tools that are right for some queries."""
+    right = {name for query in queries for name in query.right}
+    return [name_stems(tool) for tool in index.tools if f"{tool.server}.{tool.name}" in right]
 
 
 def main() -> None:
@@ -159,38 +184,52 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--without", choices=["server", "tool"])
     without = parser.parse_args().without
-    index, queries = SearchIndex(tool_search.tools()), training()
+    queries = training()
+    indexes = {which: SearchIndex(tool_search.tools(which)) for which in queries}
+    every = [query for chosen in queries.values() for query in chosen]
     parts = {
-        part: number for number, part in enumerate(sorted({part for query in queries for part in stems(query.text)}))
+        part: number for number, part in enumerate(sorted({part for query in every for part in stems(query.text)}))
     }
+    terms = sorted(set().union(*map(clear_terms, indexes.values())))
     kept, search_module.associations = search_module.associations, lambda: Associations({})
     least, search_module._LEAST_SHARE = search_module._LEAST_SHARE, 0.0
-    data = Data(index, queries, parts)
+    corpora = {which: Data(indexes[which], chosen, parts, terms) for which, chosen in queries.items()}
     search_module.associations, search_module._LEAST_SHARE = kept, least
-    terms, has = places(index)
     if without is None:
-        weights = as_mapping(learnt(data, np.arange(len(queries)), has), list(parts), terms)
-        Path(module.__file__).with_name("associations.txt").write_text(written(weights), "utf-8")
-        print(sum(map(len, weights.values())), "pairs")
+        weights = as_mapping(learnt(list(corpora.values())), list(parts), terms)
+        tools = [name for which, index in indexes.items() for name in names(index, queries[which])]
+        Path(module.__file__).with_name("associations.txt").write_text(written(weights, tools), "utf-8")
+        print(sum(map(len, weights.values())), "pairs of", len(weights), "words")
         return
-    before = after = total = 0
-    for number in range(_FOLDS):
-        judged = [query for query in queries if query.kind in tool_search.STYLES and fold(query, without) == number]
-        names = {query.tool if without == "tool" else query.tool.partition(".")[0] for query in judged}
-        unknown = [
-            bool(names & {name if without == "tool" else name.partition(".")[0] for name in query.right})
-            for query in queries
-        ]
-        weights = as_mapping(learnt(data, np.flatnonzero(~np.array(unknown)), has), list(parts), terms)
-        for known in (
-            Associations({}),
-            Associations({part: {term: units / _UNIT for term, units in row.items()} for part, row in weights.items()}),
-        ):
-            search_module.associations = lambda known=known: known
-            good, of = tool_search.found(index.search, judged)["all"]
-            before, after = (before + good, after) if not known._weights else (before, after + good)
-        total += of
-    print(f"of {total}, whose {without} nothing was learnt of: {before} without associations, {after} with them")
+    for which, index in indexes.items():
+        counts = [0, 0, 0]
+        for number in range(_FOLDS):
+            judged = [
+                query for query in queries[which] if query.kind in tool_search.STYLES and fold(query, without) == number
+            ]
+            gone = {group(query, without) for query in judged}
+            rest = {
+                name: [
+                    row
+                    for row, query in enumerate(chosen)
+                    if name != which or not gone & {group(replace(query, tool=tool), without) for tool in query.right}
+                ]
+                for name, chosen in queries.items()
+            }
+            weights = as_mapping(learnt([data.some(rest[name]) for name, data in corpora.items()]), list(parts), terms)
+            tools = [
+                stems_
+                for name in queries
+                for stems_ in names(indexes[name], [queries[name][row] for row in rest[name]])
+            ]
+            as_shares = {part: {term: units / _UNIT for term, units in row.items()} for part, row in weights.items()}
+            for place, known in enumerate((Associations({}), Associations(as_shares, tools))):
+                search_module.associations = lambda known=known: known
+                counts[place] += tool_search.found(index.search, judged)["all"][0]
+            counts[2] += len(judged)
+        print(
+            f"{which}, of {counts[2]}, whose {without} nothing was learnt of: {counts[0]} without, {counts[1]} with what was"
+        )
 
 
 if __name__ == "__main__":
