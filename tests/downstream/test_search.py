@@ -166,7 +166,8 @@ def test_of_further_queries_most_of_each_kind_find_a_right_tool(file):
 
 
 @pytest.mark.parametrize(
-    ("which", "least"), [("fresh", 0.95), ("late", 0.95), ("free", 0.85), ("judged", 0.95), ("paraphrases held out", 0.87)]
+    ("which", "least"),
+    [("fresh", 0.95), ("late", 0.95), ("free", 0.85), ("judged", 0.95), ("paraphrases held out", 0.87)],
 )
 def test_of_queries_that_nobody_knew_who_changed_the_search_most_find_a_right_tool(which, least):
     good, total = found_by_kind(SearchIndex(real_tools()).search, sets()[which])["all"]
