@@ -64,7 +64,9 @@ async def search(bench: Bench) -> list[Row]:
     by_words = {}
     others = tool_search.tools("other_tools")
     judged = [(which, chosen, ours, peer) for which, chosen in sets.items()]
-    judged.append(("other servers", tool_search.queries("other_queries.tsv"), SearchIndex(others), PlainBM25(others)))
+    of_others, plain_of_others = SearchIndex(others), PlainBM25(others)
+    for which, file in (("other servers", "other_queries.tsv"), ("other servers, last", "other_last_queries.tsv")):
+        judged.append((which, tool_search.queries(file), of_others, plain_of_others))
     for which, chosen, index, plain_index in judged:
         found, plain = tool_search.found(index.search, chosen), tool_search.found(plain_index.search, chosen)
         by_words[which] = found
