@@ -27,5 +27,7 @@ async def test_with_a_real_model_a_right_tool_is_among_the_first_for_19_queries_
     assert not {which: kinds for which, kinds in counted.items() if 20 * kinds["all"][0] < 19 * kinds["all"][1]}
     few = [(which, kind) for which, kinds in counted.items() for kind, (good, of) in kinds.items() if 5 * good < 4 * of]
     assert not few, counted
-    by_words = tool_search.found(index.search, sets["late"])
-    assert counted["late"]["all"][0] > by_words["all"][0], "the model finds what words don't"
+    others, chosen = SearchIndex(tool_search.tools("other_tools")), tool_search.queries("other_queries.tsv")
+    hits = await with_model.results(others, embedder, {query.text for query in chosen})
+    by_words = tool_search.found(others.search, chosen)
+    assert tool_search.found(hits.__getitem__, chosen)["all"] > by_words["all"], "the model finds what words don't"
