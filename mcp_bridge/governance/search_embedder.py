@@ -8,7 +8,7 @@ from mcp_bridge.downstream.search.config import is_local
 
 if TYPE_CHECKING:
     from mcp_bridge.downstream.search.config import SearchConfig
-    from mcp_bridge.downstream.search.meaning import Embedder
+    from mcp_bridge.downstream.search.vectors import Embedder
 
 
 def search_embedder(config: SearchConfig) -> Embedder | None:

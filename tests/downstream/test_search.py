@@ -474,7 +474,7 @@ def test_a_few_indexes_are_kept_private_the_oldest_going_first(tmp_path):
 
 @pytest.mark.parametrize("values", [[10**400, 1], [1e200, 1.0], [float("nan"), 1.0], [float("inf")], [0.0]])
 def test_what_is_no_vector_is_an_error_of_the_model(values):
-    from mcp_bridge.downstream.search.meaning import unit_vector
+    from mcp_bridge.downstream.search.vectors import unit_vector
     from mcp_bridge.errors import BridgeError
 
     with pytest.raises(BridgeError, match="no vector"):

@@ -53,7 +53,7 @@ def send(
     named = config or ctx.obj
 
     def work() -> int:
-        from mcp_bridge.executions.waits.events import check_name
+        from mcp_bridge.executions.waits.taken_events import check_name
 
         check_name(name)
         value = None if payload is None else argument_decoding.json_value(payload, "--payload")

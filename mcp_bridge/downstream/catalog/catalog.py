@@ -15,9 +15,9 @@ from mcp_bridge.downstream.client.server_errors import first_line
 from mcp_bridge.downstream.client.server_status import ServerStatus
 from mcp_bridge.downstream.search.index import InvalidIndexError, InvertedIndex, tools_key
 from mcp_bridge.downstream.search.index_cache import IndexStore
-from mcp_bridge.downstream.search.meaning import FUSED
 from mcp_bridge.downstream.search.meaning_search import MeaningSearch
 from mcp_bridge.downstream.search.search import Hit, SearchIndex, ordered
+from mcp_bridge.downstream.search.vectors import FUSED
 from mcp_bridge.downstream.search.words import split
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.near_names import did_you_mean, is_misspelt
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.client.fleet import Fleet
     from mcp_bridge.downstream.client.server_calls import DownstreamServer
     from mcp_bridge.downstream.client.supervised_server import SupervisedServer
-    from mcp_bridge.downstream.search.meaning import Embedder
+    from mcp_bridge.downstream.search.vectors import Embedder
 
 LOCAL = "local"
 """The server name under which the host's own tools are listed."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mcp_bridge.downstream.search.documents import meaning_text
-from mcp_bridge.downstream.search.meaning import (
+from mcp_bridge.downstream.search.vectors import (
     InvalidVectorsError,
     VectorIndex,
     text_key,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.downstream.catalog.tools import ToolInfo
     from mcp_bridge.downstream.search.index_cache import IndexStore
-    from mcp_bridge.downstream.search.meaning import Embedder
+    from mcp_bridge.downstream.search.vectors import Embedder
 
 logger = logging.getLogger(__name__)
 

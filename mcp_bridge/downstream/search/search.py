@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from mcp_bridge.downstream.search.actions import action_of, likelihood, wanted_action
 from mcp_bridge.downstream.search.associations import associations
 from mcp_bridge.downstream.search.index import MOST_IMPACT, InvertedIndex
-from mcp_bridge.downstream.search.meaning import fused
 from mcp_bridge.downstream.search.phrasings import phrasings
 from mcp_bridge.downstream.search.query import WORDS_USED, concepts, query_words
 from mcp_bridge.downstream.search.spelling import Spelling
 from mcp_bridge.downstream.search.synonyms import thesaurus
+from mcp_bridge.downstream.search.vectors import fused
 from mcp_bridge.downstream.search.words import is_stop_word, split, stem
 
 if TYPE_CHECKING:

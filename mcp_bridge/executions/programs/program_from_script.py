@@ -21,7 +21,7 @@ from mcp_bridge.executions.programs.argument_sources import ArgumentSources
 from mcp_bridge.executions.replay_result import NOT_YET
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.status import effective_status, refuse_erased
-from mcp_bridge.executions.waits.events import WAIT, WAIT_EVENT
+from mcp_bridge.executions.waits.taken_events import WAIT, WAIT_EVENT
 from mcp_bridge.kernel.json_parsing import NotJSONError, parsed
 from mcp_bridge.kernel.language.program_parser import InvalidProgramError, parse, unbundle
 from mcp_bridge.kernel.language.references import MISSING

@@ -9,7 +9,7 @@ from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script, give, 
 from mcp_bridge.executions.status import not_suspended, require_resumable
 from mcp_bridge.executions.trace_record import to_record
 from mcp_bridge.executions.waits.event_sending import send_event
-from mcp_bridge.executions.waits.events import WAIT_EVENT, event_name, open_event_waits
+from mcp_bridge.executions.waits.taken_events import WAIT_EVENT, event_name, open_event_waits
 
 if TYPE_CHECKING:
     from mcp_bridge.executions.client import Client

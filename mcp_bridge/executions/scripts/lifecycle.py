@@ -59,7 +59,7 @@ from mcp_bridge.executions.scripts.settle_or_cancel import cancel_script
 from mcp_bridge.executions.sessions.cell import Cell, is_same_packages, require_in_session, require_language
 from mcp_bridge.executions.sessions.sessions import cancel_waiting_cell, chain
 from mcp_bridge.executions.status import OWN_END, UNFINISHED, effective_status, not_suspended
-from mcp_bridge.executions.waits.events import untaken
+from mcp_bridge.executions.waits.taken_events import untaken
 from mcp_bridge.executions.waits.wake_times import earliest_due, last_looked
 from mcp_bridge.ledger.log.payloads import (
     Request,

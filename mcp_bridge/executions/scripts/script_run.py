@@ -20,8 +20,8 @@ from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.scripts.call_recorder import CallRecorder
 from mcp_bridge.executions.scripts.held_calls import HeldCall, Hold, hold_call, is_same
 from mcp_bridge.executions.scripts.recorded_answers import RecordedAnswers
-from mcp_bridge.executions.waits.events import untaken
 from mcp_bridge.executions.waits.script_waits import ScriptWaits
+from mcp_bridge.executions.waits.taken_events import untaken
 from mcp_bridge.gate.planned_calls import PlannedCallError
 from mcp_bridge.gate.policy_check import ApprovalNeededError
 from mcp_bridge.ledger.log.payloads import Question, QueuedDecision, Violation, to_entry

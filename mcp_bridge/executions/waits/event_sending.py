@@ -8,7 +8,7 @@ from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.programs.lifecycle import MAX_CONTEXT_BYTES
 from mcp_bridge.executions.scripts.call_history import CallHistory
 from mcp_bridge.executions.status import UNFINISHED, effective_status, not_suspended, refuse_erased
-from mcp_bridge.executions.waits.events import check_name, event_name, open_event_waits, sensitive_name, untaken
+from mcp_bridge.executions.waits.taken_events import check_name, event_name, open_event_waits, sensitive_name, untaken
 from mcp_bridge.executions.waits.wake_times import EVENT
 from mcp_bridge.kernel.values import ValueFaultError, normal
 from mcp_bridge.ledger.log.payloads import EventDelivery

@@ -17,7 +17,7 @@ import anyio
 
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.executions.scripts.held_calls import HeldCall, HoldingRun, park_call
-from mcp_bridge.executions.waits.events import WAIT, check_name, sensitive_name, untaken
+from mcp_bridge.executions.waits.taken_events import WAIT, check_name, sensitive_name, untaken
 from mcp_bridge.ledger.log.payloads import EventDelivery
 from mcp_bridge.policy.secrets.value_references import fill_in
 from mcp_bridge.wire.messages import WaitUntil
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mcp_bridge.executions.scripts.call_history import CallHistory
     from mcp_bridge.executions.scripts.call_recorder import CallRecorder
-    from mcp_bridge.executions.waits.events import SentEvent
+    from mcp_bridge.executions.waits.taken_events import SentEvent
     from mcp_bridge.ledger.log.entries import Recorded
     from mcp_bridge.policy.secrets.value_references import Scalar
     from mcp_bridge.wire.messages import WaitEvent

@@ -20,7 +20,8 @@ from mcp_bridge.downstream.catalog.tools import listing_from_wire
 from mcp_bridge.downstream.client.fleet import Fleet
 from mcp_bridge.downstream.search import meaning_search
 from mcp_bridge.downstream.search.config import SearchConfig
-from mcp_bridge.downstream.search.meaning import (
+from mcp_bridge.downstream.search.meaning_search import MeaningSearch
+from mcp_bridge.downstream.search.vectors import (
     InvalidVectorsError,
     VectorIndex,
     fused,
@@ -28,7 +29,6 @@ from mcp_bridge.downstream.search.meaning import (
     vectors_from_bytes,
     vectors_to_bytes,
 )
-from mcp_bridge.downstream.search.meaning_search import MeaningSearch
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.governance.search_embedder import search_embedder
 from mcp_bridge.models import embeddings

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from mcp_bridge.downstream.search.meaning import FUSED
 from mcp_bridge.downstream.search.meaning_search import MeaningSearch
+from mcp_bridge.downstream.search.vectors import FUSED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mcp_bridge.downstream.search.meaning import Embedder
     from mcp_bridge.downstream.search.search import Hit, SearchIndex
+    from mcp_bridge.downstream.search.vectors import Embedder
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = Path(os.environ.get("MCP_BRIDGE_EMBEDDING_MODEL", ROOT / ".cache/embedding-model")) / "wordllama"
