@@ -7,6 +7,7 @@ import pytest
 from execution_fixtures import printed, until
 
 from mcp_bridge.errors import BridgeError
+from mcp_bridge.executions.erasure_with_files import erase
 from mcp_bridge.governance.governance import load_governance
 from mcp_bridge.ledger.log.payloads import ScriptEnd, ScriptStart, understood
 from mcp_bridge.sandbox.session_limits import SessionSettings
@@ -282,8 +283,6 @@ async def test_an_interrupted_cell_loses_the_session_once_its_sandbox_is_gone(sa
 
 
 async def test_an_erased_cell_loses_the_session_once_its_sandbox_is_gone(sandboxes):
-    from mcp_bridge.executions.erasure_with_files import erase
-
     async with sandboxes.open() as bridge:
         first = await bridge.run("x = 1", session="s")
         await bridge.run("x += 1", session="s")
@@ -424,8 +423,6 @@ async def test_a_fork_by_name_alone_is_not_made_without_what_its_last_cell_has_l
 
 
 async def test_a_fork_past_an_erased_cell_is_refused_by_the_sessions_name(sandboxes):
-    from mcp_bridge.executions.erasure import erase
-
     async with sandboxes.open() as bridge:
         for number in range(3):
             record = await bridge.run(f"x = {number}", session="s")
