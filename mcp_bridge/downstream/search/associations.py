@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mcp_bridge.downstream.search.index import InvertedIndex
 
 # Less evidence than this, or than this share of the most, says nothing.
-_LEAST_EVIDENCE = 0.5
+_LEAST_EVIDENCE = 0.8
 _LEAST_SHARE = 0.4
 # The unit of the weights in the file.
 _UNIT = 40

@@ -34,9 +34,9 @@ Those for a fifth of the tools, chosen by a hash, are held out: 410 of these 572
 `tool_phrases.txt`, was then learnt what words tell (`learning.py`): 462 of those held out are found. Of the others 1,476 of 2,000
 were found, and 1,486 were while nothing was learnt of the tools that they are for; 1,440 while nothing was of their servers.
 So it was what was learnt of a tool, by its phrases at least, that found it: the held out paraphrases have tools with phrases.
-Since then what was learnt of others says nothing against a tool whose name it doesn't know: while nothing is learnt of their
-servers, 4,285 of 5,858 paraphrases are found, and 4,117 without what was learnt; for the tools of other servers (below) 1,456
-and 1,302 of 3,712.
+Since then what was learnt of others says nothing against a tool whose name it doesn't know: while nothing was learnt of their
+servers, 4,285 of 5,858 paraphrases were found, and 4,117 without what was learnt; for the tools of other servers (below), of
+the first 3,712 of their paraphrases, 1,456 and 1,302.
 
 How much what was learnt counts where a name is asked for, and a model's nearness beside it, was chosen by what is found of the
 held out, blind, kept back, fresh, late and free queries and of the held out paraphrases, as counts alone: since then, what they
@@ -51,7 +51,7 @@ had seen neither the search nor any other query: 231 were found when it was new,
 
 `more_paraphrase_queries.tsv.gz` has six paraphrases in six styles for each tool, by four people, who were to use other words than
 the tool's. All are learnt from. When they were new, 3,153 of 3,858 were found, and 2,641 without what had been learnt.
-Since then 508 of the 572 paraphrases held out are found: what was learnt of their tools is by others than who wrote these.
+Since then 504 of the 572 paraphrases held out are found: what was learnt of their tools is by others than who wrote these.
 
 `other_tools.json.gz` has the 1,234 tools of 45 other public servers. No phrasing, no synonym and no weight of the ranking
 knows them. `other_queries.tsv` has 240 queries for 41 of these servers (120 paraphrases, 60 plain, 30 misspelt, 30 by a parameter),
