@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from http_servers import listens
+from kept_files import kept_files
 from oauth_fixtures import (
     authorization_server,  # noqa: F401
     consent,
@@ -164,6 +165,6 @@ def test_a_service_without_an_mcp_server_is_called_from_inside(environment, tmp_
     assert "404" in lines[1]
     assert "there is no pet 99" in lines[1]
     assert lines[2] == "False"
-    kept = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    kept = kept_files(tmp_path / "state")
     assert kept
-    assert not [path for path in kept if b"key-4kQ9vT2mX7pL1zR8" in path.read_bytes()]
+    assert not [path for path, data in kept.items() if b"key-4kQ9vT2mX7pL1zR8" in data]

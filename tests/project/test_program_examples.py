@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from bridge_fixtures import Setup
+from kept_files import kept_files
 from ledger_fixtures import plaintext
 from sandbox_fixtures import RUNTIME
 
@@ -75,7 +76,7 @@ class Shop:
 
     def kept(self):
         """Every byte in the state directory."""
-        return b"".join(path.read_bytes() for path in self.state_dir.rglob("*") if path.is_file())
+        return b"".join(kept_files(self.state_dir).values())
 
 
 @pytest.fixture

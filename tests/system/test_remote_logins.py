@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 
 from execution_fixtures import lines
+from kept_files import kept_files
 from ledger_fixtures import plaintext
 from oauth_fixtures import (
     authorization_server,  # noqa: F401
@@ -129,7 +130,7 @@ async def test_no_token_is_in_any_byte_that_leaves_the_host(  # noqa: PLR0915  (
         assert protected_server.seen().count("whoami") == 3
 
     assert len(secrets) >= 6
-    kept = {path: path.read_bytes() for path in state.rglob("*") if path.is_file()}
+    kept = kept_files(state)
     login_file = kept.pop(state / "logins.json")
     assert any(secret in login_file for secret in secrets), "the search doesn't find what is there"
     places = {

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from http_servers import everything_server, remote, sdk_server
+from kept_files import kept_files
 
 pytestmark = pytest.mark.timeout(180)
 pytest_plugins = ["bridge_fixtures", "server_fixtures"]
@@ -49,8 +50,7 @@ def test_a_token_is_in_nothing_that_a_call_leaves_behind(tmp_path, configure, er
     assert b"[hidden]" in ended.stdout
     for said in (ended, listed, checked):
         assert TOKEN.encode() not in said.stdout + said.stderr
-    kept = [path for path in setup.state_dir.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
-    assert kept == []
+    assert [path for path, data in kept_files(setup.state_dir).items() if TOKEN.encode() in data] == []
 
 
 def test_what_is_sent_in_the_clear_is_a_finding_of_doctor(configure):

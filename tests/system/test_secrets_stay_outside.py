@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from execution_fixtures import lines, printed
+from kept_files import kept_files
 from ledger_fixtures import plaintext
 from mcp_clients import WAYS, connected
 
@@ -202,10 +203,10 @@ class Watched:
 
     def stored(self):
         """All bytes in the state directory, but for the secrets' own file; what is encrypted, opened, too."""
-        files = [path for path in self.state_dir.rglob("*") if path.is_file() and path.name != "secrets.json"]
+        files = kept_files(self.state_dir)
         opened = plaintext(self.state_dir / FILE_NAME)
         assert b'"arguments"' in opened
-        return b"\n".join([opened, *(path.read_bytes() for path in files)])
+        return b"\n".join([opened, *(data for path, data in files.items() if path.name != "secrets.json")])
 
 
 @asynccontextmanager

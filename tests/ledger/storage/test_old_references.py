@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from kept_files import kept_files
 from tampered_fixtures import ANNA, HOLDER, Writer, dump, verdict
 
 from mcp_bridge.errors import BridgeError
@@ -191,7 +192,7 @@ async def test_ledgers_that_differed_in_an_erased_value_alone_differ_in_nothing(
         async with bridge_in(folder) as bridge:
             await erased(bridge, card)
         whole(folder / "state")
-        files = {path.name: path.read_bytes() for path in (folder / "state").rglob("*") if path.is_file()}
+        files = {path.name: data for path, data in kept_files(folder / "state").items()}
         assert not any(card.encode() in data for data in files.values())
         left.append((dump(folder / "state" / FILE_NAME), {name for name in files if "." in name}))
     (one, names), (other, other_names) = left
@@ -244,7 +245,7 @@ async def test_no_reference_is_left_of_what_was_erased_and_none_in_what_an_expor
         resumed = await bridge.resume_execution(other, Resume(1))
         assert (resumed["status"], resumed["code"]) == ("failed", "reference_erased")
         await erase(bridge, "execution", other)
-    left = b"".join(path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file())
+    left = b"".join(kept_files(tmp_path / "state").values())
     assert not any(name.encode() in left for name in (*values, *others))
     whole(tmp_path / "state")
 

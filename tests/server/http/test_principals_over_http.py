@@ -10,6 +10,7 @@ from bridge_fixtures import DEADLINE_SECONDS
 from http_bridge import ACCEPT, serving
 from http_servers import ScriptedServer, remote
 from http_servers import serving as serving_app
+from kept_files import kept_files
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from oauth_fixtures import (
@@ -324,9 +325,9 @@ async def test_a_clients_token_goes_to_no_server_and_into_no_file(team):
         assert secret not in str(server.seen) + str(server.calls)
         assert not any("authorization" in seen for _, _, seen in server.seen)
         assert secret.encode() not in bridge.logged
-        files = [path for path in setup.state_dir.rglob("*") if path.is_file()]
+        files = kept_files(setup.state_dir)
         assert files
-        assert [path for path in files if secret.encode() in path.read_bytes()] == []
+        assert [path for path, data in files.items() if secret.encode() in data] == []
 
 
 async def test_a_client_finds_the_authorization_server_by_the_bridges_word_and_a_person_logs_in(
