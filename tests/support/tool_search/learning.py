@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,31 +66,41 @@ def training() -> dict[str, list[Query]]:
     }
 
 
+@dataclass(frozen=True)
 class Data:
-    """Queries for the same tools as matrices: their words, what the search without associations gives each tool, which
-    are right, and what terms the tools have."""
+    """Queries for the same tools as matrices.
 
-    def __init__(self, index: SearchIndex, queries: Sequence[Query], parts: dict[str, int], terms: list[str]) -> None:
-        numbers = {f"{tool.server}.{tool.name}": number for number, tool in enumerate(index.tools)}
-        words = np.zeros((len(queries), len(parts)), np.float32)
-        self.base = np.zeros((len(queries), len(numbers)), np.float32)
-        self.right = np.zeros((len(queries), len(numbers)), np.float32)
-        for row, query in enumerate(queries):
-            for part in stems(query.text):
-                if part in parts:
-                    words[row, parts[part]] = 1
-            for hit in index.search(query.text, len(index)):
-                self.base[row, numbers[f"{hit.tool.server}.{hit.tool.name}"]] = hit.score
-            for name in query.right:
-                self.right[row, numbers[name]] = 1
-        self.words = sparse.csr_matrix(words)
-        self.has = having(index, terms)
+    Attributes:
+        words: By query and word of queries, 1 where the query has it.
+        base: By query and tool, what the search without associations gives.
+        right: By query and tool, 1 where the tool is right.
+        has: By tool and term, how clearly the tool has it.
+    """
+
+    words: Matrix
+    base: Matrix
+    right: Matrix
+    has: Matrix
 
     def some(self, rows: Matrix) -> Data:
         """That of some of the queries alone."""
-        data = object.__new__(Data)
-        data.words, data.base, data.right, data.has = self.words[rows], self.base[rows], self.right[rows], self.has
-        return data
+        return Data(self.words[rows], self.base[rows], self.right[rows], self.has)
+
+
+def data_of(index: SearchIndex, queries: Sequence[Query], parts: dict[str, int], terms: Sequence[str]) -> Data:
+    """The matrices of queries for an index's tools: `parts` numbers the words of queries, `terms` are those of tools."""
+    numbers = {f"{tool.server}.{tool.name}": number for number, tool in enumerate(index.tools)}
+    words = np.zeros((len(queries), len(parts)), np.float32)
+    base, right = (np.zeros((len(queries), len(numbers)), np.float32) for _ in range(2))
+    for row, query in enumerate(queries):
+        for part in stems(query.text):
+            if part in parts:
+                words[row, parts[part]] = 1
+        for hit in index.search(query.text, len(index)):
+            base[row, numbers[f"{hit.tool.server}.{hit.tool.name}"]] = hit.score
+        for name in query.right:
+            right[row, numbers[name]] = 1
+    return Data(sparse.csr_matrix(words), base, right, having(index, terms))
 
 
 def stems(text: str) -> list[str]:
@@ -179,6 +189,41 @@ def names(index: SearchIndex, queries: Sequence[Query]) -> list[tuple[str, ...]]
     return [name_stems(tool) for tool in index.tools if f"{tool.server}.{tool.name}" in right]
 
 
+def tell_without(
+    by: str,
+    which: str,
+    queries: dict[str, list[Query]],
+    indexes: dict[str, SearchIndex],
+    corpora: dict[str, Data],
+    parts: Sequence[str],
+    terms: Sequence[str],
+) -> None:
+    """Tell how many paraphrases are found, a fifth after the other, while nothing is learnt of what they are for."""
+    index = indexes[which]
+    counts = [0, 0, 0]
+    for number in range(_FOLDS):
+        judged = [query for query in queries[which] if query.kind in tool_search.STYLES and fold(query, by) == number]
+        gone = {group(query, by) for query in judged}
+        rest = {
+            name: [
+                row
+                for row, query in enumerate(chosen)
+                if name != which or not gone & {group(replace(query, tool=tool), by) for tool in query.right}
+            ]
+            for name, chosen in queries.items()
+        }
+        weights = as_mapping(learnt([data.some(rest[name]) for name, data in corpora.items()]), parts, terms)
+        tools = [
+            stems_ for name in queries for stems_ in names(indexes[name], [queries[name][row] for row in rest[name]])
+        ]
+        as_shares = {part: {term: units / _UNIT for term, units in row.items()} for part, row in weights.items()}
+        for place, known in enumerate((Associations({}), Associations(as_shares, tools))):
+            search_module.associations = lambda known=known: known
+            counts[place] += tool_search.found(index.search, judged)["all"][0]
+        counts[2] += len(judged)
+    print(f"{which}, of {counts[2]}, whose {by} nothing was learnt of: {counts[0]} without, {counts[1]} with what was")
+
+
 def main() -> None:
     """Write the file, or tell what it is worth for what it doesn't know."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -193,7 +238,7 @@ def main() -> None:
     terms = sorted(set().union(*map(clear_terms, indexes.values())))
     kept, search_module.associations = search_module.associations, lambda: Associations({})
     least, search_module._LEAST_SHARE = search_module._LEAST_SHARE, 0.0
-    corpora = {which: Data(indexes[which], chosen, parts, terms) for which, chosen in queries.items()}
+    corpora = {which: data_of(indexes[which], chosen, parts, terms) for which, chosen in queries.items()}
     search_module.associations, search_module._LEAST_SHARE = kept, least
     if without is None:
         weights = as_mapping(learnt(list(corpora.values())), list(parts), terms)
@@ -201,35 +246,8 @@ def main() -> None:
         Path(module.__file__).with_name("associations.txt").write_text(written(weights, tools), "utf-8")
         print(sum(map(len, weights.values())), "pairs of", len(weights), "words")
         return
-    for which, index in indexes.items():
-        counts = [0, 0, 0]
-        for number in range(_FOLDS):
-            judged = [
-                query for query in queries[which] if query.kind in tool_search.STYLES and fold(query, without) == number
-            ]
-            gone = {group(query, without) for query in judged}
-            rest = {
-                name: [
-                    row
-                    for row, query in enumerate(chosen)
-                    if name != which or not gone & {group(replace(query, tool=tool), without) for tool in query.right}
-                ]
-                for name, chosen in queries.items()
-            }
-            weights = as_mapping(learnt([data.some(rest[name]) for name, data in corpora.items()]), list(parts), terms)
-            tools = [
-                stems_
-                for name in queries
-                for stems_ in names(indexes[name], [queries[name][row] for row in rest[name]])
-            ]
-            as_shares = {part: {term: units / _UNIT for term, units in row.items()} for part, row in weights.items()}
-            for place, known in enumerate((Associations({}), Associations(as_shares, tools))):
-                search_module.associations = lambda known=known: known
-                counts[place] += tool_search.found(index.search, judged)["all"][0]
-            counts[2] += len(judged)
-        print(
-            f"{which}, of {counts[2]}, whose {without} nothing was learnt of: {counts[0]} without, {counts[1]} with what was"
-        )
+    for which in queries:
+        tell_without(without, which, queries, indexes, corpora, list(parts), terms)
 
 
 if __name__ == "__main__":
