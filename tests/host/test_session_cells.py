@@ -277,6 +277,23 @@ async def test_ending_a_session_does_not_end_what_has_begun_under_its_name_meanw
         assert (await bridge.run("x", session="s")).value == "2"
 
 
+async def test_ending_a_fork_does_not_end_the_same_fork_made_again_meanwhile(sandboxes, monkeypatch):
+    async with sandboxes.open() as bridge:
+        await bridge.run("x = 1", session="s")
+        await bridge.run("x = 2", session="t", fork="s")
+        remove = SessionStore.remove
+
+        async def made_again(self, principal, head):
+            monkeypatch.setattr(SessionStore, "remove", remove)
+            assert await remove(self, principal, head)
+            await bridge.run("x = 3", session="t", fork="s")
+            return await remove(self, principal, head)
+
+        monkeypatch.setattr(SessionStore, "remove", made_again)
+        assert await bridge.end_session("t")
+        assert (await bridge.run("x", session="t")).value == "3"
+
+
 async def test_a_cell_that_ends_its_own_session_ends_no_other_of_that_name(bilingual, monkeypatch):
     async with bilingual.open() as one, bilingual.open() as other:
         end_session = Bridge.end_session

@@ -434,13 +434,17 @@ async def test_a_fork_past_an_erased_cell_is_refused_by_the_sessions_name(sandbo
         assert [row["name"] for row in await bridge.listed_sessions()] == ["s"]
 
 
-async def test_a_fork_that_could_not_be_made_leaves_its_name_for_another(sandboxes):
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_fork_that_could_not_be_made_leaves_its_name_for_another(sandboxes, key):
     async with sandboxes.open(sessions=SessionSettings(max_sessions=2)) as bridge:
         await bridge.run("x = 1", session="s")
         await bridge.run("import time; print(time.time_ns())", session="s")
-        assert (await refused(bridge.run, "x", session="t", fork="s@2")).code == "session_lost"
+        assert (await refused(bridge.run, "x", session="t", fork="s@2", key=key)).code == "session_lost"
         fork = await bridge.run("x", session="t", fork="s@1")
         assert (fork.value, fork.session) == ("1", {"name": "t", "cell": 2, "rebuilt": 1})
+        if key is not None:
+            # The one that its key had begun has no place any more.
+            assert (await refused(bridge.run, "x", session="t", fork="s@2", key=key)).code == "not_suspended"
         assert (await refused(bridge.run, "x", session="t", fork="s@1")).code == "session_exists"
 
 

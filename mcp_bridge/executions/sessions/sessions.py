@@ -98,14 +98,20 @@ class Sessions:
             )
         return Turn(place.after(head.id), head.id, blocked)
 
-    async def _has_done_nothing(self, cell: StoredExecution) -> bool:
-        """Whether a cell was refused before it has asked for anything."""
-        is_refused = effective_status(cell) == "refused"
-        return is_refused and not CallHistory(await self._lifecycle.recorder.read(cell.id)).calls
+    async def _has_done_nothing(self, cell: StoredExecution, *also: str) -> bool:
+        """Whether a cell was refused before it has asked for anything.
+
+        Args:
+            cell: The cell.
+            also: Further statuses that count as such a refusal.
+        """
+        has_ended_so = effective_status(cell) in {"refused", *also}
+        return has_ended_so and not CallHistory(await self._lifecycle.recorder.read(cell.id)).calls
 
     async def _has_begun(self, head: StoredExecution) -> bool:
         """Whether a session has done anything. If not, it may still be made a fork, or another one."""
-        if not await self._has_done_nothing(head):
+        # One with a key is interrupted where another is refused: its key would go on with it.
+        if not await self._has_done_nothing(head, "interrupted"):
             return True
         place = _place(head)
         before = await self._lifecycle.store.execution(place.previous, self._principal) if place.previous else None
@@ -205,7 +211,7 @@ async def end_session(lifecycle: Lifecycle, heads: SessionStore, principal: str,
     head = await heads.head(principal, session) or session
     while not await heads.remove(principal, head):
         now = await heads.head(principal, session)
-        if not await _is_same(lifecycle.store, principal, head, now):
+        if not await _is_same(lifecycle.store, principal, session, head, now):
             # It has ended meanwhile. What has its name by now is another.
             return head != session
         head = now
@@ -215,14 +221,23 @@ async def end_session(lifecycle: Lifecycle, heads: SessionStore, principal: str,
     return True
 
 
-async def _is_same(store: ProgramStore, principal: str, before: str, head: str) -> bool:
-    """Whether a session that has a last cell now is the one that had another last cell before."""
-    seeds = []
-    for execution in (before, head):
-        stored = await store.execution(execution, principal) if execution else None
-        place = None if stored is None else Cell.of(stored)
-        seeds.append(None if place is None else place.seed)
-    return seeds[0] is not None and seeds[0] == seeds[1]
+async def _is_same(store: ProgramStore, principal: str, session: str, before: str, head: str) -> bool:
+    """Whether a session that has a last cell now is the one that had another last cell before.
+
+    A fork has its origin's seed, so it is the same only if it goes on from that cell, or has the place of one that was
+    refused.
+    """
+    known = await store.execution(before, principal) if before else None
+    was = None if known is None else Cell.of(known)
+    if known is None or was is None:
+        return False
+    async for stored in chain(store, principal, head):
+        place = Cell.of(stored)
+        if stored.id == before or place is None or place.session != session or place.number < was.number:
+            return stored.id == before
+        if place == was:
+            return effective_status(known) == "refused"
+    return False
 
 
 async def cancel_waiting_cell(lifecycle: Lifecycle, stored: StoredExecution) -> None:
