@@ -1,8 +1,9 @@
-"""A flame graph of the host while a script calls a tool: `python -m benchmarks.flame [--into FILE]`.
+"""What the host computes, as a flame graph and as a list: `python -m benchmarks.flame [WORK] [--into FILE]`.
 
 py-spy samples the bridge's process from outside. What is drawn is the thread that holds the interpreter lock: what is
 computed in Python, and not what waits for a disk, a lock or a server. A stack is as wide as its share of the samples,
-its callees above it. SVG without scripts; a frame's title has its name and share.
+its callees above it. SVG without scripts; a frame's title has its name and share. The list has the same samples by the
+package whose function was at work.
 """
 
 from __future__ import annotations
@@ -13,20 +14,25 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from hashlib import sha256
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
-from benchmarks.bridge import CACHE, COMMAND, REPOSITORY, Bench, client, ours, run_python
+from benchmarks.bridge import CACHE, COMMAND, REPOSITORY, Bench, client, ours, over_http, run_python
+from benchmarks.governed import TABLES
 from benchmarks.processes import bridge_among, descendants
 from benchmarks.runtime import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from mcp import Client
 
 INTO = REPOSITORY / "docs/benchmarks/host.svg"
 
@@ -35,15 +41,44 @@ SECONDS = 10.0
 RATE = 200
 """Samples a second."""
 
-SCRIPT = """
+CALLS = """
 import asyncio, time
-from mcp.servers import target
+from mcp import programs
+from mcp.servers import {server}
+step = {{"type": "tool", "tool": "audit", "args": {{"step": "s1"}}}}
+program = {{"name": "long", "steps": [step | {{"id": f"s{{number}}"}} for number in range(50)]}}
 end = time.monotonic() + {seconds}
 async def again():
     while time.monotonic() < end:
-        await target.noop()
+        await {call}
 await asyncio.gather(*(again() for _ in range({width})))
 """
+
+
+class Work(NamedTuple):
+    """Something that a bridge does over and over.
+
+    Attributes:
+        title: What it is, in words.
+        server: The name of the server that a script calls.
+        call: What the script calls; empty where a client runs `pass` again and again.
+        session: The session in which it does.
+    """
+
+    title: str
+    server: str = ""
+    call: str = ""
+    session: str | None = None
+
+
+WORKS = {
+    "calls": Work("a script calls a no-op server's tool", "target", "target.noop()"),
+    "http": Work("a script calls a no-op server's tool over HTTP", "target", "target.noop()"),
+    "registered": Work("a script calls a registered tool", "local", "local.audit(step='s1')"),
+    "steps": Work("a script runs a program of registered tools", "local", "programs.run(program)"),
+    "runs": Work("a client runs a script that does nothing"),
+    "turns": Work("a client runs a session's cell that does nothing", session="s"),
+}
 
 WIDTH, ROW, LEFT, TOP = 1200, 16, 10, 44
 
@@ -148,8 +183,41 @@ def _drawn(frame: Frame, total: int, x: float, y: float, scale: float, least: in
         x += callee.count * scale
 
 
-async def sampled(bench: Bench, seconds: float, width: int) -> str:
-    """Stacks of a bridge's process during so many seconds of calls, as py-spy writes them.
+def shares(root: Frame) -> list[tuple[str, float]]:
+    """The part of all samples in which a package's own function was at work, the largest first.
+
+    The project's functions are told apart by their packages.
+    """
+    own: Counter[str] = Counter()
+
+    def add(frame: Frame) -> None:
+        own[_package(frame.name)] += frame.count - sum(callee.count for callee in frame.callees.values())
+        for callee in frame.callees.values():
+            add(callee)
+
+    add(root)
+    return [(name, count / root.count) for name, count in own.most_common() if count]
+
+
+def _package(frame: str) -> str:
+    """The package of a shortened frame's function."""
+    path = frame.rpartition(" (")[2].removesuffix(")")
+    parts = path.removesuffix(".py").split("/")
+    if parts[0].startswith("python3."):
+        # `python3.11/asyncio/events.py`, `python3.11/json/encoder.py`, `python3.11/threading.py`
+        return parts[1]
+    return "/".join(parts[: 2 if parts[0] == "mcp_bridge" else 1])
+
+
+async def sampled(bench: Bench, work: Work, address: str | None, seconds: float, width: int) -> str:
+    """Stacks of a bridge's process during so many seconds of work, as py-spy writes them.
+
+    Args:
+        bench: The benchmark's folders.
+        work: What the bridge does.
+        address: Where the no-op server listens; None has the bridge start one.
+        seconds: How long.
+        width: How much of it at a time.
 
     Raises:
         UnavailableError: py-spy isn't installed.
@@ -160,9 +228,19 @@ async def sampled(bench: Bench, seconds: float, width: int) -> str:
         raise UnavailableError(f"there is no {profiler}: make setup-bench makes it")
     before = set(descendants(os.getpid()))
     into = bench.work / "stacks.txt"
-    environment = bench.environment({"target": ours("noop")}, tables="max_calls = 10000000")
+    environment = bench.environment({"target": address or ours("noop")}, tables=f"max_calls = 10000000\n{TABLES}")
+
+    async def done_for(bridge: Client, seconds: float, width: int) -> None:
+        if work.call:
+            await run_python(bridge, CALLS.format(**work._asdict(), seconds=seconds, width=width))
+            return
+        arguments = {} if work.session is None else {"session": work.session}
+        end = anyio.current_time() + seconds
+        while anyio.current_time() < end:
+            await run_python(bridge, "pass", **arguments)
+
     async with client([COMMAND], environment, log=bench.work / "bridge.log", read_timeout=seconds + 60) as bridge:
-        await run_python(bridge, SCRIPT.format(seconds=0.1, width=1))
+        await done_for(bridge, 0.1, 1)
         pid = bridge_among(set(descendants(os.getpid())) - before)
         argv = [str(profiler), "record", "--pid", str(pid), "--format", "raw", "--output", str(into)]
         argv += [
@@ -175,7 +253,7 @@ async def sampled(bench: Bench, seconds: float, width: int) -> str:
             "--gil",
         ]
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run_python, bridge, SCRIPT.format(seconds=seconds + 2, width=width))
+            tasks.start_soon(done_for, bridge, seconds + 2, width)
             await anyio.sleep(1)
             done = await anyio.run_process(argv, check=False, stdout=subprocess.DEVNULL)
     if done.returncode or not into.exists():
@@ -183,25 +261,38 @@ async def sampled(bench: Bench, seconds: float, width: int) -> str:
     return into.read_text("utf-8")
 
 
+async def _stacks(name: str, bench: Bench, seconds: float, width: int) -> str:
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(over_http("noop")) if name == "http" else None
+        return await sampled(bench, WORKS[name], address, seconds, width)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flame", description=__doc__)
-    parser.add_argument("--into", type=Path, default=INTO, help="a file (default docs/benchmarks/host.svg)")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of calls (default {SECONDS:g})")
-    parser.add_argument("--width", type=int, default=1, help="calls at a time (default 1)")
+    parser.add_argument("work", nargs="?", default="calls", choices=WORKS, help="what the bridge does (default calls)")
+    parser.add_argument("--into", type=Path, help="a file for the drawing (default: docs/benchmarks/host.svg of calls)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of work (default {SECONDS:g})")
+    parser.add_argument("--width", type=int, default=1, help="a script's calls at a time (default 1)")
     arguments = parser.parse_args()
+    into = arguments.into or (INTO if arguments.work == "calls" else None)
     with tempfile.TemporaryDirectory(prefix="mcp-bridge-bench-") as work:
         known = os.environ.get("MCP_BRIDGE_STATE_DIR")
         bench = Bench(state_dir=Path(known) if known else Path(work) / "state", work=Path(work), quick=False)
         try:
-            stacks = anyio.run(sampled, bench, arguments.seconds, arguments.width)
+            stacks = anyio.run(_stacks, arguments.work, bench, arguments.seconds, arguments.width)
         except (UnavailableError, RuntimeError) as exc:
             sys.exit(f"{exc}")
     what = "one by one" if arguments.width == 1 else f"{arguments.width} in flight"
     root = frames(stacks)
-    title = f"The host while a script calls a no-op server's tool, {what}: {root.count:,} samples of Python code"
-    arguments.into.parent.mkdir(parents=True, exist_ok=True)
-    arguments.into.write_text(svg(root, title), "utf-8")
-    print(arguments.into)
+    title = f"The host while {WORKS[arguments.work].title}, {what}: {root.count:,} samples of Python code"
+    print(title)
+    for name, share in shares(root):
+        if share >= LEAST_SHARE:
+            print(f"{share:6.1%}  {name}")
+    if into is not None:
+        into.parent.mkdir(parents=True, exist_ok=True)
+        into.write_text(svg(root, title), "utf-8")
+        print(into)
 
 
 if __name__ == "__main__":

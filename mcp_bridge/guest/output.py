@@ -40,12 +40,15 @@ class Capture:
         self._lock = _thread.allocate_lock()
         self._pending = [b"", b""]
         self._pid = os.getpid()
+        self._pollers = (select.poll(), select.poll())
+        """Of one stream each: the pump has its own, which waits."""
         self.current = 1
         self.last_words: tuple[bytes, ...] = ()
         """Texts at which standard error is held back, as long as little follows: maybe an interpreter's own report of
         its death."""
-        for reader in readers:
+        for reader, poller in zip(readers, self._pollers, strict=True):
             os.set_blocking(reader, False)
+            poller.register(reader, select.POLLIN)
 
     def start(self) -> None:
         """Replace `sys.stdout` and `sys.stderr`, and start the pump."""
@@ -118,6 +121,9 @@ class Capture:
             self.drain()
 
     def _forward(self, index: int) -> bool:
+        if not self._pollers[index].poll(0):
+            # The pages that a read prepares are fresh, and take longer than all else at the end of a script.
+            return False
         try:
             held = self._pending[index]
             data = self._unsent[index].read(self._readers[index], self._sent[index], held)

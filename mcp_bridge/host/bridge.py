@@ -497,10 +497,10 @@ class Bridge:
         if session is None:
             if fork is not None:
                 raise BridgeError("bad_arguments", "fork= needs session=, the name of the new session.")
-            with self._lane.admitted(), self.sandboxes.expected():
+            with self._lane.admitted(), self.sandboxes.expected(is_pooled=not packages):
                 return await self.scripts.run(job, key)
         name = SessionKey(self.principal.name, session)
-        with self._lane.admitted(), self.sandboxes.expected():
+        with self._lane.admitted(), self.sandboxes.expected(is_pooled=False):
             async with self._shared.live_sessions.turn(name):
                 return await self._run_cell(job, key, name, fork)
 

@@ -207,9 +207,13 @@ class Sandboxes:
             self.pool.close()
             remove_report(self._settings.state_dir)
 
-    def expected(self) -> AbstractContextManager[None]:
-        """Tell the pool of a script for as long as it waits or runs."""
-        return self.pool.execution() if self.pool is not None else contextlib.nullcontext()
+    def expected(self, *, is_pooled: bool) -> AbstractContextManager[None]:
+        """Tell the pool of a script for as long as it waits or runs.
+
+        Args:
+            is_pooled: Whether it may take a container from the pool.
+        """
+        return self.pool.execution(is_pooled=is_pooled) if self.pool is not None else contextlib.nullcontext()
 
     async def run(
         self,

@@ -245,12 +245,15 @@ class WarmPool:
         return waiting.process
 
     @contextlib.contextmanager
-    def execution(self) -> Iterator[None]:
+    def execution(self, *, is_pooled: bool = True) -> Iterator[None]:
         """Count an execution under way. Refilling waits for its end, briefly.
 
-        The guest of a container that is ready is woken: it prepares itself while the execution is recorded.
+        Args:
+            is_pooled: Whether it may take a container. The guest of one that is ready is woken then: it prepares itself
+                while the execution is recorded.
         """
-        self._wake_one()
+        if is_pooled:
+            self._wake_one()
         self._executions += 1
         if self._quiet.is_set():
             self._quiet = anyio.Event()

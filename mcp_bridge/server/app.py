@@ -321,7 +321,8 @@ async def _run(
     except BridgeError as exc:
         return _refused(supervisor.settings, ctx, exc)
     reporter = ProgressReporter(questions)
-    async with _reported(reporter, is_wanted=_wants_progress(ctx) or questions.continues):
+    is_reported = _wants_progress(ctx) or questions.continues
+    async with _reported(reporter, is_wanted=is_reported):
         try:
             record = await bridge.run(
                 request.code,
@@ -340,7 +341,8 @@ async def _run(
                 sampler=questions.sample,
                 # Without a progress token, no output is projected while the script runs.
                 live=LiveOutput(reporter.printed, LIVE_SECONDS) if _wants_progress(ctx) else None,
-                news=reporter.notify,
+                # A server is asked for its progress only if somebody is told of it.
+                news=reporter.notify if is_reported else None,
             )
             if principal_of(ctx) is LOCAL_PRINCIPAL:
                 record.notices += supervisor.configuration_changes()

@@ -137,6 +137,8 @@ async def test_an_execution_wakes_one_container_once_that_may_be_checked_out_or_
     beat = jsonrpc.encode(messages.notification(messages.HostBeat()))
     async with running(engine, floor=2, ceiling=2) as pool:
         await until(lambda: pool.ready == 2)
+        with pool.execution(is_pooled=False):
+            pass
         with pool.execution():
             assert said(0) == beat
         with pool.execution():

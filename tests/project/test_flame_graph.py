@@ -29,6 +29,11 @@ def test_a_frame_is_as_wide_as_its_samples_and_its_callees_are_above_it():
     assert "main (mcp_bridge/cli/__init__.py) 39.6%" in titles(flame.svg(root, "title"))
 
 
+def test_the_samples_are_listed_by_the_package_at_work():
+    found = {name: round(share * 101) for name, share in flame.shares(flame.frames(STACKS))}
+    assert found == {"anyio": 60, "asyncio": 30, "mcp_bridge/cli": 10, "tool": 1}
+
+
 def test_no_path_of_the_machine_is_in_the_drawing():
     drawn = flame.svg(flame.frames(STACKS), "title")
     assert not any(path in drawn for path in ("/somewhere", "/usr", "/home", ".venv"))
